@@ -1,0 +1,48 @@
+"""What a Transformer is, in numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerConfig:
+    """The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model.
+
+    Lengths count positions: every id that enters the encoder or the decoder, specials included.
+    Raises ValueError when the numbers contradict each other.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    norm_first: bool = (
+        False  # False: the paper, norm(x + f(x)); True: x + f(norm(x)) and a final norm
+    )
+    dropout: float = 0.1
+    max_source_length: int = 512
+    max_target_length: int = 512
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of {self.num_heads} heads")
+        if self.d_model % 2:
+            raise ValueError(f"d_model {self.d_model} is odd: sinusoidal positions come in pairs")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout {self.dropout} is outside [0, 1)")
+        smallest = min(self.source_vocab_size, self.target_vocab_size)
+        if not 0 <= min(self.specials) <= max(self.specials) < smallest:
+            raise ValueError(f"special ids {self.specials} must lie in [0, {smallest})")
+
+    @property
+    def specials(self) -> tuple[int, int, int]:
+        return self.pad_id, self.bos_id, self.eos_id
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
