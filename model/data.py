@@ -1,0 +1,89 @@
+"""Pairs of texts from disk to batches of ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from model.config import TransformerConfig
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    source_ids: list[int]
+    target_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded on the right. `target_ids` enter the decoder, `next_ids` are what it must predict."""
+
+    source_ids: Tensor  # (B, S)
+    source_length: Tensor  # (B,)
+    target_ids: Tensor  # (B, T): bos and the target
+    next_ids: Tensor  # (B, T): the target and eos
+    target_length: Tensor  # (B,)
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Lines of `source<TAB>target`. Raises ValueError naming the first line that is not."""
+    pairs: list[Pair] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        fields = line.split("\t")
+        if len(fields) != 2 or not all(field.strip() for field in fields):
+            raise ValueError(f"{path}:{number}: expected source<TAB>target, got {line!r}")
+        pairs.append((fields[0], fields[1]))
+    return pairs
+
+
+def encode_pairs(
+    pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer, config: TransformerConfig
+) -> list[Example]:
+    """Raises ValueError naming the first pair that is longer than the model allows."""
+    sources = source.encode_batch([text for text, _ in pairs])
+    targets = target.encode_batch([text for _, text in pairs])
+    examples = [Example(s.ids, t.ids) for s, t in zip(sources, targets, strict=True)]
+    for pair, example in zip(pairs, examples, strict=True):
+        if len(example.source_ids) > config.max_source_length:
+            raise ValueError(f"source {pair[0]!r} exceeds {config.max_source_length} tokens")
+        if len(example.target_ids) + 1 > config.max_target_length:
+            raise ValueError(
+                f"target {pair[1]!r} with bos exceeds {config.max_target_length} tokens"
+            )
+    return examples
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """-> ids (B, longest), lengths (B,)."""
+    length = torch.tensor([len(row) for row in rows])
+    ids = torch.full((len(rows), int(length.max())), pad_id)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return ids, length
+
+
+def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:
+    source_ids, source_length = pad([e.source_ids for e in examples], config.pad_id)
+    target_ids, target_length = pad(
+        [[config.bos_id, *e.target_ids] for e in examples], config.pad_id
+    )
+    next_ids, _ = pad([[*e.target_ids, config.eos_id] for e in examples], config.pad_id)
+    return Batch(source_ids, source_length, target_ids, next_ids, target_length)
+
+
+def shuffled_batches(
+    examples: Sequence[Example], batch_size: int, config: TransformerConfig, seed: int
+) -> Iterator[Batch]:
+    """Every example once, in batches of like lengths that come in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
+    order.sort(key=lambda i: (len(examples[i].source_ids), len(examples[i].target_ids)))
+    starts = range(0, len(order), batch_size)
+    for chosen in torch.randperm(len(starts), generator=generator).tolist():
+        start = starts[chosen]
+        yield collate([examples[i] for i in order[start : start + batch_size]], config)

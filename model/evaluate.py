@@ -1,0 +1,75 @@
+"""Word and phoneme error rates, as the grapheme-to-phoneme literature scores them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.progress import track
+
+from model.checkpoint import TrainedModel
+from model.data import Pair, pad
+from model.generate import beam_search, greedy_search
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRates:
+    """Percentages. A word is wrong unless it equals one of its references; the phoneme error is
+    the edit distance to the nearest reference over that reference's length, summed."""
+
+    words: int
+    word: float
+    phoneme: float
+
+
+def predict(
+    model: TrainedModel, sources: Sequence[str], beam_size: int, batch_size: int = 256
+) -> list[str]:
+    """The best target text of each source, in order."""
+    config = model.transformer.config
+    max_new_tokens = config.max_target_length
+    ids = [encoding.ids for encoding in model.source_tokenizer.encode_batch(list(sources))]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    texts: dict[int, str] = {}
+    for start in track(range(0, len(order), batch_size), "decoding"):
+        chosen = order[start : start + batch_size]
+        source_ids, source_length = pad([ids[i] for i in chosen], config.pad_id)
+        if beam_size == 1:
+            best = greedy_search(model.transformer, source_ids, source_length, max_new_tokens)
+        else:
+            rows = zip(source_ids, source_length.tolist(), strict=True)
+            best = [
+                beam_search(model.transformer, row[:length], beam_size, max_new_tokens)[0]
+                for row, length in rows
+            ]
+        decoded = model.target_tokenizer.decode_batch([list(h.token_ids) for h in best])
+        texts |= zip(chosen, decoded, strict=True)
+    return [texts[i] for i in range(len(ids))]
+
+
+def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
+    """Levenshtein 1966: insertions, deletions and substitutions cost 1."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
+    return row[-1]
+
+
+def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool) -> ErrorRates:
+    """`predictions` by source; `stress` False strips the stress digits from both sides."""
+
+    def phonemes(text: str) -> list[str]:
+        return (text if stress else re.sub(r"\d", "", text)).split()
+
+    references: dict[str, list[list[str]]] = {}
+    for source, target in pairs:
+        references.setdefault(source, []).append(phonemes(target))
+    wrong = edits = length = 0
+    for source, targets in references.items():
+        predicted = phonemes(predictions[source])
+        wrong += predicted not in targets
+        nearest = min(targets, key=lambda target: edit_distance(predicted, target))
+        edits += edit_distance(predicted, nearest)
+        length += len(nearest)
+    return ErrorRates(len(references), 100 * wrong / len(references), 100 * edits / length)

@@ -1,0 +1,31 @@
+"""Build and load tokenizer.json files. No special ids are added here: the bundle says which."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import WordLevel
+from tokenizers.trainers import WordLevelTrainer
+
+PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so their ids are 0..3
+
+
+class Unit(StrEnum):
+    characters = "characters"  # in lower case
+    words = "words"  # whatever stands between spaces
+
+
+def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
+    """One token for every unit in `texts`, the most frequent first; all else is <unk>."""
+    tokenizer = Tokenizer(WordLevel(unk_token=UNK))
+    if unit is Unit.characters:
+        typed = [normalizers.Strip(), normalizers.NFKC(), normalizers.Replace("’", "'")]
+        tokenizer.normalizer = normalizers.Sequence([*typed, normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = WordLevelTrainer(special_tokens=SPECIALS, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
