@@ -1,0 +1,124 @@
+"""python -m model train | evaluate | export"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from model.bundle import Card, WeightType, write_bundle
+from model.checkpoint import create_run, load_config, load_model
+from model.config import TransformerConfig
+from model.data import read_pairs
+from model.evaluate import error_rates, predict
+from model.tokenizer import Unit, build_tokenizer
+from model.train import OPTIONS, TrainingOptions, train
+
+app = typer.Typer(
+    help="Train, evaluate and export encoder-decoder Transformers.", no_args_is_help=True
+)
+
+
+@app.command(name="train")
+def train_command(
+    pairs: Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)],
+    dev: Annotated[Path, typer.Option(help="pairs to measure the loss on", exists=True)],
+    run: Annotated[Path, typer.Option(help="where the run lives; a stopped one is resumed")],
+    source_unit: Unit = Unit.characters,
+    target_unit: Unit = Unit.words,
+    d_model: int = 192,
+    d_ff: int = 768,
+    num_heads: int = 4,
+    num_encoder_layers: int = 4,
+    num_decoder_layers: int = 3,
+    norm_first: bool = True,
+    dropout: float = 0.1,
+    max_source_length: int = 64,
+    max_target_length: int = 64,
+    epochs: int = 16,
+    batch_size: int = 256,
+    learning_rate: float = 1.2e-3,
+    average: Annotated[int, typer.Option(help="epochs whose weights are averaged")] = 5,
+    seed: int = 0,
+) -> None:
+    """Train on pairs of texts. The defaults train the pronunciation model that Heed ships."""
+    text = read_pairs(pairs)
+    source = build_tokenizer((s for s, _ in text), source_unit)
+    target = build_tokenizer((t for _, t in text), target_unit)
+    config = TransformerConfig(
+        source_vocab_size=source.get_vocab_size(),
+        target_vocab_size=target.get_vocab_size(),
+        d_model=d_model,
+        d_ff=d_ff,
+        num_heads=num_heads,
+        num_encoder_layers=num_encoder_layers,
+        num_decoder_layers=num_decoder_layers,
+        norm_first=norm_first,
+        dropout=dropout,
+        max_source_length=max_source_length,
+        max_target_length=max_target_length,
+    )
+    options = TrainingOptions(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        average=average,
+        seed=seed,
+    )
+    if not run.exists():
+        create_run(run, config, source, target)
+        (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
+    started = load_config(run), TrainingOptions(**json.loads((run / OPTIONS).read_text()))
+    if started != (config, options):
+        raise typer.BadParameter(f"{run} was started as {started}; resume it so, or name another")
+    train(run, pairs, dev, options)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="a run or a bundle", exists=True)],
+    pairs: Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)],
+    beam_size: int = 1,
+    predictions: Annotated[Path | None, typer.Option(help="write source<TAB>prediction")] = None,
+) -> None:
+    """Decode every source with the torch model and print word and phoneme error rates."""
+    references = read_pairs(pairs)
+    sources = list(dict.fromkeys(source for source, _ in references))
+    predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))
+    if predictions is not None:
+        lines = [f"{source}\t{text}\n" for source, text in predicted.items()]
+        predictions.write_text("".join(lines), encoding="utf-8")
+    for stress, name in ((False, "stress stripped"), (True, "with stress")):
+        rates = error_rates(predicted, references, stress)
+        typer.echo(
+            f"{rates.words} words, {name}: WER {rates.word:.2f} %, PER {rates.phoneme:.2f} %"
+        )
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="a run", exists=True)],
+    bundle: Annotated[Path, typer.Argument(help="the folder to write, or to replace")],
+    task: Annotated[str, typer.Option(help="what the model does, in a line")],
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
+    attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
+    notice: Annotated[Path, typer.Option(help="licence text to carry along", exists=True)],
+    name: Annotated[str, typer.Option(help="as the API calls it; the folder's, if empty")] = "",
+    weights: Annotated[WeightType, typer.Option(help="how weights lie on disk")] = WeightType.fp32,
+) -> None:
+    """Write a bundle that the service can serve."""
+    card = Card(
+        name=name or bundle.name,
+        task=task,
+        licence=licence,
+        attribution=attribution,
+        notice=notice.read_text(encoding="utf-8"),
+    )
+    write_bundle(load_model(model), card, weights, bundle)
+    size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
+    typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,144 @@
+"""Write a bundle (docs/bundle.md): all that the service needs of a model, and nothing of torch."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
+from model.data import pad
+from model.export import export_graphs
+from model.tokenizer import UNK
+from model.transformer import Transformer
+
+FORMAT_VERSION = 1
+
+
+class WeightType(StrEnum):
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a reader must know before using the model. `notice` is carried along as NOTICE."""
+
+    name: str
+    task: str
+    licence: str
+    attribution: str
+    notice: str
+
+
+def write_bundle(trained: TrainedModel, card: Card, weight_type: WeightType, bundle: Path) -> None:
+    """Replaces `bundle` only once the new one is whole.
+
+    With fp16 the model is rounded first: torch, the graphs and parity.npz all use the rounded one.
+    """
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
+    try:
+        build = work / "new"
+        (build / "fp32").mkdir(parents=True)
+        save_weights_as(trained.transformer, weight_type, build / "fp32" / WEIGHTS)
+        export_graphs(trained.transformer, build / "fp32" / WEIGHTS)
+        trained.source_tokenizer.save(str(build / TOKENIZERS[0]))
+        trained.target_tokenizer.save(str(build / TOKENIZERS[1]))
+        np.savez(build / "parity.npz", allow_pickle=False, **parity(trained.transformer))
+        (build / "NOTICE").write_text(card.notice, encoding="utf-8")
+        manifest = json.dumps(describe(trained, card, build), indent=2, ensure_ascii=False)
+        (build / "bundle.json").write_text(manifest + "\n", encoding="utf-8")
+        if bundle.exists():
+            bundle.rename(work / "old")
+        build.rename(bundle)
+    finally:
+        shutil.rmtree(work)
+
+
+def save_weights_as(model: Transformer, weight_type: WeightType, path: Path) -> None:
+    dtype = torch.float16 if weight_type is WeightType.fp16 else torch.float32
+    stored = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    save_file(stored, path)
+    path.chmod(0o644)  # safetensors writes for its owner alone
+    model.load_state_dict(stored)
+
+
+def describe(trained: TrainedModel, card: Card, build: Path) -> dict[str, Any]:
+    config = trained.transformer.config
+    files = sorted(path for path in build.rglob("*") if path.is_file())
+    return {
+        "format_version": FORMAT_VERSION,
+        "name": card.name,
+        "task": card.task,
+        "licence": card.licence,
+        "attribution": card.attribution,
+        "config": asdict(config),
+        "limits": {
+            "max_source_length": config.max_source_length,
+            "max_target_length": config.max_target_length,
+        },
+        "decoding": {"max_new_tokens": config.max_target_length},
+        "pad_id": config.pad_id,
+        "eos_id": config.eos_id,
+        "unknown_id": trained.source_tokenizer.token_to_id(UNK),
+        "source_prefix_ids": [],
+        "source_suffix_ids": [],
+        "decoder_start_ids": [config.bos_id],
+        "languages": {},
+        "tokenizers": dict(zip(("source", "target"), TOKENIZERS, strict=True)),
+        "precisions": {
+            "fp32": {path.stem: f"fp32/{path.name}" for path in sorted(build.glob("fp32/*.onnx"))}
+        },
+        "files": {
+            path.relative_to(build).as_posix(): {
+                "size": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+            for path in files
+        },
+    }
+
+
+@torch.no_grad()
+def parity(model: Transformer) -> dict[str, np.ndarray]:
+    """Inputs of ragged lengths that no trace has seen, and what torch answers to them.
+
+    Values at padding mean nothing and are not to be compared.
+    """
+    config = model.config
+    random = np.random.default_rng(0)
+
+    def ragged(lengths: list[int], vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first = max(config.specials) + 1
+        return pad([random.integers(first, vocab_size, n).tolist() for n in lengths], config.pad_id)
+
+    longest = min(9, config.max_source_length), min(8, config.max_target_length)
+    source_ids, source_length = ragged([longest[0], 4, 1], config.source_vocab_size)
+    target_ids, target_length = ragged([3, longest[1], 1], config.target_vocab_size)
+    target_ids[:, 0] = config.bos_id
+    memory, encoder_attention = model.encoder(source_ids, source_length)
+    cross = model.decoder.cross(memory)
+    decoded = model.decoder(target_ids, target_length, cross, source_length)
+    tensors = {
+        "source_ids": source_ids,
+        "source_length": source_length,
+        "decoder_input_ids": target_ids,
+        "decoder_length": target_length,
+        "memory": memory,
+        "log_probs": model.log_probs(decoded.hidden),
+    }
+    for kind, layers in (
+        ("encoder_attention", encoder_attention),
+        ("decoder_attention", decoded.decoder_attention),
+        ("cross_attention", decoded.cross_attention),
+    ):
+        tensors |= {f"{kind}_{layer}": weights for layer, weights in enumerate(layers)}
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

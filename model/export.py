@@ -1,0 +1,270 @@
+"""torch modules -> the ONNX graphs of a bundle (docs/bundle.md).
+
+The modules of model.transformer stay the only definition of the network: each graph is a wrapper
+that names inputs and outputs, and the cached ones are given ONNX operators to attend with.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.onnx.ops import symbolic
+
+from model.attention import Kernel, KeysValues
+from model.transformer import Transformer
+
+OPSET = 24
+LARGEST_INLINE = 1024  # bytes of a constant that may stay inside a graph
+
+SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
+ROWS, CAPACITY = Dim("rows"), Dim("capacity")
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, dropout: nn.Module
+) -> tuple[Tensor, Tensor]:
+    """ONNX Attention-24; it shows no weights, so they come back with no columns."""
+    inputs = (query, keys, values, None, None, None, valid_lengths)
+    mixed = symbolic("Attention", inputs, dtype=query.dtype, shape=query.shape, version=OPSET)
+    return dropout(mixed), query[..., :0]
+
+
+def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
+    """ONNX TensorScatter-24, in place when the runtime is given one buffer for both ends."""
+    return symbolic(
+        "TensorScatter",
+        (cache, new, position),
+        {"axis": 2},
+        dtype=cache.dtype,
+        shape=cache.shape,
+        version=OPSET,
+    )
+
+
+ONNX_KERNEL = Kernel(attend, write_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A wrapper module, example inputs, and by name what goes in (with its free axes) and out."""
+
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    inputs: dict[str, dict[int, Dim] | None]
+    outputs: list[str]
+
+
+def per_layer(names: Iterable[str], layers: int) -> list[str]:
+    return [name.format(layer) for layer in range(layers) for name in names]
+
+
+def pairs(tensors: tuple[Tensor, ...]) -> list[KeysValues]:
+    return [KeysValues(*tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
+
+
+class EncoderGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source_ids: Tensor, source_length: Tensor) -> list[Tensor]:
+        memory, _ = self.model.encoder(source_ids, source_length, ONNX_KERNEL)
+        return [memory, *(tensor for cross in self.model.decoder.cross(memory) for tensor in cross)]
+
+
+class StepGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
+    ) -> list[Tensor]:
+        own, cross = pairs(caches[: len(caches) // 2]), pairs(caches[len(caches) // 2 :])
+        step = self.model.decoder.step(token, position, own, cross, source_length, ONNX_KERNEL)
+        logits = self.model.generator(step.hidden)  # (R, V)
+        top = logits.log_softmax(-1).topk(k.item())  # (R, K)
+        return [top.values, top.indices, logits, *(tensor for kv in step.cache for tensor in kv)]
+
+
+class AttentionGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        decoder_input_ids: Tensor,
+        decoder_length: Tensor,
+        source_length: Tensor,
+        *cross: Tensor,
+    ) -> list[Tensor]:
+        forced = self.model.decoder(decoder_input_ids, decoder_length, pairs(cross), source_length)
+        return [*forced.decoder_attention, *forced.cross_attention]
+
+
+class EncoderAttentionGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source_ids: Tensor, source_length: Tensor) -> list[Tensor]:
+        return self.model.encoder(source_ids, source_length)[1]
+
+
+def graphs(model: Transformer) -> dict[str, Graph]:
+    """Example sizes are arbitrary but all different, so that no two axes are taken for one."""
+    config = model.config
+    sources, source, target, rows, capacity = 2, 5, 7, 6, 11
+    source_ids = torch.full((sources, source), config.eos_id)
+    lengths = torch.tensor([source, source - 1])
+    target_ids = torch.full((sources, target), config.eos_id)
+    token, position = torch.arange(rows), torch.arange(rows)  # one tensor twice is one input
+    cross = model.decoder.cross(torch.zeros(sources, source, config.d_model))
+    cross_tensors = tuple(tensor for kv in cross for tensor in kv)
+    own_tensors = tuple(tensor for kv in model.empty_cache(rows, capacity) for tensor in kv)
+    layers = config.num_decoder_layers
+    own_names = per_layer(["self_key_{}", "self_value_{}"], layers)
+    cross_names = per_layer(["cross_key_{}", "cross_value_{}"], layers)
+    own_axes = {name: {0: ROWS, 2: CAPACITY} for name in own_names}
+    cross_axes = {name: {0: SOURCES, 2: SOURCE} for name in cross_names}
+    source_axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
+    return {
+        "encoder": Graph(
+            EncoderGraph(model), (source_ids, lengths), {**source_axes}, ["memory", *cross_names]
+        ),
+        "step": Graph(
+            StepGraph(model),
+            (token, position, lengths, torch.tensor([1]), *own_tensors, *cross_tensors),
+            {
+                "token": {0: ROWS},
+                "position": {0: ROWS},
+                "source_length": {0: SOURCES},
+                "k": None,
+                **own_axes,
+                **cross_axes,
+            },
+            ["top_log_probs", "top_ids", "logits", *(f"{name}_out" for name in own_names)],
+        ),
+        "attention": Graph(
+            AttentionGraph(model),
+            (target_ids, torch.tensor([target, target - 1]), lengths, *cross_tensors),
+            {
+                "decoder_input_ids": {0: SOURCES, 1: TARGET},
+                "decoder_length": {0: SOURCES},
+                "source_length": {0: SOURCES},
+                **cross_axes,
+            },
+            [
+                *per_layer(["decoder_attention_{}"], layers),
+                *per_layer(["cross_attention_{}"], layers),
+            ],
+        ),
+        "encoder_attention": Graph(
+            EncoderAttentionGraph(model),
+            (source_ids, lengths),
+            {**source_axes},
+            per_layer(["encoder_attention_{}"], config.num_encoder_layers),
+        ),
+    }
+
+
+def export_graph(graph: Graph) -> onnx.ModelProto:
+    axes = tuple(graph.inputs.values())
+    fixed = len([name for name in graph.inputs if not name.startswith(("self_", "cross_"))])
+    dynamic_shapes = (*axes[:fixed], axes[fixed:]) if axes[fixed:] else axes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="# The axis name")  # one name, several tensors
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+        program = torch.onnx.export(
+            graph.module.eval(),
+            graph.example,
+            input_names=list(graph.inputs),
+            output_names=graph.outputs,
+            dynamic_shapes=dynamic_shapes,
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None  # only the exporter that writes files itself returns nothing
+    proto = program.model_proto
+    for traced in (*proto.graph.node, *proto.graph.value_info, proto.graph, proto):
+        del traced.metadata_props[:]  # stack traces of the machine that exported
+    return proto
+
+
+def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Path) -> None:
+    """Turn every constant that is one of `state`, or the transpose of one, into a reference to the
+    safetensors file, which all graphs share. Raises ValueError if a large one is neither."""
+    named: dict[tuple[tuple[int, ...], bytes], tuple[str, bool]] = {}
+    for name, tensor in state.items():
+        for transposed in (True, False) if tensor.dim() == 2 else (False,):
+            array = (tensor.T if transposed else tensor).float().contiguous().numpy()
+            named[array.shape, array.tobytes()] = name, transposed
+    kept: list[TensorProto] = []
+    used: set[str] = set()
+    nodes: list[onnx.NodeProto] = []
+    for constant in graph.initializer:
+        array = numpy_helper.to_array(constant)
+        if found := named.get((array.shape, array.tobytes())):
+            name, transposed = found
+            used.add(name)
+            nodes += read_weight(name, transposed, constant.name)
+        elif array.nbytes <= LARGEST_INLINE:
+            kept.append(constant)
+        else:
+            raise ValueError(f"{constant.name} {array.shape} is no tensor of the model")
+    nodes += graph.node
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend([*kept, *external_tensors(weights, used)])
+    graph.node.extend(nodes)
+
+
+def read_weight(name: str, transposed: bool, output: str) -> list[onnx.NodeProto]:
+    """Nodes from the stored tensor to the one the graph computes with; the runtime folds them."""
+    if not transposed:
+        return [helper.make_node("Cast", [name], [output], to=TensorProto.FLOAT)]
+    cast = f"{output}_fp32"
+    return [
+        helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", [cast], [output], perm=[1, 0]),
+    ]
+
+
+def external_tensors(weights: Path, names: set[str]) -> list[TensorProto]:
+    """Initializers whose bytes stay in the safetensors file (its header gives their places)."""
+    with weights.open("rb") as file:
+        header_length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_length))
+    tensors: list[TensorProto] = []
+    for name in sorted(names):
+        begin, end = header[name]["data_offsets"]
+        data_type = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT}[header[name]["dtype"]]
+        tensor = TensorProto(name=name, dims=header[name]["shape"], data_type=data_type)
+        tensor.data_location = TensorProto.EXTERNAL
+        place = {
+            "location": weights.name,
+            "offset": 8 + header_length + begin,
+            "length": end - begin,
+        }
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+    return tensors
+
+
+def export_graphs(model: Transformer, weights: Path) -> None:
+    """Write every graph beside the safetensors file that holds `model`'s tensors."""
+    for name, graph in graphs(model).items():
+        proto = export_graph(graph)
+        share_weights(proto.graph, model.state_dict(), weights)
+        path = weights.with_name(f"{name}.onnx")
+        onnx.save(proto, path)
+        onnx.checker.check_model(path)
