@@ -1,0 +1,1 @@
+"""The serving side of Heed: bundles in, HTTP out. No torch anywhere."""

@@ -1,0 +1,59 @@
+"""What the engine answered, in the shapes of service.schemas."""
+
+from typing import Any
+
+import numpy as np
+
+from service.attention import Block, Kind, Selection
+from service.engine import Answer
+from service.served import Model
+from service.session import FloatArray
+from service.tokenizer import Token, Tokens
+
+
+def write_hypothesis(
+    model: Model, selection: Selection | None, source: Tokens, answer: Answer
+) -> dict[str, Any]:
+    hypothesis = answer.decoded
+    target = model.target.decode(hypothesis.token_ids)
+    written: dict[str, Any] = {
+        "text": target.text,
+        "tokens": [token.text for token in target.tokens],
+        "token_ids": hypothesis.token_ids,
+        "score": hypothesis.score,
+        "log_probs": np.array(hypothesis.log_probs, np.float32),
+        "finish_reason": hypothesis.finish_reason,
+    }
+    if selection:
+        written["attention"] = write_blocks(model, selection, source, target, answer)
+    return written
+
+
+def write_blocks(
+    model: Model, selection: Selection, source: Tokens, target: Tokens, answer: Answer
+) -> list[Block]:
+    start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
+    axes: dict[Kind, tuple[list[Token], list[Token]]] = {
+        "encoder": (source.tokens, source.tokens),
+        "decoder": (target.tokens, [*start.tokens, *target.tokens[:-1]]),
+        "cross": (target.tokens, source.tokens),
+    }
+    blocks: list[Block] = []
+    for kind, weights in answer.attention.items():
+        rows, columns = axes[kind]
+        blocks.append(selection.block(kind, weights, rows, columns))
+    return blocks
+
+
+def pool(memory: FloatArray, pooling: str, normalize: bool) -> FloatArray:
+    """(S, M) -> (M,), or (S, M) if pooling is none."""
+    vectors = {
+        "none": lambda: memory,
+        "mean": lambda: memory.mean(axis=0),
+        "max": lambda: memory.max(axis=0),
+        "first": lambda: memory[0],
+        "last": lambda: memory[-1],
+    }[pooling]()
+    if normalize:
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.ascontiguousarray(vectors)

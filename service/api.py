@@ -1,0 +1,276 @@
+"""The endpoints: a request becomes entries, their answers become JSON."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service import schemas
+from service.answers import pool, write_blocks, write_hypothesis
+from service.attention import Selection
+from service.engine import Answer, Entry
+from service.errors import Abandoned, Fault, Invalid, NotFound, TooLarge, Unavailable
+from service.served import Model
+from service.settings import Settings
+from service.tokenizer import Tokenizer, Tokens
+
+PROBLEM: dict[str, Any] = {
+    "description": "What was wrong, and what would be accepted",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
+
+
+@router.post("/v1/decode", response_model=schemas.DecodeAnswer, tags=["models"])
+async def decode(body: schemas.DecodeRequest, request: Request) -> Response:
+    """Decode every source greedily and, if wanted, show the attention it was decoded with."""
+    model = model_of(request, body.model)
+    selection = model.selection(body.attention) if body.attention else None
+    limit = model.max_new_tokens(body.max_new_tokens)
+    seconds, sources = await read(request, model.source, body.source, "/source")
+    check_size(request, selection, [(len(source.tokens), limit) for source in sources])
+    entries = [
+        Entry(
+            source_ids=np.array(source.ids),
+            max_new_tokens=limit,
+            selection=selection,
+            deadline=deadline(request),
+        )
+        for source in sources
+    ]
+    answers = await answers_to(request, model, entries)
+
+    def write() -> dict[str, Any]:
+        results = [
+            {
+                "hypotheses": [write_hypothesis(model, selection, source, answer)],
+                "source_tokens": len(source.tokens),
+            }
+            for source, answer in zip(sources, answers, strict=True)
+        ]
+        usage = {
+            "source_tokens": sum(len(source.tokens) for source in sources),
+            "target_tokens": sum(len(answer.decoded.token_ids) for answer in answers),
+        }
+        return {"model": model.name, "results": results, "usage": usage}
+
+    return await respond(write, seconds, answers)
+
+
+@router.post("/v1/attention", response_model=schemas.AttentionAnswer, tags=["models"])
+async def attention(body: schemas.AttentionRequest, request: Request) -> Response:
+    """Attention weights of every source with its target: the one given, or the one decoded."""
+    model = model_of(request, body.model)
+    selection = model.selection(body.attention)
+    limit = model.max_new_tokens(body.max_new_tokens)
+    seconds, sources = await read(request, model.source, body.source, "/source")
+    targets: list[Tokens] | None = None
+    if body.target is not None:
+        _, targets = await read(request, model.target, body.target, "/target")
+        if len(targets) != len(sources):
+            detail = f"{len(targets)} targets for {len(sources)} sources: give one for each"
+            raise Invalid(detail, [Fault("/target", detail)])
+    lengths = [len(target.tokens) for target in targets] if targets else [limit] * len(sources)
+    pairs = zip(sources, lengths, strict=True)
+    check_size(request, selection, [(len(source.tokens), length) for source, length in pairs])
+    entries = [
+        Entry(
+            source_ids=np.array(source.ids),
+            max_new_tokens=0 if targets else limit,
+            target_ids=targets[i].ids if targets else [],
+            selection=selection,
+            deadline=deadline(request),
+        )
+        for i, source in enumerate(sources)
+    ]
+    answers = await answers_to(request, model, entries)
+
+    def write() -> dict[str, Any]:
+        decoded = targets or [model.target.decode(a.decoded.token_ids) for a in answers]
+        results = [
+            {
+                "source": source.text,
+                "target": target.text,
+                "attention": write_blocks(model, selection, source, target, answer),
+            }
+            for source, target, answer in zip(sources, decoded, answers, strict=True)
+        ]
+        return {"model": model.name, "results": results}
+
+    return await respond(write, seconds, answers)
+
+
+@router.post("/v1/encode", response_model=schemas.EncodeAnswer, tags=["models"])
+async def encode(body: schemas.EncodeRequest, request: Request) -> Response:
+    """The encoder's output for every source: a vector a token, or one for all."""
+    model = model_of(request, body.model)
+    seconds, sources = await read(request, model.source, body.source, "/source")
+    entries = [
+        Entry(source_ids=np.array(source.ids), deadline=deadline(request)) for source in sources
+    ]
+    answers = await answers_to(request, model, entries)
+    field = "hidden" if body.pooling == "none" else "embedding"
+
+    def write() -> dict[str, Any]:
+        vectors = [pool(answer.encoded, body.pooling, body.normalize) for answer in answers]
+        results = [
+            {
+                field: vector,
+                "shape": list(vector.shape),
+                "tokens": [token.text for token in source.tokens],
+            }
+            for source, vector in zip(sources, vectors, strict=True)
+        ]
+        return {"model": model.name, "results": results}
+
+    return await respond(write, seconds, answers)
+
+
+@router.post("/v1/tokenize", response_model=schemas.TokenizeAnswer, tags=["models"])
+async def tokenize(body: schemas.TokenizeRequest, request: Request) -> Response:
+    """What the encoder reads of a text, or what the decoder is to predict; specials included."""
+    model = model_of(request, body.model)
+    tokenizer = model.source if body.side == "source" else model.target
+    seconds, texts = await read(request, tokenizer, body.text, "/text")
+
+    def write() -> dict[str, Any]:
+        results = [
+            {
+                "tokens": [token.text for token in text.tokens],
+                "token_ids": text.ids,
+                "offsets": [
+                    None if token.start is None else [token.start, token.end]
+                    for token in text.tokens
+                ],
+            }
+            for text in texts
+        ]
+        return {"model": model.name, "results": results}
+
+    return await respond(write, seconds)
+
+
+@router.get("/v1/models", tags=["service"])
+async def list_models(request: Request) -> schemas.ModelList:
+    """The models served here, with their limits, licence and configuration."""
+    return schemas.ModelList(models=[model.card() for model in models_of(request).values()])
+
+
+@router.get("/v1/models/{name}", tags=["service"])
+async def show_model(name: str, request: Request) -> schemas.ModelCard:
+    return model_of(request, name).card()
+
+
+@router.get("/livez", tags=["service"])
+async def live() -> schemas.Health:
+    """The process answers."""
+    return schemas.Health(status="ok")
+
+
+@router.get("/readyz", tags=["service"])
+async def ready(request: Request) -> schemas.Health:
+    """Every model's worker takes requests and gets on with them."""
+    if idle := [name for name, model in models_of(request).items() if not model.engine.ready]:
+        raise Unavailable(f"not ready: {', '.join(idle)}")
+    return schemas.Health(status="ok")
+
+
+def models_of(request: Request) -> dict[str, Model]:
+    return request.app.state.models
+
+
+def model_of(request: Request, name: str | None) -> Model:
+    models = models_of(request)
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name is None:
+        detail = f"name one of the models served here: {', '.join(models)}"
+        raise Invalid(detail, [Fault("/model", detail)])
+    if name not in models:
+        detail = f"no model {name!r} is served here; there is {', '.join(models)}"
+        raise NotFound("unknown_model", detail)
+    return models[name]
+
+
+async def read(
+    request: Request, tokenizer: Tokenizer, value: str | Sequence[str | list[int]], pointer: str
+) -> tuple[dict[str, float], list[Tokens]]:
+    """Tokenizes off the event loop. The first fault refuses the whole request."""
+    limit = settings_of(request).max_sources
+    if not isinstance(value, str) and len(value) > limit:
+        detail = f"{len(value)} sequences in one request; the limit is {limit}"
+        raise TooLarge(detail, [Fault(pointer, detail)])
+
+    def read_all() -> list[Tokens]:
+        if isinstance(value, str):
+            return [tokenizer.encode(value, pointer)]
+        return [
+            tokenizer.encode(item, f"{pointer}/{i}")
+            if isinstance(item, str)
+            else tokenizer.read_ids(item, f"{pointer}/{i}")
+            for i, item in enumerate(value)
+        ]
+
+    started = time.monotonic()
+    sequences = await run_in_threadpool(read_all)
+    return {"tokenize": time.monotonic() - started}, sequences
+
+
+def check_size(
+    request: Request, selection: Selection | None, lengths: Sequence[tuple[int, int]]
+) -> None:
+    """Raises TooLarge if the weights of all (source, target) lengths could exceed the limit."""
+    if selection is None:
+        return
+    needed, limit = sum(selection.nbytes(*pair) for pair in lengths), settings_of(request)
+    if needed > limit.max_attention_bytes:
+        detail = (
+            f"the selected attention could take {needed} bytes, the limit is"
+            f" {limit.max_attention_bytes}: select fewer layers, heads or kinds"
+        )
+        raise TooLarge(detail, [Fault("/attention", detail)])
+
+
+def settings_of(request: Request) -> Settings:
+    return request.app.state.settings
+
+
+def deadline(request: Request) -> float:
+    return time.monotonic() + settings_of(request).timeout
+
+
+async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
+    """Waits for all. Raises the first failure; then, or when the client leaves, drops the rest."""
+    model.engine.submit(entries)
+    answers = asyncio.gather(*(entry.result for entry in entries))
+    gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
+    try:
+        await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answers.done():
+            raise Abandoned("the client closed the connection")
+        return answers.result()
+    finally:
+        gone.cancel()
+        for entry in entries:
+            entry.result.cancel()
+
+
+async def respond(
+    write: Callable[[], dict[str, Any]], seconds: dict[str, float], answers: Sequence[Answer] = ()
+) -> Response:
+    """Writes off the event loop. A stage lasted as long as it did for the slowest source."""
+    started = time.monotonic()
+    content = await run_in_threadpool(
+        lambda: orjson.dumps(write(), option=orjson.OPT_SERIALIZE_NUMPY)
+    )
+    for answer in answers:
+        for stage, duration in answer.seconds.items():
+            seconds[stage] = max(duration, seconds.get(stage, 0.0))
+    seconds["serialize"] = time.monotonic() - started
+    timing = ", ".join(f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
+    return Response(content, media_type="application/json", headers={"Server-Timing": timing})

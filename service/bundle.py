@@ -1,0 +1,140 @@
+"""A bundle as it lies on disk (docs/bundle.md), believed only after it was checked."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.errors import StartupError
+
+Graph = Literal["encoder", "step", "attention", "encoder_attention"]
+TokenId = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Config(BaseModel):
+    """The part of the network's configuration that the service reads; the rest is only shown."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    source_vocab_size: Count
+    target_vocab_size: Count
+    d_model: Count
+    num_heads: Count
+    num_encoder_layers: Count
+    num_decoder_layers: Count
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
+
+
+class Limits(Part):
+    """In positions: every id that enters the encoder or the decoder counts, specials included."""
+
+    max_source_length: Count
+    max_target_length: Count
+
+
+class Decoding(Part):
+    max_new_tokens: Count
+
+
+class Tokenizers(Part):
+    source: str
+    target: str
+
+
+class File(Part):
+    size: int
+    sha256: str
+
+
+class Manifest(Part):
+    """bundle.json."""
+
+    format_version: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    task: str
+    licence: str
+    attribution: str
+    config: Config
+    limits: Limits
+    decoding: Decoding
+    pad_id: TokenId
+    eos_id: TokenId
+    unknown_id: TokenId | None
+    source_prefix_ids: list[TokenId]
+    source_suffix_ids: list[TokenId]
+    decoder_start_ids: Annotated[list[TokenId], Field(min_length=1)]
+    languages: dict[str, TokenId]
+    tokenizers: Tokenizers
+    precisions: Annotated[dict[str, dict[Graph, str]], Field(min_length=1)]
+    files: dict[str, File]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    root: Path
+    manifest: Manifest
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+
+def load_bundle(root: Path) -> Bundle:
+    """Raises StartupError naming what is missing, altered, outside the folder or contradictory."""
+    path = root / "bundle.json"
+    if not path.is_file():
+        raise StartupError(f"{root} is no bundle: it has no bundle.json")
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StartupError(f"{path}: {error}") from error
+    for name, file in manifest.files.items():
+        check_file(root, name, file)
+    needed = [manifest.tokenizers.source, manifest.tokenizers.target]
+    for graphs in manifest.precisions.values():
+        if not {"encoder", "step"} <= graphs.keys():
+            raise StartupError(f"{path}: a precision needs the graphs encoder and step")
+        needed += graphs.values()
+    if unlisted := [name for name in needed if name not in manifest.files]:
+        raise StartupError(f"{path}: {unlisted} are used but have no entry in files")
+    check_ids(manifest, path)
+    return Bundle(root, manifest)
+
+
+def check_file(root: Path, name: str, file: File) -> None:
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise StartupError(f"{root}: {name} lies outside the bundle")
+    if not path.is_file():
+        raise StartupError(f"{root}: {name} is missing")
+    if path.stat().st_size != file.size:
+        raise StartupError(f"{path} has {path.stat().st_size} bytes, bundle.json says {file.size}")
+    with path.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
+            raise StartupError(f"{path} is not the file that was exported: its SHA-256 differs")
+
+
+def check_ids(manifest: Manifest, path: Path) -> None:
+    source, target = manifest.config.source_vocab_size, manifest.config.target_vocab_size
+    shared = [manifest.pad_id, manifest.unknown_id or 0]
+    sides = (
+        ("source", source, [*shared, *manifest.source_prefix_ids, *manifest.source_suffix_ids]),
+        ("target", target, [*shared, manifest.eos_id, *manifest.decoder_start_ids]),
+    )
+    for side, size, ids in sides:
+        if max(ids) >= size:
+            raise StartupError(f"{path}: id {max(ids)} is outside the {side} vocabulary of {size}")
+    starts, limit = len(manifest.decoder_start_ids), manifest.limits.max_target_length
+    if manifest.decoding.max_new_tokens + starts - 1 > limit:
+        raise StartupError(
+            f"{path}: max_new_tokens leaves no room for {starts} start ids in {limit}"
+        )

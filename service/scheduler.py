@@ -1,0 +1,83 @@
+"""Which entries run together. Pure policy: time is an argument and no tensor is seen."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from service.errors import Overloaded
+
+
+class Entry(Protocol):
+    """What the scheduler knows of one source in the queue."""
+
+    deadline: float
+
+    @property
+    def tokens(self) -> int:
+        """The most positions it may come to hold: what it costs while it runs."""
+        ...
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody waits for it any more."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Scheduler(Generic[E]):
+    def __init__(self, max_queue: int, max_batch_tokens: int, max_pass_tokens: int) -> None:
+        self.waiting: deque[E] = deque()
+        self._max_queue = max_queue
+        self._max_batch_tokens = max_batch_tokens
+        self._max_pass_tokens = max_pass_tokens
+
+    def put(self, entries: Sequence[E]) -> None:
+        """All or none. Raises Overloaded when they do not fit into the queue."""
+        if len(self.waiting) + len(entries) > self._max_queue:
+            raise Overloaded(
+                f"{len(self.waiting)} sources wait already and {len(entries)} more were sent;"
+                f" the limit is {self._max_queue}"
+            )
+        self.waiting.extend(entries)
+
+    def admit(self, running: Iterable[E]) -> list[E]:
+        """Takes from the queue, in order, what may be encoded now and then decoded with `running`.
+
+        An entry larger than a budget runs alone.
+        """
+        held = sum(entry.tokens for entry in running)
+        admitted: list[E] = []
+        while self.waiting:
+            held += self.waiting[0].tokens
+            padded = _padded([*admitted, self.waiting[0]])
+            alone = held == self.waiting[0].tokens
+            if not alone and (held > self._max_batch_tokens or padded > self._max_pass_tokens):
+                break
+            admitted.append(self.waiting.popleft())
+        return admitted
+
+    def one_pass(self, entries: Sequence[E]) -> list[E]:
+        """The first of `entries`, as many as one pass that is no step may hold, one at least."""
+        count = 1
+        while count < len(entries) and _padded(entries[: count + 1]) <= self._max_pass_tokens:
+            count += 1
+        return list(entries[:count])
+
+    def remove_dead(self, now: float) -> list[E]:
+        """Drops from the queue what is abandoned or late; returns the late."""
+        late = [entry for entry in self.waiting if is_late(entry, now)]
+        if any(entry.abandoned for entry in self.waiting) or late:
+            self.waiting = deque(
+                entry for entry in self.waiting if not (entry.abandoned or is_late(entry, now))
+            )
+        return late
+
+
+def is_late(entry: Entry, now: float) -> bool:
+    return now >= entry.deadline and not entry.abandoned
+
+
+def _padded(entries: Sequence[Entry]) -> int:
+    return len(entries) * max(entry.tokens for entry in entries)

@@ -1,0 +1,244 @@
+"""The JSON that goes in and comes out. Answers are written straight from arrays: their models
+here document them and validate nothing."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from service.attention import Kind
+
+VARIANT = "as "  # how the tags of a union's variants begin; no part of a JSON pointer
+
+
+def source_variant(value: Any) -> str | None:
+    """Names the variant before it is validated, so that a fault is reported once, in its place."""
+    if isinstance(value, str):
+        return "as text"
+    if not isinstance(value, list):
+        return None
+    return "as ids" if value and isinstance(value[0], list) else "as texts"
+
+
+def indices_variant(value: Any) -> str:
+    return "as indices" if isinstance(value, list) else "as all"
+
+
+Text = Annotated[str, Tag("as text")]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True), Tag("as texts")]
+Row = Annotated[list[int], Field(fail_fast=True)]
+Ids = Annotated[list[Row], Field(min_length=1, fail_fast=True), Tag("as ids")]
+Sequences = Annotated[
+    Text | Texts | Ids,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="Input should be a text, a list of texts, or a list of lists of ids",
+    ),
+]
+Plain = Annotated[
+    Text | Texts,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="Input should be a text or a list of texts",
+    ),
+]
+Indices = Annotated[
+    Annotated[Literal["all"], Tag("as all")]
+    | Annotated[list[int], Field(min_length=1, fail_fast=True), Tag("as indices")],
+    Discriminator(indices_variant),
+]
+
+Source = Annotated[
+    Sequences,
+    Field(
+        description="a text, a list of texts, or a list of lists of ids, which are taken as is",
+        examples=[["attention", "transformer"]],
+    ),
+]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str | None = Field(
+        default=None, description="needed only where several models are served"
+    )
+
+
+class AttentionSelection(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    kinds: list[Kind] = Field(
+        default=["cross"],
+        min_length=1,
+        max_length=3,
+        description="encoder: source to source; decoder: target to target; cross: target to source",
+    )
+    layers: Indices = Field(
+        default="all", description="all, or indices; negative ones count from the end"
+    )
+    heads: Indices = Field(
+        default="all", description="all, or indices; negative ones count from the end"
+    )
+
+
+MaxNewTokens = Annotated[
+    int | None,
+    Field(
+        ge=1, description="tokens to generate at most, eos counted; null: as many as the model may"
+    ),
+]
+
+
+class EncodeRequest(Request):
+    source: Source
+    pooling: Literal["none", "mean", "max", "first", "last"] = Field(
+        default="none", description="none: one vector a token; else one a source"
+    )
+    normalize: bool = Field(default=False, description="scale every vector to length 1")
+
+
+class DecodeRequest(Request):
+    source: Source
+    max_new_tokens: MaxNewTokens = None
+    attention: AttentionSelection | None = Field(
+        default=None, description="attention weights to return; {} is all cross-attention"
+    )
+
+
+class AttentionRequest(Request):
+    source: Source
+    target: Sequences | None = Field(
+        default=None,
+        description="One for each source; absent: what the model decodes. eos is added to texts.",
+    )
+    max_new_tokens: MaxNewTokens = None
+    attention: AttentionSelection = AttentionSelection()
+
+
+class TokenizeRequest(Request):
+    text: Annotated[Plain, Field(examples=["don't"])]
+    side: Literal["source", "target"] = "source"
+
+
+class Answer(BaseModel):
+    model: str
+
+
+class Token(BaseModel):
+    text: str
+    id: int
+    start: int | None = Field(description="first character in the text; null for special tokens")
+    end: int | None
+
+
+class AttentionBlock(BaseModel):
+    """Row i of decoder and cross is the step that predicted the i-th token, which labels it."""
+
+    kind: Kind
+    layers: list[int]
+    heads: list[int]
+    axes: list[str]
+    shape: list[int]
+    rows: list[Token]
+    columns: list[Token]
+    data: list[list[list[list[float]]]]
+
+
+class Hypothesis(BaseModel):
+    text: str
+    tokens: list[str]
+    token_ids: list[int]
+    score: float = Field(description="sum of log_probs / number of tokens")
+    log_probs: list[float]
+    finish_reason: Literal["eos", "length"]
+    attention: list[AttentionBlock] | None = Field(default=None, description="only if asked for")
+
+
+class DecodeResult(BaseModel):
+    hypotheses: list[Hypothesis]
+    source_tokens: int
+
+
+class Usage(BaseModel):
+    source_tokens: int
+    target_tokens: int
+
+
+class DecodeAnswer(Answer):
+    results: list[DecodeResult]
+    usage: Usage
+
+
+class EncodeResult(BaseModel):
+    hidden: list[list[float]] | None = Field(
+        default=None, description="pooling none: (tokens, d_model)"
+    )
+    embedding: list[float] | None = Field(default=None, description="any other pooling: (d_model,)")
+    shape: list[int]
+    tokens: list[str]
+
+
+class EncodeAnswer(Answer):
+    results: list[EncodeResult]
+
+
+class AttentionResult(BaseModel):
+    source: str
+    target: str
+    attention: list[AttentionBlock]
+
+
+class AttentionAnswer(Answer):
+    results: list[AttentionResult]
+
+
+class TokenizeResult(BaseModel):
+    tokens: list[str]
+    token_ids: list[int]
+    offsets: list[list[int] | None] = Field(description="[start, end) in the text; null: special")
+
+
+class TokenizeAnswer(Answer):
+    results: list[TokenizeResult]
+
+
+class ModelCard(BaseModel):
+    name: str
+    task: str
+    licence: str
+    attribution: str
+    precision: str
+    provider: str
+    attention: list[Kind] = Field(description="kinds it can show")
+    limits: dict[str, int] = Field(description="positions, specials included")
+    max_new_tokens: int = Field(description="unless a request says otherwise")
+    languages: list[str]
+    config: dict[str, Any]
+
+
+class ModelList(BaseModel):
+    models: list[ModelCard]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+class Fault(BaseModel):
+    pointer: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+    errors: list[Fault]

@@ -1,0 +1,60 @@
+"""A bundle open for requests, and what a request may ask of it."""
+
+from dataclasses import dataclass
+
+from service import schemas
+from service.attention import Kind, Selection, select
+from service.bundle import Graph
+from service.engine import Engine
+from service.errors import Fault, Invalid, NotFound
+from service.tokenizer import Tokenizer
+
+GRAPHS: dict[Kind, Graph] = {
+    "encoder": "encoder_attention",
+    "decoder": "attention",
+    "cross": "attention",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    engine: Engine
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.engine.bundle.manifest.name
+
+    def max_new_tokens(self, wanted: int | None) -> int:
+        """Raises Invalid if that is more than the decoder has positions for."""
+        manifest = self.engine.bundle.manifest
+        limit = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
+        if wanted is not None and wanted > limit:
+            detail = f"{wanted} is more than this model can generate: give 1 to {limit}"
+            raise Invalid(detail, [Fault("/max_new_tokens", detail)])
+        return wanted or manifest.decoding.max_new_tokens
+
+    def selection(self, wanted: schemas.AttentionSelection) -> Selection:
+        """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""
+        for kind in wanted.kinds:
+            if not self.engine.session.supports(GRAPHS[kind]):
+                raise NotFound("not_supported", f"model {self.name} shows no {kind} attention")
+        config = self.engine.bundle.manifest.config
+        return select(wanted.kinds, wanted.layers, wanted.heads, config)
+
+    def card(self) -> schemas.ModelCard:
+        manifest, session = self.engine.bundle.manifest, self.engine.session
+        return schemas.ModelCard(
+            name=manifest.name,
+            task=manifest.task,
+            licence=manifest.licence,
+            attribution=manifest.attribution,
+            precision=session.precision,
+            provider=session.provider,
+            attention=[kind for kind, graph in GRAPHS.items() if session.supports(graph)],
+            limits=manifest.limits.model_dump(),
+            max_new_tokens=manifest.decoding.max_new_tokens,
+            languages=list(manifest.languages),
+            config=manifest.config.model_dump(),
+        )

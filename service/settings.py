@@ -1,0 +1,53 @@
+"""Every setting: a flag of `python -m service`, or a variable HEED_…"""
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
+
+
+class Provider(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    tensorrt = "tensorrt"
+
+
+class Settings(BaseSettings):
+    """Serve encoder-decoder Transformers and show what they attend to."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEED_",
+        frozen=True,
+        cli_prog_name="python -m service",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+    )
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535)
+    bundles: list[Path] = Field(
+        default=[DEFAULT_BUNDLE], min_length=1, description="folders to serve"
+    )
+    provider: Provider = Field(
+        default=Provider.auto,
+        description="auto is CUDA where there is one, else CPU; TensorRT only by name",
+    )
+    threads: int = Field(default=0, ge=0, description="shared by all models; 0 is one a core")
+    self_check: bool = Field(default=True, description="recompute parity.npz before serving")
+    max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
+    max_sources: int = Field(default=256, ge=1, description="in one request")
+    max_attention_bytes: int = Field(default=64 << 20, ge=1, description="of weights in one answer")
+    max_queue: int = Field(default=4096, ge=1, description="sources that may wait, a model")
+    max_batch_tokens: int = Field(
+        default=16384, ge=1, description="source and target positions decoded at once, a model"
+    )
+    max_pass_tokens: int = Field(
+        default=4096,
+        ge=1,
+        description="padded positions encoded, or attended, between two decoding steps",
+    )
+    timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")

@@ -1,0 +1,160 @@
+"""Text to ids and back, with the place of every token in the text."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from tokenizers import Tokenizer as Library
+from tokenizers.decoders import DecodeStream
+
+from service.bundle import Bundle
+from service.errors import Fault, Invalid, TooLarge
+
+LONGEST_TOKEN = 64  # characters: longer texts are refused before they are tokenized
+LISTED = 100  # a vocabulary of at most so many tokens is listed when something is not in it
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`start` and `end` count characters of the text; a special token is nowhere in it."""
+
+    text: str
+    id: int
+    start: int | None
+    end: int | None
+
+    asdict = asdict
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What enters the encoder, or what a decoder is to predict."""
+
+    text: str
+    tokens: list[Token]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+
+class Tokenizer:
+    """One side of a bundle. Texts are given the side's prefix and suffix; ids are taken as they
+    are. Every refusal names its place by a JSON pointer."""
+
+    def __init__(
+        self,
+        library: Library,
+        limit: int,
+        forbidden: Sequence[int],
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+    ) -> None:
+        self._library = library
+        self._library.encode_special_tokens = True  # "<eos>" typed by a user is text
+        self._limit = limit
+        self._forbidden = frozenset(forbidden)
+        self._special_ids = {
+            i for i, token in library.get_added_tokens_decoder().items() if token.special
+        }
+        self._prefix = [self._special(i) for i in prefix]
+        self._suffix = [self._special(i) for i in suffix]
+
+    def encode(self, text: str, pointer: str) -> Tokens:
+        """Raises Invalid (nothing to read, letters outside the vocabulary) or TooLarge."""
+        if len(text) > self._limit * LONGEST_TOKEN:
+            raise self._too_large(pointer, f"{len(text)} characters")
+        encoding = self._library.encode(text, add_special_tokens=False)
+        if not encoding.ids:
+            fault = Fault(pointer, f"{text!r} holds nothing to read; send at least one character")
+            raise Invalid(fault.detail, [fault])
+        tokens = [
+            *self._prefix,
+            *map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)),
+            *self._suffix,
+        ]
+        self._check_length(len(tokens), pointer)
+        unknown = [token for token in tokens if token.id in self._forbidden]
+        if unknown:
+            places = [f"{text[token.start : token.end]!r} at {token.start}" for token in unknown]
+            fault = Fault(
+                pointer, f"not in the vocabulary: {', '.join(places)}{self._vocabulary()}"
+            )
+            raise Invalid(fault.detail, [fault])
+        return Tokens(text, tokens)
+
+    def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
+        """Raises Invalid (none, outside the vocabulary, padding) or TooLarge."""
+        if not ids:
+            raise Invalid("no ids", [Fault(pointer, "is empty; send at least one id")])
+        self._check_length(len(ids), pointer)
+        size = self._library.get_vocab_size()
+        faults = [
+            Fault(
+                f"{pointer}/{i}", f"{token_id} is not allowed: ids are 0 to {size - 1}{self._but()}"
+            )
+            for i, token_id in enumerate(ids)
+            if not 0 <= token_id < size or token_id in self._forbidden
+        ]
+        if faults:
+            raise Invalid(f"{len(faults)} ids are outside this model's vocabulary", faults)
+        return self.decode(ids)
+
+    def decode(self, ids: Sequence[int]) -> Tokens:
+        """Ids to text, special tokens left out of it, and where in it each token stands."""
+        stream = DecodeStream(skip_special_tokens=True)
+        text = ""
+        tokens: list[Token] = []
+        for token_id in ids:
+            if token_id in self._special_ids:
+                tokens.append(self._special(token_id))
+                continue
+            piece = stream.step(self._library, token_id) or ""
+            start = len(text) + len(piece) - len(piece.lstrip())
+            text += piece
+            tokens.append(Token(self._name(token_id), token_id, start, len(text)))
+        return Tokens(text, tokens)
+
+    def _name(self, token_id: int) -> str:
+        return self._library.id_to_token(token_id) or ""
+
+    def _special(self, token_id: int) -> Token:
+        return Token(self._name(token_id), token_id, None, None)
+
+    def _vocabulary(self) -> str:
+        """What would be accepted, where that can be listed."""
+        vocabulary = self._library.get_vocab()
+        if len(vocabulary) > LISTED:
+            return ""
+        allowed = sorted(t for t, i in vocabulary.items() if i not in self._special_ids)
+        return f"; there is {' '.join(allowed)}"
+
+    def _but(self) -> str:
+        return f" but {sorted(self._forbidden)}" if self._forbidden else ""
+
+    def _check_length(self, length: int, pointer: str) -> None:
+        if length > self._limit:
+            raise self._too_large(pointer, f"{length} tokens")
+
+    def _too_large(self, pointer: str, size: str) -> TooLarge:
+        fault = Fault(pointer, f"has {size}; the limit is {self._limit} tokens")
+        return TooLarge(f"{pointer} {fault.detail}", [fault])
+
+
+def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """The source's and the target's."""
+    manifest = bundle.manifest
+    forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
+    source = Tokenizer(
+        Library.from_file(str(bundle.path(manifest.tokenizers.source))),
+        manifest.limits.max_source_length,
+        forbidden,
+        manifest.source_prefix_ids,
+        manifest.source_suffix_ids,
+    )
+    target = Tokenizer(
+        Library.from_file(str(bundle.path(manifest.tokenizers.target))),
+        manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids),
+        forbidden,
+        suffix=[manifest.eos_id],
+    )
+    return source, target
