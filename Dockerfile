@@ -1,0 +1,18 @@
+# The service and its default model; no torch. For one GPU: docker build --build-arg RUNTIME=gpu
+FROM python:3.11-slim-bookworm AS build
+ARG RUNTIME=cpu
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY service service
+RUN python -m venv /opt/heed \
+ && /opt/heed/bin/pip install --no-cache-dir -c constraints.txt ".[$RUNTIME]"
+
+FROM python:3.11-slim-bookworm
+COPY --from=build /opt/heed /opt/heed
+RUN useradd --system --no-create-home heed
+USER heed
+ENV HEED_HOST=0.0.0.0 HEED_PORT=8000 PYTHONUNBUFFERED=1
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
+  CMD ["/opt/heed/bin/python", "-c", "import os, urllib.request; urllib.request.urlopen(f\"http://127.0.0.1:{os.environ['HEED_PORT']}/readyz\")"]
+ENTRYPOINT ["/opt/heed/bin/python", "-m", "service"]

@@ -1,0 +1,40 @@
+"""python -m tests.make_fixture FOLDER: a small bundle of random weights, unlike the default model:
+post-norm, fp32 weights, other sizes on the two sides, few positions, characters out."""
+
+import string
+import sys
+from pathlib import Path
+
+import torch
+
+from model.bundle import Card, WeightType, write_bundle
+from model.checkpoint import TrainedModel
+from model.config import TransformerConfig
+from model.tokenizer import Unit, build_tokenizer
+from model.transformer import Transformer
+
+
+def main(folder: Path) -> None:
+    torch.manual_seed(1)
+    source = build_tokenizer(["red green blue one two three"], Unit.words)
+    target = build_tokenizer([string.ascii_lowercase[:9]], Unit.characters)
+    config = TransformerConfig(
+        source_vocab_size=source.get_vocab_size(),
+        target_vocab_size=target.get_vocab_size(),
+        d_model=24,
+        d_ff=40,
+        num_heads=3,
+        num_encoder_layers=3,
+        num_decoder_layers=2,
+        max_source_length=20,
+        max_target_length=40,
+    )
+    card = Card(
+        name="tiny", task="tests", licence="Apache-2.0", attribution="random weights", notice="none"
+    )
+    trained = TrainedModel(Transformer(config).eval(), source, target)
+    write_bundle(trained, card, WeightType.fp32, folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
