@@ -119,6 +119,7 @@ class EncoderAttentionGraph(nn.Module):
         return self.model.encoder(source_ids, source_length)[1]
 
 
+@torch.no_grad()
 def graphs(model: Transformer) -> dict[str, Graph]:
     """Example sizes are arbitrary but all different, so that no two axes are taken for one."""
     config = model.config

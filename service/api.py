@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service import schemas
+from service import examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
 from service.attention import Selection
 from service.engine import Answer, Entry
@@ -21,13 +21,16 @@ from service.tokenizer import Tokenizer, Tokens
 
 PROBLEM: dict[str, Any] = {
     "description": "What was wrong, and what would be accepted",
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    "content": {"application/problem+json": {"schema": schemas.Problem.model_json_schema()}},
 }
 router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
 
 
 @router.post("/v1/decode", response_model=schemas.DecodeAnswer, tags=["models"])
-async def decode(body: schemas.DecodeRequest, request: Request) -> Response:
+async def decode(
+    body: Annotated[schemas.DecodeRequest, Body(openapi_examples=examples.DECODE)],
+    request: Request,
+) -> Response:
     """Decode every source greedily and, if wanted, show the attention it was decoded with."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention) if body.attention else None
@@ -63,7 +66,10 @@ async def decode(body: schemas.DecodeRequest, request: Request) -> Response:
 
 
 @router.post("/v1/attention", response_model=schemas.AttentionAnswer, tags=["models"])
-async def attention(body: schemas.AttentionRequest, request: Request) -> Response:
+async def attention(
+    body: Annotated[schemas.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    request: Request,
+) -> Response:
     """Attention weights of every source with its target: the one given, or the one decoded."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
@@ -106,7 +112,10 @@ async def attention(body: schemas.AttentionRequest, request: Request) -> Respons
 
 
 @router.post("/v1/encode", response_model=schemas.EncodeAnswer, tags=["models"])
-async def encode(body: schemas.EncodeRequest, request: Request) -> Response:
+async def encode(
+    body: Annotated[schemas.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    request: Request,
+) -> Response:
     """The encoder's output for every source: a vector a token, or one for all."""
     model = model_of(request, body.model)
     seconds, sources = await read(request, model.source, body.source, "/source")
@@ -132,7 +141,10 @@ async def encode(body: schemas.EncodeRequest, request: Request) -> Response:
 
 
 @router.post("/v1/tokenize", response_model=schemas.TokenizeAnswer, tags=["models"])
-async def tokenize(body: schemas.TokenizeRequest, request: Request) -> Response:
+async def tokenize(
+    body: Annotated[schemas.TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
+    request: Request,
+) -> Response:
     """What the encoder reads of a text, or what the decoder is to predict; specials included."""
     model = model_of(request, body.model)
     tokenizer = model.source if body.side == "source" else model.target

@@ -226,11 +226,6 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-class Fault(BaseModel):
-    pointer: str
-    detail: str
-
-
 class Problem(BaseModel):
     """RFC 9457."""
 
@@ -241,4 +236,4 @@ class Problem(BaseModel):
     instance: str
     code: str
     request_id: str
-    errors: list[Fault]
+    errors: list[dict[str, str]] = Field(description="pointer (RFC 6901) and detail of each fault")

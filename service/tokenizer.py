@@ -67,13 +67,11 @@ class Tokenizer:
         if not encoding.ids:
             fault = Fault(pointer, f"{text!r} holds nothing to read; send at least one character")
             raise Invalid(fault.detail, [fault])
-        tokens = [
-            *self._prefix,
-            *map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)),
-            *self._suffix,
-        ]
+        read = list(map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)))
+        tokens = [*self._prefix, *read, *self._suffix]
         self._check_length(len(tokens), pointer)
-        unknown = [token for token in tokens if token.id in self._forbidden]
+        refused = self._forbidden | self._special_ids
+        unknown = [token for token in read if token.id in refused]
         if unknown:
             places = [f"{text[token.start : token.end]!r} at {token.start}" for token in unknown]
             fault = Fault(

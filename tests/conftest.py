@@ -1,0 +1,81 @@
+"""Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.bundle import load_bundle
+from service.session import Session, start_runtime
+from service.settings import DEFAULT_BUNDLE, Provider, Settings
+
+TINY = Path(__file__).parent / "fixtures" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def g2p():
+    return DEFAULT_BUNDLE
+
+
+@pytest.fixture(scope="session", params=[TINY, DEFAULT_BUNDLE], ids=["tiny", "g2p-en"])
+def bundle(request):
+    return load_bundle(request.param)
+
+
+@pytest.fixture(scope="session")
+def session(bundle):
+    start_runtime(os.cpu_count() or 1)
+    return Session(bundle, "fp32", Provider.cpu)
+
+
+@pytest.fixture(scope="session")
+def client():
+    """The service with both bundles, in this process."""
+    settings = Settings(bundles=[DEFAULT_BUNDLE, TINY], provider=Provider.cpu)
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def post(client):
+    """POST to the default model: (path, **body) -> status, document."""
+
+    def send(path, model="g2p-en", **body):
+        answer = client.post(path, json={"model": model, **body})
+        return answer.status_code, answer.json()
+
+    return send
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The address of `python -m service` in a process of its own, as a user starts it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "service", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(300):
+        with contextlib.suppress(urllib.error.URLError):
+            urllib.request.urlopen(f"{address}/readyz").close()
+            break
+        assert process.poll() is None, "the service did not start"
+        time.sleep(0.1)
+    yield address
+    process.terminate()
+    process.wait(10)

@@ -1,0 +1,133 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
+from model.config import TransformerConfig
+from model.data import Example, collate, read_pairs, shuffled_batches
+from model.evaluate import edit_distance, error_rates, predict
+from model.tokenizer import Unit, build_tokenizer
+from model.train import TrainingOptions, learning_rate, train
+
+CONFIG = TransformerConfig(
+    source_vocab_size=9,
+    target_vocab_size=9,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    dropout=0.1,
+    max_source_length=8,
+    max_target_length=8,
+)
+OPTIONS = TrainingOptions(epochs=4, batch_size=4, learning_rate=1e-2, average=2)
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=60), seed=st.integers(0, 99))
+def test_an_epoch_holds_every_example_once_in_batches_of_like_lengths(lengths, seed):
+    examples = [Example([4 + i % 5] * n, [4 + i % 5] * n) for i, n in enumerate(lengths)]
+    batches = list(shuffled_batches(examples, 4, CONFIG, seed))
+    seen = sorted(length for batch in batches for length in batch.source_length.tolist())
+    assert seen == sorted(lengths)
+    spans = sorted((int(b.source_length.min()), int(b.source_length.max())) for b in batches)
+    assert all(low >= high for (_, high), (low, _) in pairwise(spans))
+
+
+def test_the_decoder_reads_bos_and_the_target_and_predicts_the_target_and_eos():
+    batch = collate([Example([4, 5], [6]), Example([4], [7, 8])], CONFIG)
+    assert batch.source_ids.tolist() == [[4, 5], [4, 0]]
+    assert batch.target_ids.tolist() == [[1, 6, 0], [1, 7, 8]]
+    assert batch.next_ids.tolist() == [[6, 2, 0], [7, 8, 2]]
+    assert batch.target_length.tolist() == [2, 3]
+
+
+def test_a_line_that_is_no_pair_is_named(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\nonly one\n")
+    with pytest.raises(ValueError, match=r"pairs\.tsv:2.*only one"):
+        read_pairs(tmp_path / "pairs.tsv")
+
+
+def test_the_rate_warms_up_then_falls_along_a_cosine():
+    assert learning_rate(0.025, OPTIONS) == pytest.approx(0.5e-2)
+    assert learning_rate(0.05, OPTIONS) == pytest.approx(1e-2)
+    assert learning_rate(0.525, OPTIONS) == pytest.approx(0.5e-2)
+    assert learning_rate(1.0, OPTIONS) == pytest.approx(0)
+
+
+def copying_run(folder):
+    """Sources of letters, targets that spell them: something a small model can learn."""
+    words = ["ab", "abc", "cab", "bad", "dab", "cad", "ad", "a", "b", "c", "d", "deb", "ed", "be"]
+    pairs = [(word, " ".join(word)) for word in words]
+    folder.mkdir(exist_ok=True)
+    path = folder / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    source = build_tokenizer((s for s, _ in pairs), Unit.characters)
+    target = build_tokenizer((t for _, t in pairs), Unit.words)
+    create_run(folder / "run", CONFIG, source, target)
+    return folder / "run", path, pairs
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+    whole, pairs, _ = copying_run(tmp_path / "whole")
+    train(whole, pairs, pairs, OPTIONS)
+    stopped, pairs, _ = copying_run(tmp_path / "stopped")
+    interrupt_after(monkeypatch, epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, pairs, pairs, OPTIONS)
+    monkeypatch.undo()
+    train(stopped, pairs, pairs, OPTIONS)
+    assert (whole / WEIGHTS).read_bytes() == (stopped / WEIGHTS).read_bytes()
+
+
+def interrupt_after(monkeypatch, epochs):
+    from model import train as module
+
+    measure = module.mean_loss
+    calls = iter(range(epochs))
+
+    def measure_or_stop(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(module, "mean_loss", measure_or_stop)
+
+
+def test_training_learns_and_the_model_comes_back_from_disk(tmp_path):
+    run, path, pairs = copying_run(tmp_path)
+    train(run, path, path, replace(OPTIONS, epochs=150, average=3))
+    predictions = predict(load_model(run), [source for source, _ in pairs], beam_size=1)
+    rates = error_rates(dict(zip(dict(pairs), predictions, strict=True)), pairs, stress=True)
+    assert rates.word == 0
+
+
+def test_the_average_is_the_mean_of_the_checkpoints(tmp_path):
+    paths = [tmp_path / f"{value}.safetensors" for value in (1, 2, 6)]
+    for path, value in zip(paths, (1.0, 2.0, 6.0), strict=True):
+        save_weights(path, {"w": torch.tensor([value])})
+    assert average_weights(paths)["w"].tolist() == [3.0]
+
+
+Words = st.lists(st.sampled_from("abc"), max_size=6)
+
+
+@given(Words, Words, Words)
+def test_edit_distance_is_a_metric(a, b, c):
+    assert edit_distance(a, b) == edit_distance(b, a)
+    assert (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+    assert edit_distance("kitten", "sitting") == 3
+
+
+def test_error_rates_take_the_nearest_reference_and_strip_stress_if_told():
+    references = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("TWO", "T UW1")]
+    predictions = {"READ": "R IY0 D", "TWO": "T W UW1"}
+    stripped = error_rates(predictions, references, stress=False)
+    assert (stripped.words, stripped.word, stripped.phoneme) == (2, 50.0, pytest.approx(20.0))
+    stressed = error_rates(predictions, references, stress=True)
+    assert (stressed.word, stressed.phoneme) == (100.0, pytest.approx(40.0))

@@ -1,0 +1,170 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from model.attention import TORCH_KERNEL
+from model.config import TransformerConfig
+from model.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    Transformer,
+    sinusoidal_positions,
+)
+
+SMALL = {
+    "d_model": 16,
+    "d_ff": 32,
+    "num_heads": 4,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+}
+
+
+def small(norm_first=False, **changes):
+    torch.manual_seed(0)
+    sizes = {**SMALL, "source_vocab_size": 11, "target_vocab_size": 13, **changes}
+    return Transformer(TransformerConfig(norm_first=norm_first, **sizes)).eval()
+
+
+def test_the_defaults_are_the_papers_base_model():
+    config = TransformerConfig(source_vocab_size=8, target_vocab_size=8)
+    sizes = config.d_model, config.d_ff, config.num_heads, config.head_dim
+    assert sizes == (512, 2048, 8, 64)
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
+    assert (config.dropout, config.norm_first) == (0.1, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_heads": 3}, "3 heads"),
+        ({"d_model": 15, "num_heads": 5}, "d_model 15"),
+        ({"dropout": 1.0}, "dropout 1.0"),
+        ({"eos_id": 8}, "special ids"),
+    ],
+)
+def test_a_contradictory_configuration_is_refused(changes, named):
+    sizes = {"source_vocab_size": 8, "target_vocab_size": 8, "d_model": 16, "num_heads": 4}
+    with pytest.raises(ValueError, match=named):
+        TransformerConfig(**{**sizes, **changes})
+
+
+def test_positions_are_those_of_the_paper():
+    positions = sinusoidal_positions(50, 12)
+    for position in (0, 1, 49):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert positions[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert positions[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def copy_attention(ours, theirs):
+    projections = ours.query, ours.key, ours.value
+    theirs.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+    theirs.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+def copy_feed_forward(ours, theirs):
+    theirs.linear1.load_state_dict(ours.feed_forward.up.state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward.down.state_dict())
+
+
+def torch_layer(kind, norm_first):
+    return kind(16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layer_equals_torch(norm_first):
+    config = small(norm_first).config
+    ours, theirs = EncoderLayer(config).eval(), torch_layer(nn.TransformerEncoderLayer, norm_first)
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    copy_attention(ours.self_attention, theirs.self_attn)
+    copy_feed_forward(ours, theirs)
+    theirs.norm1.load_state_dict(ours.self_sublayer.norm.state_dict())
+    theirs.norm2.load_state_dict(ours.feed_forward_sublayer.norm.state_dict())
+    x, length = torch.randn(2, 5, 16), torch.tensor([5, 5])
+    output, _ = ours(x, length, TORCH_KERNEL)
+    torch.testing.assert_close(output, theirs(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_decoder_layer_equals_torch(norm_first):
+    config = small(norm_first).config
+    ours, theirs = DecoderLayer(config).eval(), torch_layer(nn.TransformerDecoderLayer, norm_first)
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    copy_attention(ours.self_attention, theirs.self_attn)
+    copy_attention(ours.cross_attention, theirs.multihead_attn)
+    copy_feed_forward(ours, theirs)
+    sublayers = ours.self_sublayer, ours.cross_sublayer, ours.feed_forward_sublayer
+    for sublayer, norm in zip(sublayers, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
+        norm.load_state_dict(sublayer.norm.state_dict())
+    x, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
+    lengths, source_length = torch.arange(1, 5).expand(2, 4), torch.tensor([6, 3])
+    cross = ours.cross_attention.project(memory)
+    output, *_ = ours(x, lambda own: own, lengths, cross, source_length, TORCH_KERNEL)
+    expected = theirs(
+        x,
+        memory,
+        tgt_mask=torch.ones(4, 4).triu(1).bool(),
+        memory_key_padding_mask=torch.arange(6) >= source_length.unsqueeze(1),
+    )
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_padded_batch_answers_like_each_source_alone(norm_first):
+    model = small(norm_first)
+    source, source_length = torch.randint(3, 11, (3, 7)), torch.tensor([7, 2, 4])
+    target, target_length = torch.randint(3, 13, (3, 6)), torch.tensor([1, 6, 3])
+    batched = model(source, source_length, target, target_length)
+    for i, (s, t) in enumerate(zip(source_length, target_length, strict=True)):
+        alone = model(source[i : i + 1, :s], s.view(1), target[i : i + 1, :t], t.view(1))
+        torch.testing.assert_close(batched[i, :t], alone[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_no_position_depends_on_later_ones():
+    model = small()
+    source, length = torch.randint(3, 11, (1, 5)), torch.tensor([5])
+    target = torch.randint(3, 13, (1, 6))
+    before = model(source, length, target, torch.tensor([6]))
+    target[0, 4:] = 3
+    after = model(source, length, target, torch.tensor([6]))
+    assert torch.equal(before[0, :4], after[0, :4])
+    assert not torch.equal(before[0, 4:], after[0, 4:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_cached_steps_equal_the_full_forward_pass(norm_first):
+    """Rows at different positions, two rows a source."""
+    model = small(norm_first)
+    source, source_length = torch.randint(3, 11, (2, 5)), torch.tensor([5, 3])
+    target = torch.randint(3, 13, (4, 6))
+    twice = source.repeat_interleave(2, 0), source_length.repeat_interleave(2)
+    full = model(*twice, target, torch.full((4,), 6))
+    cross = model.decoder.cross(model.encoder(source, source_length)[0])
+    cache, position = model.empty_cache(4, 9), torch.zeros(4, dtype=torch.long)
+    delay = torch.tensor([0, 2, 1, 0])  # a row waits by writing its first position again
+    for step in range(8):
+        position = (step - delay).clamp(0, 5)
+        token = target[torch.arange(4), position]
+        decoded = model.decoder.step(token, position, cache, cross, source_length)
+        cache = decoded.cache
+        expected = full[torch.arange(4), position]
+        torch.testing.assert_close(model.log_probs(decoded.hidden), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_start_as_xavier_says():
+    weight = small(d_model=64).decoder.layers[0].feed_forward.up.weight
+    limit = math.sqrt(6 / sum(weight.shape))
+    assert weight.abs().max() <= limit
+    assert weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)

@@ -1,0 +1,307 @@
+"""The service as a client meets it."""
+
+import asyncio
+import json
+
+import httpx2
+import numpy as np
+import pytest
+
+WORDS = ["cat", "dog", "house", "river", "stone", "cloud", "paper", "light", "garden", "window"]
+ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
+
+
+def test_decode_answers_in_the_shape_of_the_contract(post):
+    status, answer = post("/v1/decode", source=["attention", "transformer"])
+    assert status == 200
+    assert answer.keys() == {"model", "results", "usage"}
+    assert answer["model"] == "g2p-en"
+    first = answer["results"][0]
+    assert first.keys() == {"hypotheses", "source_tokens"}
+    assert first["source_tokens"] == 9
+    (hypothesis,) = first["hypotheses"]
+    assert hypothesis["text"] == "AH0 T EH1 N SH AH0 N"
+    assert hypothesis["tokens"] == ["AH0", "T", "EH1", "N", "SH", "AH0", "N", "<eos>"]
+    assert len(hypothesis["token_ids"]) == len(hypothesis["log_probs"]) == 8
+    assert hypothesis["score"] == pytest.approx(np.mean(hypothesis["log_probs"]))
+    assert hypothesis["finish_reason"] == "eos"
+    assert "attention" not in hypothesis
+    generated = sum(len(r["hypotheses"][0]["tokens"]) for r in answer["results"])
+    assert answer["usage"] == {"source_tokens": 20, "target_tokens": generated}
+
+
+def test_a_text_alone_is_a_list_of_one_and_case_does_not_matter(post):
+    texts = [
+        [r["hypotheses"][0]["text"] for r in post("/v1/decode", source=source)[1]["results"]]
+        for source in ("don't", "Don't", "DON’T", ["don't"], " don't\n")
+    ]
+    assert texts == [texts[0]] * 5
+    assert len(texts[0]) == 1
+
+
+def test_ids_are_read_like_the_text_they_stand_for(post):
+    ids = post("/v1/tokenize", text="heed")[1]["results"][0]["token_ids"]
+    by_text = post("/v1/decode", source="heed", attention={})[1]
+    assert post("/v1/decode", source=[ids], attention={})[1] == by_text
+
+
+def test_max_new_tokens_cuts_and_says_so(post):
+    _, answer = post("/v1/decode", source="transformer", max_new_tokens=3)
+    (hypothesis,) = answer["results"][0]["hypotheses"]
+    assert len(hypothesis["tokens"]) == 3
+    assert hypothesis["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("path", ["/v1/decode", "/v1/attention"])
+def test_attention_blocks_are_labelled_and_unpadded(post, path):
+    wanted = {"kinds": ["encoder", "decoder", "cross"], "layers": [0, -1], "heads": [-1]}
+    status, answer = post(path, source=["heed", "transformer"], attention=wanted)
+    assert status == 200
+    for text, result in zip(["heed", "transformer"], answer["results"], strict=True):
+        blocks = (result if path == "/v1/attention" else result["hypotheses"][0])["attention"]
+        assert [block["kind"] for block in blocks] == wanted["kinds"]
+        for block in blocks:
+            data = np.array(block["data"])
+            assert list(data.shape) == block["shape"]
+            assert block["shape"] == [2, 1, len(block["rows"]), len(block["columns"])]
+            assert block["layers"] == [0, 3 if block["kind"] == "encoder" else 2]
+            assert block["heads"] == [3]
+            assert block["axes"][:2] == ["layer", "head"]
+            np.testing.assert_allclose(data.sum(-1), 1, atol=1e-5)
+        encoder, decoder, cross = blocks
+        assert [token["text"] for token in cross["columns"]] == list(text)
+        assert encoder["rows"] == encoder["columns"] == cross["columns"]
+        assert decoder["rows"] == cross["rows"]
+        assert decoder["columns"][0] == {"text": "<bos>", "id": 1, "start": None, "end": None}
+        assert decoder["columns"][1:] == decoder["rows"][:-1]
+        assert cross["rows"][-1] == {"text": "<eos>", "id": 2, "start": None, "end": None}
+        assert (np.triu(np.array(decoder["data"]), 1) == 0).all()
+
+
+def test_offsets_point_into_the_text_that_was_typed(post):
+    block = post("/v1/attention", source="  Don’t")[1]["results"][0]["attention"][0]
+    assert [(t["text"], t["start"], t["end"]) for t in block["columns"]] == [
+        ("d", 2, 3),
+        ("o", 3, 4),
+        ("n", 4, 5),
+        ("'", 5, 6),
+        ("t", 6, 7),
+    ]
+
+
+def test_attention_of_the_decoded_target_is_that_of_the_same_target_given(post):
+    decoded = post("/v1/attention", source="attention")[1]
+    again = post("/v1/attention", source="attention", target=decoded["results"][0]["target"])[1]
+    first, second = (answer["results"][0]["attention"][0] for answer in (decoded, again))
+    assert first["rows"] == second["rows"]
+    np.testing.assert_allclose(first["data"], second["data"], atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last"])
+def test_pooling_is_numpys_over_the_hidden_states(post, pooling):
+    sources = ["a", "transformer"]
+    hidden = post("/v1/encode", source=sources)[1]["results"]
+    pooled = post("/v1/encode", source=sources, pooling=pooling)[1]["results"]
+    for states, vector, text in zip(hidden, pooled, sources, strict=True):
+        states_array = np.array(states["hidden"])
+        assert states["shape"] == list(states_array.shape)
+        assert states["tokens"] == list(text)
+        reduce = {"mean": np.mean, "max": np.max, "first": lambda x, _: x[0]}
+        expected = reduce.get(pooling, lambda x, _: x[-1])(states_array, 0)
+        np.testing.assert_allclose(vector["embedding"], expected, rtol=1e-5, atol=1e-6)
+    (unit,) = post("/v1/encode", source="a", pooling=pooling, normalize=True)[1]["results"]
+    assert np.linalg.norm(unit["embedding"]) == pytest.approx(1)
+
+
+def test_tokenize_both_sides(post):
+    (source,) = post("/v1/tokenize", text="it's")[1]["results"]
+    assert source["tokens"] == ["i", "t", "'", "s"]
+    assert source["offsets"] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    (target,) = post("/v1/tokenize", text="IH1 T S", side="target")[1]["results"]
+    assert target["tokens"] == ["IH1", "T", "S", "<eos>"]
+    assert target["offsets"] == [[0, 3], [4, 5], [6, 7], None]
+
+
+def test_models_are_described(client):
+    models = client.get("/v1/models").json()["models"]
+    assert [model["name"] for model in models] == ["g2p-en", "tiny"]
+    g2p = client.get("/v1/models/g2p-en").json()
+    assert g2p == models[0]
+    assert g2p["attention"] == ["encoder", "decoder", "cross"]
+    assert g2p["provider"] == "CPUExecutionProvider"
+    assert g2p["limits"] == {"max_source_length": 64, "max_target_length": 64}
+    assert "Carnegie Mellon" in g2p["attribution"]
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_probes(client, path):
+    assert client.get(path).json() == {"status": "ok"}
+
+
+def test_every_answer_carries_a_request_id_and_timing(client):
+    body = {"model": "g2p-en", "source": "a", "attention": {}}
+    answer = client.post("/v1/decode", json=body, headers={"X-Request-Id": "mine-1"})
+    assert answer.headers["x-request-id"] == "mine-1"
+    stages = [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")]
+    assert stages == ["tokenize", "queue", "encode", "decode", "attention", "serialize"]
+    hostile = client.get("/livez", headers={"X-Request-Id": "a b"}).headers["x-request-id"]
+    assert len(hostile) == 32
+
+
+BAD = [
+    ({"source": ""}, 422, "/source", "holds nothing to read"),
+    ({"source": "   "}, 422, "/source", "holds nothing to read"),
+    ({"source": []}, 422, "/source", "at least 1 item"),
+    ({"source": ["cat", ""]}, 422, "/source/1", "holds nothing to read"),
+    ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
+    ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
+    ({"source": ["a", "a", "a", "naïve 7"]}, 422, "/source/3", "'ï' at 2, ' ' at 5, '7' at 6"),
+    ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
+    ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
+    ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
+    ({"source": [[]]}, 422, "/source/0", "at least one id"),
+    ({"source": 5}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
+    ({"source": {"a": 1}}, 422, "/source", "should be a text"),
+    ({"source": ["a", 5]}, 422, "/source/1", "should be a valid string"),
+    ({"source": [["a"]]}, 422, "/source/0/0", "should be a valid integer"),
+    ({}, 422, "/source", "required"),
+    ({"source": "a", "max_length": 5}, 422, "/max_length", "is no field here; there is model"),
+    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "greater than or equal to 1"),
+    ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
+    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
+    ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
+    ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
+    ({"source": "a", "attention": {"heads": "some"}}, 422, "/attention/heads", "'all'"),
+    ({"source": "a", "attention": {"kinds": ["self"]}}, 422, "/attention/kinds/0", "'encoder'"),
+    ({"source": "a", "attention": {"kind": []}}, 422, "/attention/kind", "there is kinds, layers"),
+    ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "pointer", "said"), BAD)
+def test_bad_input_is_refused_with_its_place_and_what_is_allowed(
+    client, caplog, body, status, pointer, said
+):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", **body})
+    document = answer.json()
+    assert (answer.status_code, document["status"]) == (status, status)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert document["request_id"] == answer.headers["x-request-id"]
+    assert document["instance"] == "/v1/decode"
+    assert said in document["detail"] + str([fault["detail"] for fault in document["errors"]])
+    assert [fault["pointer"] for fault in document["errors"]][:1] == ([pointer] if pointer else [])
+    assert "Traceback" not in caplog.text
+    assert client.post("/v1/decode", json={"model": "g2p-en", "source": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status", "code"),
+    [
+        (b'{"source": "a"', "application/json", 400, "unparsable"),
+        (b"\xff\xfe{}", "application/json", 400, "unparsable"),
+        (b"[" * 100_000, "application/json", 400, "unparsable"),
+        (b'{"source": "a"}', "text/plain", 415, "unsupported_media_type"),
+        (b"source=a", "application/x-www-form-urlencoded", 415, "unsupported_media_type"),
+        (b'{"source": "' + b"a" * 5_000_000 + b'"}', "application/json", 413, "too_large"),
+        (b"", "application/json", 422, "invalid"),
+        (b"null", "application/json", 422, "invalid"),
+        (b"[1]", "application/json", 422, "invalid"),
+    ],
+)
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_type, status, code):
+    headers = {"content-type": content_type}
+    answer = httpx2.post(server + path, content=content, headers=headers, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert httpx2.get(f"{server}/readyz").status_code == 200
+
+
+def test_unknown_paths_and_methods_are_problems_too(client):
+    assert client.get("/v2").json()["code"] == "not_found"
+    wrong = client.get("/v1/decode")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+def test_a_model_must_be_named_where_there_are_several(client):
+    answer = client.post("/v1/decode", json={"source": "a"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/model"
+
+
+def test_targets_must_match_their_sources(post):
+    status, document = post("/v1/attention", source=["a", "b"], target=["EY1"])
+    assert (status, document["errors"][0]["pointer"]) == (422, "/target")
+    status, document = post("/v1/attention", source="a", target="EY1 QQ")
+    assert status == 422
+    assert "'QQ' at 4" in document["detail"]
+
+
+def test_attention_over_the_limit_is_refused_before_it_is_computed(client):
+    settings = client.app.state.settings
+    client.app.state.settings = settings.model_copy(update={"max_attention_bytes": 1000})
+    body = {"model": "g2p-en", "source": "attention", "attention": {}}
+    refused = client.post("/v1/decode", json=body)
+    fits = {**body, "attention": {"layers": [0], "heads": [0]}, "max_new_tokens": 20}
+    assert client.post("/v1/decode", json=fits).status_code == 200
+    client.app.state.settings = settings
+    assert refused.status_code == 413
+    assert f"could take {4 * 3 * 4 * 64 * 9} bytes, the limit is 1000" in refused.json()["detail"]
+
+
+def test_fifty_clients_each_get_their_own_answers(server):
+    """1,000 words, 20 for each of 50 clients at once; alone is the oracle."""
+    alphabet = "abcdefghijklmnopqrst"
+    words = [[f"{word}{a}{b}" for a in alphabet[:2] for word in WORDS] for b in alphabet] + [
+        [f"{a}{word}{b}" for a in alphabet[:2] for word in WORDS] for b in alphabet
+    ]
+    words += [[f"{word}{word[::-1]}{a}" for word in WORDS for a in "xy"] for _ in range(10)]
+
+    async def ask(client, word):
+        answer = await client.post("/v1/decode", json={"source": word})
+        return answer.json()["results"][0]["hypotheses"][0]["text"]
+
+    async def run():
+        limits = httpx2.Limits(max_connections=50)
+        async with httpx2.AsyncClient(base_url=server, timeout=60, limits=limits) as client:
+
+            async def one_client(mine):
+                return [await ask(client, word) for word in mine]
+
+            found = await asyncio.gather(*(one_client(mine) for mine in words))
+            alone = {word: await ask(client, word) for word in {w for mine in words for w in mine}}
+        return found, alone
+
+    found, alone = asyncio.run(run())
+    assert sum(map(len, found)) == 1000
+    assert found == [[alone[word] for word in mine] for mine in words]
+
+
+def test_the_documentation_loads_nothing_from_elsewhere(client):
+    for page in ("/docs", "/redoc"):
+        text = client.get(page).text
+        assert "http://" not in text.replace("http://testserver", "")
+        assert "https://" not in text
+    for asset in ("swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js"):
+        assert client.get(f"/static-offline-docs/{asset}").status_code == 200
+
+
+def examples(document):
+    for path, methods in document["paths"].items():
+        if "post" in methods:
+            content = methods["post"]["requestBody"]["content"]["application/json"]
+            for name, example in content["examples"].items():
+                yield pytest.param(path, example["value"], id=f"{path} {name}")
+
+
+def test_every_documented_example_works_as_it_stands(server):
+    document = httpx2.get(f"{server}/openapi.json").json()
+    found = list(examples(document))
+    assert {example.values[0] for example in found} == {*ENDPOINTS, "/v1/tokenize"}
+    for example in found:
+        path, body = example.values
+        answer = httpx2.post(
+            server + path, content=json.dumps(body), headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 200, (path, body, answer.text)

@@ -1,0 +1,61 @@
+"""The service in a process of its own, as it is started."""
+
+import os
+import subprocess
+import sys
+
+SERVE_ONCE = """
+import asyncio, sys, time
+import numpy as np
+from service.__main__ import create_app
+from service.engine import Entry
+from service.settings import Settings
+
+async def main():
+    app = create_app(Settings())
+    async with app.router.lifespan_context(app):
+        engine = app.state.models["g2p-en"].engine
+        entry = Entry(source_ids=np.array([5, 6]), max_new_tokens=5, deadline=time.monotonic() + 60)
+        engine.submit([entry])
+        assert (await entry.result).hypothesis
+
+asyncio.run(main())
+roots = {name.partition(".")[0] for name in sys.modules}
+assert "onnxruntime" in roots
+print(sorted(roots & {"torch", "model", "onnx", "transformers"}))
+"""
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_service_imports_no_torch():
+    done = python("-c", SERVE_ONCE)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_forced_provider_that_is_missing_is_a_start_up_error():
+    done = python("-m", "service", HEED_PROVIDER="tensorrt")
+    assert done.returncode == 1
+    assert done.stderr.startswith("heed: provider tensorrt is not here; available: ")
+    assert "cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_setting_is_named():
+    done = python("-m", "service", "--port", "99999")
+    assert done.returncode != 0
+    assert "port" in done.stderr
+
+
+def test_importing_the_application_starts_nothing():
+    done = python("-c", "import threading, service.app; print(threading.active_count())")
+    assert done.stdout.strip() == "1", done.stderr

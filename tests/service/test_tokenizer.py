@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.bundle import load_bundle
+from service.errors import Invalid, TooLarge
+from service.tokenizer import open_tokenizers
+
+
+@pytest.fixture(scope="module")
+def words(g2p):
+    return open_tokenizers(load_bundle(g2p))
+
+
+@given(text=st.text(st.sampled_from("abcXYZ'’ "), min_size=1, max_size=40))
+def test_every_letter_knows_its_place_in_the_text(words, text):
+    source, _ = words
+    if " " in text.strip() or not text.strip():
+        with pytest.raises(Invalid):
+            source.encode(text, "/source")
+        return
+    tokens = source.encode(text, "/source").tokens
+    assert "".join(token.text for token in tokens) == text.strip().lower().replace("’", "'")
+    for token in tokens:
+        assert text[token.start : token.end].lower().replace("’", "'") == token.text
+
+
+@given(text=st.text(min_size=1, max_size=12))
+def test_any_text_is_read_or_refused_by_name(words, text):
+    source, _ = words
+    refused: list[Invalid] = []
+    try:
+        tokens = source.encode(text, "/source").tokens
+    except Invalid as refusal:
+        tokens = []
+        refused.append(refusal)
+    assert all(3 < token.id < 31 for token in tokens)
+    assert [refusal.faults[0].pointer for refusal in refused] == ([] if tokens else ["/source"])
+
+
+def test_letters_outside_the_alphabet_are_named_with_their_places(words):
+    source, _ = words
+    with pytest.raises(Invalid, match=r"not in the vocabulary: 'ï' at 2, '3' at 5; there is ' a b"):
+        source.encode("naïve3", "/source/7")
+
+
+def test_a_special_token_typed_by_a_user_is_text(words):
+    source, target = words
+    with pytest.raises(Invalid, match="'<' at 0"):
+        source.encode("<pad>", "/source")
+    with pytest.raises(Invalid, match="'<eos>' at 0"):
+        target.encode("<eos>", "/target")
+
+
+def test_a_target_ends_with_eos_and_decodes_to_itself(words):
+    _, target = words
+    read = target.encode("HH IY1 D", "/target")
+    assert [(token.text, token.start, token.end) for token in read.tokens] == [
+        ("HH", 0, 2),
+        ("IY1", 3, 6),
+        ("D", 7, 8),
+        ("<eos>", None, None),
+    ]
+    assert target.decode(read.ids) == read
+
+
+def test_text_of_characters_has_no_spaces(tiny):
+    _, target = open_tokenizers(load_bundle(tiny))
+    assert target.decode(target.encode("abc", "/target").ids).text == "abc"
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "pointer"),
+    [
+        ([], Invalid, "/source"),
+        ([5, 31], Invalid, "/source/1"),
+        ([-1], Invalid, "/source/0"),
+        ([0, 5], Invalid, "/source/0"),
+        ([5] * 65, TooLarge, "/source"),
+    ],
+)
+def test_ids_outside_the_vocabulary_or_the_limit_are_refused(words, ids, error, pointer):
+    with pytest.raises(error) as refusal:
+        words[0].read_ids(ids, "/source")
+    assert refusal.value.faults[0].pointer == pointer
+
+
+@pytest.mark.parametrize("length", [65, 100_000])
+def test_a_long_text_is_refused_with_the_limit(words, length):
+    with pytest.raises(TooLarge, match="the limit is 64 tokens"):
+        words[0].encode("a" * length, "/source")
+    assert len(words[0].encode("a" * 64, "/source").ids) == 64

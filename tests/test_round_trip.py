@@ -1,0 +1,63 @@
+"""torch = ONNX = HTTP, on the default model as it ships."""
+
+import os
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from model.__main__ import app
+from model.checkpoint import load_model
+from model.data import read_pairs
+
+WORDS = Path(__file__).parent / "words.txt"
+
+
+@pytest.fixture(scope="module", params=["words", pytest.param("pairs", marks=pytest.mark.long)])
+def words(request):
+    """200 words: everyday ones, or the first of the pairs that the variable PAIRS names."""
+    if request.param == "words":
+        return WORDS.read_text().split()
+    if "PAIRS" not in os.environ:
+        pytest.skip("PAIRS names no file of source<TAB>target lines")
+    pairs = read_pairs(Path(os.environ["PAIRS"]))
+    return list(dict.fromkeys(source for source, _ in pairs))[:200]
+
+
+def test_http_decodes_what_the_torch_model_decodes(server, g2p, words, tmp_path):
+    assert len(words) == 200
+    (tmp_path / "pairs.tsv").write_text("".join(f"{word}\tAH0\n" for word in words))
+    arguments = ["evaluate", g2p, tmp_path / "pairs.tsv", "--predictions", tmp_path / "out.tsv"]
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    torchs = dict(line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines())
+    answer = httpx2.post(f"{server}/v1/decode", json={"source": words}, timeout=60).json()
+    ours = [result["hypotheses"][0]["text"] for result in answer["results"]]
+    assert dict(zip(words, ours, strict=True)) == torchs
+
+
+@torch.no_grad()
+def test_http_shows_the_attention_and_scores_of_the_torch_model(server, g2p):
+    trained = load_model(g2p)
+    model = trained.transformer
+    kinds = ["encoder", "decoder", "cross"]
+    words = WORDS.read_text().split()[:20]
+    body = {"source": words, "attention": {"kinds": kinds}}
+    answer = httpx2.post(f"{server}/v1/decode", json=body, timeout=60).json()
+    for word, result in zip(words, answer["results"], strict=True):
+        (hypothesis,) = result["hypotheses"]
+        source_ids = torch.tensor([trained.source_tokenizer.encode(word).ids])
+        target_ids = torch.tensor([[model.config.bos_id, *hypothesis["token_ids"][:-1]]])
+        lengths = torch.tensor([source_ids.size(1)]), torch.tensor([target_ids.size(1)])
+        memory, encoder = model.encoder(source_ids, lengths[0])
+        forced = model.decoder(target_ids, lengths[1], model.decoder.cross(memory), lengths[0])
+        expected = [encoder, forced.decoder_attention, forced.cross_attention]
+        for block, weights in zip(hypothesis["attention"], expected, strict=True):
+            theirs = torch.cat(weights).numpy()
+            np.testing.assert_allclose(block["data"], theirs, rtol=1e-4, atol=1e-5)
+        log_probs = model.log_probs(forced.hidden)[0]
+        chosen = log_probs.gather(1, torch.tensor(hypothesis["token_ids"]).unsqueeze(1))
+        np.testing.assert_allclose(hypothesis["log_probs"], chosen[:, 0], rtol=1e-4, atol=1e-5)
