@@ -217,5 +217,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def answer_unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return problem(request, status, "internal", "an error of this service; it was logged")
+    """Sent from outside RequestId, so it carries the id itself."""
+    status, headers = HTTPStatus.INTERNAL_SERVER_ERROR, {"X-Request-Id": request.state.request_id}
+    detail = "an error of this service; it was logged"
+    return problem(request, status, "internal", detail, headers=headers)

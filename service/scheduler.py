@@ -47,12 +47,13 @@ class Scheduler(Generic[E]):
 
         An entry larger than a budget runs alone.
         """
-        held = sum(entry.tokens for entry in running)
+        held, longest = sum(entry.tokens for entry in running), 0
         admitted: list[E] = []
         while self.waiting:
-            held += self.waiting[0].tokens
-            padded = _padded([*admitted, self.waiting[0]])
-            alone = held == self.waiting[0].tokens
+            tokens = self.waiting[0].tokens
+            held, longest = held + tokens, max(longest, tokens)
+            padded = longest * (len(admitted) + 1)
+            alone = held == tokens
             if not alone and (held > self._max_batch_tokens or padded > self._max_pass_tokens):
                 break
             admitted.append(self.waiting.popleft())
@@ -60,24 +61,21 @@ class Scheduler(Generic[E]):
 
     def one_pass(self, entries: Sequence[E]) -> list[E]:
         """The first of `entries`, as many as one pass that is no step may hold, one at least."""
-        count = 1
-        while count < len(entries) and _padded(entries[: count + 1]) <= self._max_pass_tokens:
-            count += 1
-        return list(entries[:count])
+        longest = 0
+        for count, entry in enumerate(entries):
+            longest = max(longest, entry.tokens)
+            if count and longest * (count + 1) > self._max_pass_tokens:
+                return list(entries[:count])
+        return list(entries)
 
     def remove_dead(self, now: float) -> list[E]:
         """Drops from the queue what is abandoned or late; returns the late."""
-        late = [entry for entry in self.waiting if is_late(entry, now)]
-        if any(entry.abandoned for entry in self.waiting) or late:
-            self.waiting = deque(
-                entry for entry in self.waiting if not (entry.abandoned or is_late(entry, now))
-            )
-        return late
+        dead = [entry for entry in self.waiting if entry.abandoned or is_late(entry, now)]
+        if dead:
+            left = set(map(id, dead))
+            self.waiting = deque(entry for entry in self.waiting if id(entry) not in left)
+        return [entry for entry in dead if is_late(entry, now)]
 
 
 def is_late(entry: Entry, now: float) -> bool:
     return now >= entry.deadline and not entry.abandoned
-
-
-def _padded(entries: Sequence[Entry]) -> int:
-    return len(entries) * max(entry.tokens for entry in entries)

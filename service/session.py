@@ -32,7 +32,6 @@ def start_runtime(threads: int) -> None:
 
     Raises RuntimeError from a second call with another number.
     """
-    ort.disable_telemetry_events()
     ort.set_global_thread_pool_sizes(threads, 1)
     if PROVIDERS[Provider.cuda] in ort.get_available_providers():
         ort.preload_dlls()  # CUDA and cuDNN as pip installed them
@@ -79,11 +78,16 @@ class Cache:
         empty = np.zeros((0, num_heads, 0, head_dim), np.float32)
         self._own = [empty] * (2 * layers)  # (>= R, H, T, D)
         self._cross = [empty] * (2 * layers)  # (>= B, H, >= S, D)
-        self.binding: Any = None
+        self.binding: Binding | None = None
 
     @property
     def sources(self) -> int:
         return len(self.source_length)
+
+    @property
+    def capacity(self) -> int:
+        """Positions a row has room for."""
+        return self._own[0].shape[2]
 
     @property
     def own(self) -> list[FloatArray]:
@@ -183,7 +187,7 @@ class Session:
     def step(self, cache: Cache, tokens: IntArray, k: int) -> Candidates:
         """Every row reads its token (R,) at its position and moves on by one."""
         rows = len(tokens)
-        if cache.own[0].shape[2] <= (last := int(cache.position.max())):
+        if cache.capacity <= (last := int(cache.position.max())):
             cache.grow(last + 1)
         if cache.binding is None or cache.binding.log_probs.shape != (rows, k):
             cache.binding = Binding(self._graphs["step"], cache, rows, k)

@@ -2,9 +2,10 @@
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
@@ -29,8 +30,8 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535)
-    bundles: list[Path] = Field(
-        default=[DEFAULT_BUNDLE], min_length=1, description="folders to serve"
+    bundles: Annotated[list[Path], NoDecode] = Field(
+        default=[DEFAULT_BUNDLE], min_length=1, description="folders to serve, by commas"
     )
     provider: Provider = Field(
         default=Provider.auto,
@@ -51,3 +52,8 @@ class Settings(BaseSettings):
         description="padded positions encoded, or attended, between two decoding steps",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
+
+    @field_validator("bundles", mode="before")
+    @classmethod
+    def split(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value

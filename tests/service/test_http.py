@@ -224,6 +224,17 @@ def test_unknown_paths_and_methods_are_problems_too(client):
     assert wrong.headers["allow"] == "POST"
 
 
+def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
+    def fail(_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    assert "secret" not in answer.text
+
+
 def test_a_model_must_be_named_where_there_are_several(client):
     answer = client.post("/v1/decode", json={"source": "a"})
     assert answer.status_code == 422
