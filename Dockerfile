@@ -4,8 +4,8 @@ ARG RUNTIME=cpu
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY service service
-RUN python -m venv /opt/heed \
- && /opt/heed/bin/pip install --no-cache-dir -c constraints.txt ".[$RUNTIME]"
+RUN python -m venv --without-pip /opt/heed \
+ && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".[$RUNTIME]"
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/heed /opt/heed

@@ -14,7 +14,15 @@ from service import examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
 from service.attention import Selection
 from service.engine import Answer, Entry
-from service.errors import Abandoned, Fault, Invalid, NotFound, TooLarge, Unavailable
+from service.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    Fault,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
@@ -42,7 +50,6 @@ async def decode(
             source_ids=np.array(source.ids),
             max_new_tokens=limit,
             selection=selection,
-            deadline=deadline(request),
         )
         for source in sources
     ]
@@ -90,7 +97,6 @@ async def attention(
             max_new_tokens=0 if targets else limit,
             target_ids=targets[i].ids if targets else [],
             selection=selection,
-            deadline=deadline(request),
         )
         for i, source in enumerate(sources)
     ]
@@ -119,9 +125,7 @@ async def encode(
     """The encoder's output for every source: a vector a token, or one for all."""
     model = model_of(request, body.model)
     seconds, sources = await read(request, model.source, body.source, "/source")
-    entries = [
-        Entry(source_ids=np.array(source.ids), deadline=deadline(request)) for source in sources
-    ]
+    entries = [Entry(source_ids=np.array(source.ids)) for source in sources]
     answers = await answers_to(request, model, entries)
     field = "hidden" if body.pooling == "none" else "embedding"
 
@@ -252,20 +256,20 @@ def settings_of(request: Request) -> Settings:
     return request.app.state.settings
 
 
-def deadline(request: Request) -> float:
-    return time.monotonic() + settings_of(request).timeout
-
-
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Waits for all. Raises the first failure; then, or when the client leaves, drops the rest."""
+    """Waits for all. On the first failure, when the client leaves or when time is up, drops the
+    rest and raises."""
+    limit = settings_of(request).timeout
     model.engine.submit(entries)
     answers = asyncio.gather(*(entry.result for entry in entries))
     gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
     try:
-        await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answers.done():
+        await asyncio.wait({answers, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if answers.done():
+            return answers.result()
+        if gone.done():
             raise Abandoned("the client closed the connection")
-        return answers.result()
+        raise DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
     finally:
         gone.cancel()
         for entry in entries:

@@ -12,9 +12,9 @@ import structlog
 
 from service.attention import Kind, Selection
 from service.bundle import Bundle
-from service.errors import DeadlineExceeded, HeedError, PassFailed, Unavailable
+from service.errors import HeedError, PassFailed, Unavailable
 from service.parity import check_parity
-from service.scheduler import Scheduler, is_late
+from service.scheduler import Scheduler
 from service.search import Hypothesis, Search
 from service.session import Encoded, FloatArray, IntArray, Session, start_runtime
 from service.settings import Settings
@@ -53,15 +53,14 @@ class Entry:
     """One source: encoded; then decoded if it may generate tokens; then attended if attention is
     selected, over `target_ids` if they are given, else over what it generated.
 
-    Times are of time.monotonic(). Made on the event loop, which alone touches `result`; the worker
-    only looks whether it is done.
+    Made on the event loop, which alone touches `result`; the worker only looks whether it is done:
+    a result that was cancelled, by its client or by a deadline, frees its rows at the next step.
     """
 
     source_ids: IntArray
     max_new_tokens: int = 0
     target_ids: list[int] = field(default_factory=list[int])
     selection: Selection | None = None
-    deadline: float
     arrived: float = field(default_factory=time.monotonic)
     result: "asyncio.Future[Answer]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -150,11 +149,9 @@ class Engine:
                 self._changed.wait_for(lambda: self._busy or self._closing)
                 if not self._busy:
                     return
-                now = time.monotonic()
-                late = self._scheduler.remove_dead(now)
-                running = [*self._to_attend, *(live.entry for live in self._live)]
+                self._remove_abandoned()
+                running = [live.entry for live in self._live]
                 newcomers = [] if self._to_attend else self._scheduler.admit(running)
-            self._fail([*late, *self._remove_dead(now)], DeadlineExceeded("the time limit passed"))
             if self._to_attend:
                 self._run(self._attend, self._scheduler.one_pass(self._to_attend))
             elif newcomers:
@@ -170,9 +167,8 @@ class Engine:
             log.exception("pass failed", work=work.__name__, entries=len(entries))
             self._remove([i for i, live in enumerate(self._live) if live.entry in entries])
             self._to_attend = [entry for entry in self._to_attend if entry not in entries]
-            self._fail(
-                entries, PassFailed(f"the model failed on this batch: {type(error).__name__}")
-            )
+            failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
+            self._deliver([(entry, failure) for entry in entries])
 
     def _encode(self, entries: list[Entry]) -> None:
         started = time.monotonic()
@@ -258,14 +254,10 @@ class Engine:
         self._to_attend += [entry for entry in entries if entry.selection]
         self._deliver([(entry, entry.answer) for entry in entries if not entry.selection])
 
-    def _remove_dead(self, now: float) -> list[Entry]:
-        """Frees what is abandoned or late; returns the late."""
-        held = [*self._to_attend, *(live.entry for live in self._live)]
-        late = [entry for entry in held if is_late(entry, now)]
-        dead = {id(entry) for entry in held if entry.abandoned} | {id(entry) for entry in late}
-        self._to_attend = [entry for entry in self._to_attend if id(entry) not in dead]
-        self._remove([i for i, live in enumerate(self._live) if id(live.entry) in dead])
-        return late
+    def _remove_abandoned(self) -> None:
+        self._scheduler.remove_abandoned()
+        self._to_attend = [entry for entry in self._to_attend if not entry.abandoned]
+        self._remove([i for i, live in enumerate(self._live) if live.entry.abandoned])
 
     def _remove(self, indices: list[int]) -> None:
         """Take sources out of the cache; the last ones move into their places."""
@@ -279,9 +271,6 @@ class Engine:
         self._cache.compact(keep)
         self._tokens = self._tokens.reshape(-1, self._cache.width)[keep].ravel()
         self._live = [self._live[i] for i in keep]
-
-    def _fail(self, entries: Sequence[Entry], error: HeedError) -> None:
-        self._deliver([(entry, error) for entry in entries])
 
     def _deliver(self, outcomes: list[tuple[Entry, Answer | HeedError]]) -> None:
         if outcomes:

@@ -1,4 +1,4 @@
-"""Which entries run together. Pure policy: time is an argument and no tensor is seen."""
+"""Which entries run together. Pure policy: no tensor is seen and no clock."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,6 @@ from service.errors import Overloaded
 
 class Entry(Protocol):
     """What the scheduler knows of one source in the queue."""
-
-    deadline: float
 
     @property
     def tokens(self) -> int:
@@ -68,14 +66,6 @@ class Scheduler(Generic[E]):
                 return list(entries[:count])
         return list(entries)
 
-    def remove_dead(self, now: float) -> list[E]:
-        """Drops from the queue what is abandoned or late; returns the late."""
-        dead = [entry for entry in self.waiting if entry.abandoned or is_late(entry, now)]
-        if dead:
-            left = set(map(id, dead))
-            self.waiting = deque(entry for entry in self.waiting if id(entry) not in left)
-        return [entry for entry in dead if is_late(entry, now)]
-
-
-def is_late(entry: Entry, now: float) -> bool:
-    return now >= entry.deadline and not entry.abandoned
+    def remove_abandoned(self) -> None:
+        if any(entry.abandoned for entry in self.waiting):
+            self.waiting = deque(entry for entry in self.waiting if not entry.abandoned)

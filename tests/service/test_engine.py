@@ -1,5 +1,4 @@
 import asyncio
-import time
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from service.attention import select
 from service.bundle import load_bundle
 from service.engine import Engine, Entry
-from service.errors import DeadlineExceeded, Overloaded, PassFailed, Unavailable
+from service.errors import Overloaded, PassFailed, Unavailable
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50)
@@ -35,8 +34,8 @@ def everything(bundle):
     return select(["encoder", "decoder", "cross"], "all", "all", bundle.manifest.config)
 
 
-def entry(source, seconds=60.0, **wanted):
-    return Entry(source_ids=np.array(source), deadline=time.monotonic() + seconds, **wanted)
+def entry(source, **wanted):
+    return Entry(source_ids=np.array(source), **wanted)
 
 
 async def answers(engine, entries):
@@ -150,18 +149,6 @@ def test_cancelled_rows_are_freed_and_the_others_are_answered(tiny_bundle):
             assert last.hypothesis
             assert engine._live == []
             assert engine._cache.sources == 0
-
-    asyncio.run(run())
-
-
-def test_a_late_entry_is_told_so(tiny_bundle):
-    async def run():
-        async with running(tiny_bundle) as engine:
-            late = entry([4], seconds=-1, max_new_tokens=5)
-            engine.submit([late, in_time := entry([4], max_new_tokens=5)])
-            with pytest.raises(DeadlineExceeded):
-                await late.result
-            assert (await in_time.result).hypothesis
 
     asyncio.run(run())
 

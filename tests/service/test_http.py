@@ -235,6 +235,49 @@ def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
     assert "secret" not in answer.text
 
 
+def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(client):
+    settings = client.app.state.settings
+    client.app.state.settings = settings.model_copy(update={"timeout": 1e-4})
+    answer = client.post("/v1/decode", json={"model": "g2p-en", "source": ["transformer"] * 100})
+    client.app.state.settings = settings
+    assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+    again = client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert again.status_code == 200
+    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+
+
+def test_a_full_queue_says_when_to_come_back(client, monkeypatch):
+    scheduler = client.app.state.models["tiny"].engine._scheduler
+    monkeypatch.setattr(scheduler, "_max_queue", 1)
+    answer = client.post("/v1/decode", json={"model": "tiny", "source": ["red", "blue"]})
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_a_client_that_leaves_frees_its_rows(client):
+    body = json.dumps({"model": "g2p-en", "source": ["transformer"] * 100}).encode()
+    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    sent = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/decode",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    client.portal.call(client.app, scope, receive, send)
+    assert sent[0]["status"] == 499  # to nobody
+    client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+
+
 def test_a_model_must_be_named_where_there_are_several(client):
     answer = client.post("/v1/decode", json={"source": "a"})
     assert answer.status_code == 422

@@ -11,7 +11,6 @@ from service.scheduler import Scheduler
 @dataclass(eq=False)
 class Waiting:
     tokens: int
-    deadline: float = 100.0
     abandoned: bool = False
 
 
@@ -56,11 +55,8 @@ def test_a_pass_takes_the_first_entries_within_its_budget(sizes, one_pass):
     assert len(chosen) == 1 or len(chosen) * max(sizes[: len(chosen)]) <= one_pass
 
 
-def test_the_abandoned_and_the_late_leave_the_queue_and_the_late_are_reported():
-    queue = scheduler()
-    stays, late, gone = Waiting(1), Waiting(1, deadline=5.0), Waiting(1, 5.0, abandoned=True)
-    queue.put([stays, late, gone])
-    assert queue.remove_dead(now=4.9) == []
-    assert list(queue.waiting) == [stays, late]
-    assert queue.remove_dead(now=5.0) == [late]
+def test_the_abandoned_leave_the_queue():
+    queue, stays = scheduler(), Waiting(1)
+    queue.put([Waiting(1, abandoned=True), stays, Waiting(1, abandoned=True)])
+    queue.remove_abandoned()
     assert list(queue.waiting) == [stays]
