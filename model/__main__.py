@@ -37,7 +37,7 @@ def train_command(
     dropout: float = 0.1,
     max_source_length: int = 64,
     max_target_length: int = 64,
-    epochs: int = 16,
+    epochs: int = 18,
     batch_size: int = 256,
     learning_rate: float = 1.2e-3,
     average: Annotated[int, typer.Option(help="epochs whose weights are averaged")] = 5,

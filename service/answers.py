@@ -20,7 +20,7 @@ def write_hypothesis(
         "text": target.text,
         "tokens": [token.text for token in target.tokens],
         "token_ids": hypothesis.token_ids,
-        "score": hypothesis.score,
+        "score": np.float32(hypothesis.score),
         "log_probs": np.array(hypothesis.log_probs, np.float32),
         "finish_reason": hypothesis.finish_reason,
     }
