@@ -1,7 +1,6 @@
 """python -m model train | evaluate | export"""
 
 import json
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -122,6 +121,4 @@ def export(
 
 
 if __name__ == "__main__":
-    exporter = logging.getLogger("torch.onnx._internal.exporter")
-    exporter.setLevel(logging.ERROR)  # it warns at every graph that torchvision is not installed
     app()

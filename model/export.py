@@ -5,6 +5,7 @@ that names inputs and outputs, and the cached ones are given ONNX operators to a
 """
 
 import json
+import logging
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -263,6 +264,8 @@ def external_tensors(weights: Path, names: set[str]) -> list[TensorProto]:
 
 def export_graphs(model: Transformer, weights: Path) -> None:
     """Write every graph beside the safetensors file that holds `model`'s tensors."""
+    exporter = logging.getLogger("torch.onnx._internal.exporter")
+    exporter.setLevel(logging.ERROR)  # it warns at every graph that torchvision is not installed
     for name, graph in graphs(model).items():
         proto = export_graph(graph)
         share_weights(proto.graph, model.state_dict(), weights)
