@@ -1,6 +1,7 @@
 """python -m model train | evaluate | export"""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 
 from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import create_run, load_config, load_model
-from model.config import TransformerConfig
+from model.config import InputError, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import error_rates, predict
 from model.tokenizer import Unit, build_tokenizer
@@ -20,29 +21,37 @@ app = typer.Typer(
 )
 
 
+Pairs = Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)]
+Positive = typer.Option(min=1)
+
+
 @app.command(name="train")
 def train_command(
-    pairs: Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)],
+    pairs: Pairs,
     dev: Annotated[Path, typer.Option(help="pairs to measure the loss on", exists=True)],
     run: Annotated[Path, typer.Option(help="where the run lives; a stopped one is resumed")],
-    source_unit: Unit = Unit.characters,
-    target_unit: Unit = Unit.words,
-    d_model: int = 192,
-    d_ff: int = 768,
-    num_heads: int = 4,
-    num_encoder_layers: int = 4,
-    num_decoder_layers: int = 3,
+    source_unit: Annotated[Unit, typer.Option(help="how a source is split")] = Unit.characters,
+    target_unit: Annotated[Unit, typer.Option(help="how a target is split")] = Unit.words,
+    d_model: Annotated[int, Positive] = 192,
+    d_ff: Annotated[int, Positive] = 768,
+    num_heads: Annotated[int, Positive] = 4,
+    num_encoder_layers: Annotated[int, Positive] = 4,
+    num_decoder_layers: Annotated[int, Positive] = 3,
     norm_first: bool = True,
     dropout: float = 0.1,
-    max_source_length: int = 64,
-    max_target_length: int = 64,
-    epochs: int = 18,
-    batch_size: int = 256,
-    learning_rate: float = 1.2e-3,
-    average: Annotated[int, typer.Option(help="epochs whose weights are averaged")] = 5,
+    max_source_length: Annotated[int, typer.Option(min=1, help="tokens")] = 64,
+    max_target_length: Annotated[int, typer.Option(min=2, help="tokens and bos")] = 64,
+    epochs: Annotated[int, Positive] = 18,
+    batch_size: Annotated[int, Positive] = 256,
+    learning_rate: Annotated[float, typer.Option(help="at the top of the schedule")] = 1.2e-3,
+    warmup: Annotated[float, typer.Option(help="share of all steps", max=0.9)] = 0.05,
+    weight_decay: float = 0.02,
+    label_smoothing: float = 0.1,
+    average: Annotated[int, typer.Option(min=1, help="last epochs whose weights are averaged")] = 5,
     seed: int = 0,
 ) -> None:
-    """Train on pairs of texts. The defaults train the pronunciation model that Heed ships."""
+    """Train on pairs of texts. The defaults train the pronunciation model that Heed ships; a few
+    hundred pairs want a smaller --batch-size and more --epochs."""
     text = read_pairs(pairs)
     source = build_tokenizer((s for s, _ in text), source_unit)
     target = build_tokenizer((t for _, t in text), target_unit)
@@ -63,23 +72,31 @@ def train_command(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        label_smoothing=label_smoothing,
         average=average,
         seed=seed,
     )
     if not run.exists():
         create_run(run, config, source, target)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
-    started = load_config(run), TrainingOptions(**json.loads((run / OPTIONS).read_text()))
-    if started != (config, options):
-        raise typer.BadParameter(f"{run} was started as {started}; resume it so, or name another")
+    started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
+    wanted = asdict(config) | asdict(options)
+    if differences := [
+        f"{name} {started[name]}, not {value}"
+        for name, value in wanted.items()
+        if started[name] != value
+    ]:
+        raise InputError(f"{run} was started with {'; '.join(differences)}: name another run")
     train(run, pairs, dev, options)
 
 
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="a run or a bundle", exists=True)],
-    pairs: Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)],
-    beam_size: int = 1,
+    pairs: Pairs,
+    beam_size: Annotated[int, Positive] = 1,
     predictions: Annotated[Path | None, typer.Option(help="write source<TAB>prediction")] = None,
 ) -> None:
     """Decode every source with the torch model and print word and phoneme error rates."""
@@ -121,4 +138,7 @@ def export(
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except InputError as error:
+        sys.exit(f"heed: {error}")

@@ -30,7 +30,7 @@ def scaled_dot_product_weights(query: Tensor, keys: Tensor, valid_lengths: Tenso
 
 def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
     """(R, H, T, D) cache with row r of `new` (R, H, 1, D) at its own `position` (R,)."""
-    index = position.view(-1, 1, 1, 1).expand_as(new)
+    index = position.view(-1, 1, 1, 1).expand_as(new)  # (R, H, 1, D)
     return cache.scatter(2, index, new)
 
 
@@ -68,6 +68,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.head_dim = d_model // num_heads
         self.query = nn.Linear(d_model, d_model)
         self.key = nn.Linear(d_model, d_model)
         self.value = nn.Linear(d_model, d_model)
@@ -79,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         return KeysValues(self.split(self.key(x), x.size(0)), self.split(self.value(x), x.size(0)))
 
     def split(self, x: Tensor, batch: int) -> Tensor:
-        x = x.view(batch, -1, self.num_heads, x.size(-1) // self.num_heads)  # (B, T, H, D)
+        x = x.view(batch, -1, self.num_heads, self.head_dim)  # (B, T, H, D)
         return x.transpose(1, 2)  # (B, H, T, D)
 
     def forward(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -14,12 +15,14 @@ import torch
 from safetensors.torch import save_file
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
+from model.config import InputError
 from model.data import pad
 from model.export import export_graphs
 from model.tokenizer import UNK
 from model.transformer import Transformer
 
 FORMAT_VERSION = 1
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 class WeightType(StrEnum):
@@ -39,36 +42,53 @@ class Card:
 
 
 def write_bundle(trained: TrainedModel, card: Card, weight_type: WeightType, bundle: Path) -> None:
-    """Replaces `bundle` only once the new one is whole.
+    """Replaces `bundle` only once the new one is whole. Raises InputError if it is something else.
 
     With fp16 the model is rounded first: torch, the graphs and parity.npz all use the rounded one.
     """
+    if bundle.exists() and not (bundle / "bundle.json").is_file():
+        raise InputError(f"{bundle} exists and is no bundle: name another folder")
+    if not re.fullmatch(NAME, card.name):
+        raise InputError(f"name {card.name!r} must match {NAME}")
     bundle.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
     try:
         build = work / "new"
         (build / "fp32").mkdir(parents=True)
-        save_weights_as(trained.transformer, weight_type, build / "fp32" / WEIGHTS)
-        export_graphs(trained.transformer, build / "fp32" / WEIGHTS)
+        transformer = store_weights(trained.transformer, weight_type, build / "fp32" / WEIGHTS)
+        export_graphs(transformer, build / "fp32" / WEIGHTS)
         trained.source_tokenizer.save(str(build / TOKENIZERS[0]))
         trained.target_tokenizer.save(str(build / TOKENIZERS[1]))
-        np.savez(build / "parity.npz", allow_pickle=False, **parity(trained.transformer))
+        np.savez(build / "parity.npz", allow_pickle=False, **parity(transformer))
         (build / "NOTICE").write_text(card.notice, encoding="utf-8")
         manifest = json.dumps(describe(trained, card, build), indent=2, ensure_ascii=False)
         (build / "bundle.json").write_text(manifest + "\n", encoding="utf-8")
-        if bundle.exists():
-            bundle.rename(work / "old")
-        build.rename(bundle)
+        swap(build, bundle, work / "old")
     finally:
         shutil.rmtree(work)
 
 
-def save_weights_as(model: Transformer, weight_type: WeightType, path: Path) -> None:
+def swap(new: Path, bundle: Path, old: Path) -> None:
+    """Put `new` in the bundle's place; where that fails, the bundle stays."""
+    if bundle.exists():
+        bundle.rename(old)
+    try:
+        new.rename(bundle)
+    except OSError:
+        if old.exists():
+            old.rename(bundle)
+        raise
+
+
+def store_weights(model: Transformer, weight_type: WeightType, path: Path) -> Transformer:
+    """Writes the weights and returns the model as it comes back from them, rounded."""
     dtype = torch.float16 if weight_type is WeightType.fp16 else torch.float32
-    stored = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-    save_file(stored, path)
+    state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    save_file(state, path)
     path.chmod(0o644)  # safetensors writes for its owner alone
-    model.load_state_dict(stored)
+    stored = Transformer(model.config).eval()
+    stored.load_state_dict(state)
+    return stored
 
 
 def describe(trained: TrainedModel, card: Card, build: Path) -> dict[str, Any]:
@@ -92,7 +112,6 @@ def describe(trained: TrainedModel, card: Card, build: Path) -> dict[str, Any]:
         "source_prefix_ids": [],
         "source_suffix_ids": [],
         "decoder_start_ids": [config.bos_id],
-        "languages": {},
         "tokenizers": dict(zip(("source", "target"), TOKENIZERS, strict=True)),
         "precisions": {
             "fp32": {path.stem: f"fp32/{path.name}" for path in sorted(build.glob("fp32/*.onnx"))}

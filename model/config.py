@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 
 
+class InputError(Exception):
+    """What a person gave cannot be used; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
     """The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model.
 
     Lengths count positions: every id that enters the encoder or the decoder, specials included.
-    Raises ValueError when the numbers contradict each other.
+    Raises InputError when the numbers contradict each other.
     """
 
     source_vocab_size: int
@@ -30,14 +34,14 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         if self.d_model % self.num_heads:
-            raise ValueError(f"d_model {self.d_model} is not a multiple of {self.num_heads} heads")
+            raise InputError(f"d_model {self.d_model} is not a multiple of {self.num_heads} heads")
         if self.d_model % 2:
-            raise ValueError(f"d_model {self.d_model} is odd: sinusoidal positions come in pairs")
+            raise InputError(f"d_model {self.d_model} is odd: sinusoidal positions come in pairs")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout {self.dropout} is outside [0, 1)")
+            raise InputError(f"dropout {self.dropout} is outside [0, 1)")
         smallest = min(self.source_vocab_size, self.target_vocab_size)
         if not 0 <= min(self.specials) <= max(self.specials) < smallest:
-            raise ValueError(f"special ids {self.specials} must lie in [0, {smallest})")
+            raise InputError(f"special ids {self.specials} must lie in [0, {smallest})")
 
     @property
     def specials(self) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.config import TransformerConfig
+from model.config import InputError, TransformerConfig
 
 Pair = tuple[str, str]
 
@@ -31,28 +31,32 @@ class Batch:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Lines of `source<TAB>target`. Raises ValueError naming the first line that is not."""
+    """Lines of `source<TAB>target`. Raises InputError naming the first line that is not."""
     pairs: list[Pair] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if len(fields) != 2 or not all(field.strip() for field in fields):
-            raise ValueError(f"{path}:{number}: expected source<TAB>target, got {line!r}")
+            raise InputError(f"{path}:{number}: expected source<TAB>target, got {line!r}")
         pairs.append((fields[0], fields[1]))
+    if not pairs:
+        raise InputError(f"{path} holds no pairs")
     return pairs
 
 
 def encode_pairs(
     pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer, config: TransformerConfig
 ) -> list[Example]:
-    """Raises ValueError naming the first pair that is longer than the model allows."""
+    """Raises InputError naming the first pair that is longer than the model allows."""
     sources = source.encode_batch([text for text, _ in pairs])
     targets = target.encode_batch([text for _, text in pairs])
     examples = [Example(s.ids, t.ids) for s, t in zip(sources, targets, strict=True)]
     for pair, example in zip(pairs, examples, strict=True):
         if len(example.source_ids) > config.max_source_length:
-            raise ValueError(f"source {pair[0]!r} exceeds {config.max_source_length} tokens")
+            raise InputError(f"source {pair[0]!r} exceeds {config.max_source_length} tokens")
         if len(example.target_ids) + 1 > config.max_target_length:
-            raise ValueError(
+            raise InputError(
                 f"target {pair[1]!r} with bos exceeds {config.max_target_length} tokens"
             )
     return examples

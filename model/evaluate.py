@@ -10,6 +10,8 @@ from model.checkpoint import TrainedModel
 from model.data import Pair, pad
 from model.generate import beam_search, greedy_search
 
+BATCH_SIZE = 256
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
@@ -21,17 +23,15 @@ class ErrorRates:
     phoneme: float
 
 
-def predict(
-    model: TrainedModel, sources: Sequence[str], beam_size: int, batch_size: int = 256
-) -> list[str]:
+def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list[str]:
     """The best target text of each source, in order."""
     config = model.transformer.config
     max_new_tokens = config.max_target_length
     ids = [encoding.ids for encoding in model.source_tokenizer.encode_batch(list(sources))]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     texts: dict[int, str] = {}
-    for start in track(range(0, len(order), batch_size), "decoding"):
-        chosen = order[start : start + batch_size]
+    for start in track(range(0, len(order), BATCH_SIZE), "decoding"):
+        chosen = order[start : start + BATCH_SIZE]
         source_ids, source_length = pad([ids[i] for i in chosen], config.pad_id)
         if beam_size == 1:
             best = greedy_search(model.transformer, source_ids, source_length, max_new_tokens)

@@ -7,7 +7,8 @@ that names inputs and outputs, and the cached ones are given ONNX operators to a
 import json
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ LARGEST_INLINE = 1024  # bytes of a constant that may stay inside a graph
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
 ROWS, CAPACITY = Dim("rows"), Dim("capacity")
+Axes = dict[str, dict[int, Dim] | None]
 
 
 def attend(
@@ -58,12 +60,8 @@ class Graph:
 
     module: nn.Module
     example: tuple[Tensor, ...]
-    inputs: dict[str, dict[int, Dim] | None]
+    inputs: Axes
     outputs: list[str]
-
-
-def per_layer(names: Iterable[str], layers: int) -> list[str]:
-    return [name.format(layer) for layer in range(layers) for name in names]
 
 
 def pairs(tensors: tuple[Tensor, ...]) -> list[KeysValues]:
@@ -120,71 +118,82 @@ class EncoderAttentionGraph(nn.Module):
         return self.model.encoder(source_ids, source_length)[1]
 
 
-@torch.no_grad()
-def graphs(model: Transformer) -> dict[str, Graph]:
-    """Example sizes are arbitrary but all different, so that no two axes are taken for one."""
-    config = model.config
-    sources, source, target, rows, capacity = 2, 5, 7, 6, 11
-    source_ids = torch.full((sources, source), config.eos_id)
-    lengths = torch.tensor([source, source - 1])
-    target_ids = torch.full((sources, target), config.eos_id)
+SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
+SOURCE_EXAMPLE = torch.full((2, 5), 1), torch.tensor([5, 4])  # all sizes differ, or seem one axis
+
+
+def encoder_graph(model: Transformer) -> Graph:
+    outputs = ["memory", *keys_values("cross", model)]
+    return Graph(EncoderGraph(model), SOURCE_EXAMPLE, SOURCE_AXES, outputs)
+
+
+def step_graph(model: Transformer) -> Graph:
+    rows, capacity = 6, 11
+    own = tuple(tensor for kv in model.empty_cache(rows, capacity) for tensor in kv)
     token, position = torch.arange(rows), torch.arange(rows)  # one tensor twice is one input
-    cross = model.decoder.cross(torch.zeros(sources, source, config.d_model))
-    cross_tensors = tuple(tensor for kv in cross for tensor in kv)
-    own_tensors = tuple(tensor for kv in model.empty_cache(rows, capacity) for tensor in kv)
-    layers = config.num_decoder_layers
-    own_names = per_layer(["self_key_{}", "self_value_{}"], layers)
-    cross_names = per_layer(["cross_key_{}", "cross_value_{}"], layers)
-    own_axes = {name: {0: ROWS, 2: CAPACITY} for name in own_names}
-    cross_axes = {name: {0: SOURCES, 2: SOURCE} for name in cross_names}
-    source_axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
-    return {
-        "encoder": Graph(
-            EncoderGraph(model), (source_ids, lengths), {**source_axes}, ["memory", *cross_names]
-        ),
-        "step": Graph(
-            StepGraph(model),
-            (token, position, lengths, torch.tensor([1]), *own_tensors, *cross_tensors),
-            {
-                "token": {0: ROWS},
-                "position": {0: ROWS},
-                "source_length": {0: SOURCES},
-                "k": None,
-                **own_axes,
-                **cross_axes,
-            },
-            ["top_log_probs", "top_ids", "logits", *(f"{name}_out" for name in own_names)],
-        ),
-        "attention": Graph(
-            AttentionGraph(model),
-            (target_ids, torch.tensor([target, target - 1]), lengths, *cross_tensors),
-            {
-                "decoder_input_ids": {0: SOURCES, 1: TARGET},
-                "decoder_length": {0: SOURCES},
-                "source_length": {0: SOURCES},
-                **cross_axes,
-            },
-            [
-                *per_layer(["decoder_attention_{}"], layers),
-                *per_layer(["cross_attention_{}"], layers),
-            ],
-        ),
-        "encoder_attention": Graph(
-            EncoderAttentionGraph(model),
-            (source_ids, lengths),
-            {**source_axes},
-            per_layer(["encoder_attention_{}"], config.num_encoder_layers),
-        ),
+    example = (token, position, SOURCE_EXAMPLE[1], torch.tensor([1]), *own, *cross_example(model))
+    inputs: Axes = {
+        "token": {0: ROWS},
+        "position": {0: ROWS},
+        "source_length": {0: SOURCES},
+        "k": None,
+        **{name: {0: ROWS, 2: CAPACITY} for name in keys_values("self", model)},
+        **{name: {0: SOURCES, 2: SOURCE} for name in keys_values("cross", model)},
     }
+    written = [f"{name}_out" for name in keys_values("self", model)]
+    outputs = ["top_log_probs", "top_ids", "logits", *written]
+    return Graph(StepGraph(model), example, inputs, outputs)
+
+
+def attention_graph(model: Transformer) -> Graph:
+    target_ids, target_length = torch.full((2, 7), 1), torch.tensor([7, 6])
+    example = (target_ids, target_length, SOURCE_EXAMPLE[1], *cross_example(model))
+    inputs: Axes = {
+        "decoder_input_ids": {0: SOURCES, 1: TARGET},
+        "decoder_length": {0: SOURCES},
+        "source_length": {0: SOURCES},
+        **{name: {0: SOURCES, 2: SOURCE} for name in keys_values("cross", model)},
+    }
+    layers = range(model.config.num_decoder_layers)
+    outputs = [f"{kind}_attention_{layer}" for kind in ("decoder", "cross") for layer in layers]
+    return Graph(AttentionGraph(model), example, inputs, outputs)
+
+
+def encoder_attention_graph(model: Transformer) -> Graph:
+    outputs = [f"encoder_attention_{layer}" for layer in range(model.config.num_encoder_layers)]
+    return Graph(EncoderAttentionGraph(model), SOURCE_EXAMPLE, SOURCE_AXES, outputs)
+
+
+def keys_values(side: str, model: Transformer) -> list[str]:
+    layers = range(model.config.num_decoder_layers)
+    return [f"{side}_{part}_{layer}" for layer in layers for part in ("key", "value")]
+
+
+@torch.no_grad()
+def cross_example(model: Transformer) -> tuple[Tensor, ...]:
+    memory = torch.zeros(*SOURCE_EXAMPLE[0].shape, model.config.d_model)  # (B, S, M)
+    return tuple(tensor for kv in model.decoder.cross(memory) for tensor in kv)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """The exporter warns of axes that share a name, which is meant, and that torchvision, which is
+    not needed, is missing."""
+    logger = logging.getLogger("torch.onnx._internal.exporter")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="# The axis name")
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+        yield
+    logger.setLevel(level)
 
 
 def export_graph(graph: Graph) -> onnx.ModelProto:
     axes = tuple(graph.inputs.values())
     fixed = len([name for name in graph.inputs if not name.startswith(("self_", "cross_"))])
     dynamic_shapes = (*axes[:fixed], axes[fixed:]) if axes[fixed:] else axes
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="# The axis name")  # one name, several tensors
-        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+    with quiet():
         program = torch.onnx.export(
             graph.module.eval(),
             graph.example,
@@ -264,10 +273,14 @@ def external_tensors(weights: Path, names: set[str]) -> list[TensorProto]:
 
 def export_graphs(model: Transformer, weights: Path) -> None:
     """Write every graph beside the safetensors file that holds `model`'s tensors."""
-    exporter = logging.getLogger("torch.onnx._internal.exporter")
-    exporter.setLevel(logging.ERROR)  # it warns at every graph that torchvision is not installed
-    for name, graph in graphs(model).items():
-        proto = export_graph(graph)
+    graphs = {
+        "encoder": encoder_graph,
+        "step": step_graph,
+        "attention": attention_graph,
+        "encoder_attention": encoder_attention_graph,
+    }
+    for name, graph_of in graphs.items():
+        proto = export_graph(graph_of(model))
         share_weights(proto.graph, model.state_dict(), weights)
         path = weights.with_name(f"{name}.onnx")
         onnx.save(proto, path)

@@ -18,8 +18,10 @@ class Hypothesis:
     token_ids: list[int]
     log_probs: list[float]
 
-    def score(self, length_penalty: float) -> float:
-        return sum(self.log_probs) / len(self.token_ids) ** length_penalty
+    @property
+    def score(self) -> float:
+        """Mean log-prob a token: a length penalty of 1."""
+        return sum(self.log_probs) / len(self.token_ids)
 
 
 @torch.no_grad()
@@ -54,7 +56,6 @@ def beam_search(
     source_ids: Tensor,
     beam_size: int,
     max_new_tokens: int,
-    length_penalty: float = 1.0,
 ) -> list[Hypothesis]:
     """(S,) ids -> hypotheses, best score first. Stops when beam_size hypotheses are finished."""
     config = model.config
@@ -87,5 +88,5 @@ def beam_search(
             break
     else:
         finished += beams
-    finished.sort(key=lambda hypothesis: hypothesis.score(length_penalty), reverse=True)
+    finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
     return finished[:beam_size]

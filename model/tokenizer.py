@@ -11,6 +11,9 @@ PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so their ids are 0..3
 
 
+APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # whatever keyboards and editors make of one
+
+
 class Unit(StrEnum):
     characters = "characters"  # in lower case
     words = "words"  # whatever stands between spaces
@@ -20,8 +23,14 @@ def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
     """One token for every unit in `texts`, the most frequent first; all else is <unk>."""
     tokenizer = Tokenizer(WordLevel(unk_token=UNK))
     if unit is Unit.characters:
-        typed = [normalizers.Strip(), normalizers.NFKC(), normalizers.Replace("’", "'")]
-        tokenizer.normalizer = normalizers.Sequence([*typed, normalizers.Lowercase()])
+        tokenizer.normalizer = normalizers.Sequence(
+            [
+                normalizers.Replace(Regex(APOSTROPHES), "'"),
+                normalizers.NFKC(),
+                normalizers.Lowercase(),
+                normalizers.Strip(),
+            ]
+        )
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
     else:

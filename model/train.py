@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.checkpoint import WEIGHTS, average_weights, load_config, load_tokenizers, save_weights
+from model.config import InputError
 from model.data import Batch, Example, encode_pairs, read_pairs, shuffled_batches
 from model.transformer import Transformer
 
@@ -23,11 +24,11 @@ class TrainingOptions:
     epochs: int
     batch_size: int
     learning_rate: float  # at the top of the schedule
-    warmup: float = 0.05  # share of all steps, linear; a cosine to 0 follows
-    weight_decay: float = 0.02
-    label_smoothing: float = 0.1
-    average: int = 5  # the last epochs whose weights are averaged
-    seed: int = 0
+    warmup: float  # share of all steps, linear; a cosine to 0 follows
+    weight_decay: float
+    label_smoothing: float
+    average: int  # the last epochs whose weights are averaged
+    seed: int
 
 
 def learning_rate(progress: float, options: TrainingOptions) -> float:
@@ -119,6 +120,8 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
+    if first == options.epochs:
+        raise InputError(f"{run} is trained already, for {first} epochs")
     with Progress() as progress:
         for epoch in range(first, options.epochs):
             bar = progress.add_task(f"epoch {epoch + 1}/{options.epochs}", total=len(examples))

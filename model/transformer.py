@@ -70,7 +70,7 @@ class Sublayer(nn.Module):
         return self.norm(x) if self.norm_first else x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
-        x = x + self.dropout(y)
+        x = x + self.dropout(y)  # (..., M)
         return x if self.norm_first else self.norm(x)
 
 

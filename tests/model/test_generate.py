@@ -53,4 +53,4 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_targets(seed):
             best = max(best, (score, list(ids)))
     found = beam_search(model, source[0], beam_size=200, max_new_tokens=3)[0]
     assert found.token_ids == best[1]
-    assert found.score(1.0) == pytest.approx(best[0], abs=1e-5)
+    assert found.score == pytest.approx(best[0], abs=1e-5)

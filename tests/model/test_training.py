@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
-from model.config import TransformerConfig
+from model.config import InputError, TransformerConfig
 from model.data import Example, collate, read_pairs, shuffled_batches
 from model.evaluate import edit_distance, error_rates, predict
 from model.tokenizer import Unit, build_tokenizer
@@ -25,7 +25,16 @@ CONFIG = TransformerConfig(
     max_source_length=8,
     max_target_length=8,
 )
-OPTIONS = TrainingOptions(epochs=4, batch_size=4, learning_rate=1e-2, average=2)
+OPTIONS = TrainingOptions(
+    epochs=4,
+    batch_size=4,
+    learning_rate=1e-2,
+    warmup=0.05,
+    weight_decay=0.02,
+    label_smoothing=0.1,
+    average=2,
+    seed=0,
+)
 
 
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=60), seed=st.integers(0, 99))
@@ -48,7 +57,7 @@ def test_the_decoder_reads_bos_and_the_target_and_predicts_the_target_and_eos():
 
 def test_a_line_that_is_no_pair_is_named(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\nonly one\n")
-    with pytest.raises(ValueError, match=r"pairs\.tsv:2.*only one"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2.*only one"):
         read_pairs(tmp_path / "pairs.tsv")
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from model.attention import TORCH_KERNEL
-from model.config import TransformerConfig
+from model.config import InputError, TransformerConfig
 from model.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -47,7 +47,7 @@ def test_the_defaults_are_the_papers_base_model():
 )
 def test_a_contradictory_configuration_is_refused(changes, named):
     sizes = {"source_vocab_size": 8, "target_vocab_size": 8, "d_model": 16, "num_heads": 4}
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(InputError, match=named):
         TransformerConfig(**{**sizes, **changes})
 
 
