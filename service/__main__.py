@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import math
+import signal
 import sys
 
 import uvicorn
+from pydantic import ValidationError
 from pydantic_settings import CliApp
 
 from service.app import create_app
@@ -15,16 +18,31 @@ from service.settings import Settings
 async def serve(settings: Settings) -> None:
     """The lifespan is entered here so that a StartupError reaches main() as it is."""
     app = create_app(settings)
-    config = uvicorn.Config(app, settings.host, settings.port, lifespan="off")
+    config = uvicorn.Config(
+        app,
+        settings.host,
+        settings.port,
+        lifespan="off",
+        timeout_graceful_shutdown=math.ceil(settings.timeout),
+    )
     async with app.router.lifespan_context(app):
         await uvicorn.Server(config).serve()
 
 
+def stop(*_: object) -> None:
+    """Uvicorn answers what it has accepted, then raises the signal again, which ends up here."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
-    settings = CliApp.run(Settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     try:
+        settings = CliApp.run(Settings)
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(serve(settings))
+    except ValidationError as error:
+        sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:
         sys.exit(f"heed: {error}")
 

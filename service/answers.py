@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from service.attention import Block, Kind, Selection
-from service.engine import Answer
+from service.cache import FloatArray
+from service.entry import Answer
 from service.served import Model
-from service.session import FloatArray
 from service.tokenizer import Token, Tokens
 
 
 def write_hypothesis(
-    model: Model, selection: Selection | None, source: Tokens, answer: Answer
+    model: Model, selection: Selection, source: Tokens, answer: Answer
 ) -> dict[str, Any]:
     hypothesis = answer.decoded
     target = model.target.decode(hypothesis.token_ids)
@@ -24,7 +24,7 @@ def write_hypothesis(
         "log_probs": np.array(hypothesis.log_probs, np.float32),
         "finish_reason": hypothesis.finish_reason,
     }
-    if selection:
+    if selection.layers:
         written["attention"] = write_blocks(model, selection, source, target, answer)
     return written
 

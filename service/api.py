@@ -12,12 +12,10 @@ from starlette.concurrency import run_in_threadpool
 
 from service import examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
-from service.attention import Selection
-from service.engine import Answer, Entry
+from service.entry import Answer, Entry
 from service.errors import (
     Abandoned,
     DeadlineExceeded,
-    Fault,
     Invalid,
     NotFound,
     TooLarge,
@@ -41,10 +39,10 @@ async def decode(
 ) -> Response:
     """Decode every source greedily and, if wanted, show the attention it was decoded with."""
     model = model_of(request, body.model)
-    selection = model.selection(body.attention) if body.attention else None
+    selection = model.selection(body.attention)
     limit = model.max_new_tokens(body.max_new_tokens)
     seconds, sources = await read(request, model.source, body.source, "/source")
-    check_size(request, selection, [(len(source.tokens), limit) for source in sources])
+    check_size(request, sum(selection.nbytes(len(source.tokens), limit) for source in sources))
     entries = [
         Entry(
             source_ids=np.array(source.ids),
@@ -84,13 +82,16 @@ async def attention(
     seconds, sources = await read(request, model.source, body.source, "/source")
     targets: list[Tokens] | None = None
     if body.target is not None:
-        _, targets = await read(request, model.target, body.target, "/target")
+        if body.max_new_tokens is not None:
+            raise Invalid.at("/max_new_tokens", "means nothing where the target is given")
+        more, targets = await read(request, model.target, body.target, "/target")
+        seconds["tokenize"] += more["tokenize"]
         if len(targets) != len(sources):
-            detail = f"{len(targets)} targets for {len(sources)} sources: give one for each"
-            raise Invalid(detail, [Fault("/target", detail)])
+            detail = f"holds {len(targets)} for {len(sources)} sources; give one for each"
+            raise Invalid.at("/target", detail)
     lengths = [len(target.tokens) for target in targets] if targets else [limit] * len(sources)
     pairs = zip(sources, lengths, strict=True)
-    check_size(request, selection, [(len(source.tokens), length) for source, length in pairs])
+    check_size(request, sum(selection.nbytes(len(source.tokens), n) for source, n in pairs))
     entries = [
         Entry(
             source_ids=np.array(source.ids),
@@ -125,6 +126,9 @@ async def encode(
     """The encoder's output for every source: a vector a token, or one for all."""
     model = model_of(request, body.model)
     seconds, sources = await read(request, model.source, body.source, "/source")
+    d_model = model.engine.bundle.manifest.config.d_model
+    lengths = [len(source.tokens) if body.pooling == "none" else 1 for source in sources]
+    check_size(request, 4 * d_model * sum(lengths))
     entries = [Entry(source_ids=np.array(source.ids)) for source in sources]
     answers = await answers_to(request, model, entries)
     field = "hidden" if body.pooling == "none" else "embedding"
@@ -205,8 +209,7 @@ def model_of(request: Request, name: str | None) -> Model:
     if name is None and len(models) == 1:
         return next(iter(models.values()))
     if name is None:
-        detail = f"name one of the models served here: {', '.join(models)}"
-        raise Invalid(detail, [Fault("/model", detail)])
+        raise Invalid.at("/model", f"must name one of the models here: {', '.join(models)}")
     if name not in models:
         detail = f"no model {name!r} is served here; there is {', '.join(models)}"
         raise NotFound("unknown_model", detail)
@@ -219,8 +222,7 @@ async def read(
     """Tokenizes off the event loop. The first fault refuses the whole request."""
     limit = settings_of(request).max_sources
     if not isinstance(value, str) and len(value) > limit:
-        detail = f"{len(value)} sequences in one request; the limit is {limit}"
-        raise TooLarge(detail, [Fault(pointer, detail)])
+        raise TooLarge.at(pointer, f"holds {len(value)} sequences; the limit is {limit}")
 
     def read_all() -> list[Tokens]:
         if isinstance(value, str):
@@ -237,19 +239,14 @@ async def read(
     return {"tokenize": time.monotonic() - started}, sequences
 
 
-def check_size(
-    request: Request, selection: Selection | None, lengths: Sequence[tuple[int, int]]
-) -> None:
-    """Raises TooLarge if the weights of all (source, target) lengths could exceed the limit."""
-    if selection is None:
-        return
-    needed, limit = sum(selection.nbytes(*pair) for pair in lengths), settings_of(request)
-    if needed > limit.max_attention_bytes:
-        detail = (
-            f"the selected attention could take {needed} bytes, the limit is"
-            f" {limit.max_attention_bytes}: select fewer layers, heads or kinds"
+def check_size(request: Request, needed: int) -> None:
+    """Raises TooLarge if the arrays of an answer, as float32, could exceed the limit."""
+    limit = settings_of(request).max_answer_bytes
+    if needed > limit:
+        raise TooLarge(
+            f"the answer could take {needed} bytes and the limit is {limit}: send fewer or shorter"
+            " sources, lower max_new_tokens, select fewer layers, heads or kinds, or pool"
         )
-        raise TooLarge(detail, [Fault("/attention", detail)])
 
 
 def settings_of(request: Request) -> Settings:
@@ -262,6 +259,7 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
     limit = settings_of(request).timeout
     model.engine.submit(entries)
     answers = asyncio.gather(*(entry.result for entry in entries))
+    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # is seen
     gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
     try:
         await asyncio.wait({answers, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -272,6 +270,7 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
         raise DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
     finally:
         gone.cancel()
+        answers.cancel()
         for entry in entries:
             entry.result.cancel()
 

@@ -1,5 +1,7 @@
 """The application: opens the engines, gives every request an id, turns errors into problems."""
 
+import asyncio
+import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -7,13 +9,14 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, get_args
 
-import orjson
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers as RequestHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,7 +38,11 @@ from service.served import Model
 from service.settings import Settings
 from service.tokenizer import open_tokenizers
 
+TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+log = structlog.get_logger()
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -46,9 +53,11 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.models = await run_in_threadpool(open_models, settings)
         for model in app.state.models.values():
             model.engine.start()
-        yield
-        for model in app.state.models.values():
-            await run_in_threadpool(model.engine.close)
+        try:
+            yield
+        finally:
+            for model in app.state.models.values():
+                await run_in_threadpool(model.engine.close)
 
     app = FastAPIOffline(
         title="Heed",
@@ -61,8 +70,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.include_router(router)
     app.add_api_route("/", to_docs, include_in_schema=False)
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
-    app.add_middleware(RequestId)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
+    app.add_middleware(Headers)
     app.add_exception_handler(HeedError, answer_heed_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -84,8 +93,11 @@ def open_models(settings: Settings) -> dict[str, Model]:
     return models
 
 
-class RequestId:
-    """Takes X-Request-Id from the client, or makes one, and sends it back."""
+class Headers:
+    """Takes X-Request-Id from the client, or makes one, and sends it back; forbids a page to load
+    anything from elsewhere, which ReDoc's script would."""
+
+    policy = "default-src 'self' 'unsafe-inline' data: blob:"
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -93,13 +105,15 @@ class RequestId:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        given = Headers(scope=scope).get("x-request-id", "")
+        given = RequestHeaders(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                headers["Content-Security-Policy"] = self.policy
             await send(message)
 
         return await self.app(scope, receive, send_with_id)
@@ -109,30 +123,38 @@ class BodyLimit:
     """Refuses bodies over the limit with a problem document, which FastAPI's own limit does not.
 
     A body that is a little too large is read to its end, unseen: a client that is cut off while
-    it sends reads no answer.
+    it sends reads no answer. One that stops arriving is given up after `timeout` seconds.
     """
 
     patience = 64  # times the limit
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, timeout: float) -> None:
         self.app = app
         self.limit = limit
+        self.timeout = timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size = 0
+        size, more = 0, True
+
+        async def next_part() -> Message:
+            nonlocal size, more
+            try:
+                async with asyncio.timeout(self.timeout if more else None):
+                    message = await receive()
+            except TimeoutError as error:
+                detail = f"no more of the body came for {self.timeout:g} seconds"
+                raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail) from error
+            size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+            return message
 
         async def receive_within_limit() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
+            message = await next_part()
             if size <= self.limit:
                 return message
-            while message.get("more_body") and size < self.patience * self.limit:
-                message = await receive()
-                size += len(message.get("body", b""))
-            raise HTTPException(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {self.limit} bytes"
-            )
+            while more and size < self.patience * self.limit:
+                await next_part()
+            detail = f"the body may have {self.limit} bytes"
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
         await self.app(scope, receive_within_limit, send)
 
@@ -145,20 +167,20 @@ def problem(
     faults: Sequence[Fault] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """RFC 9457. `title` is the status in words, since `code` names the error."""
-    known = status in HTTPStatus.__members__.values()
+    """RFC 9457. `title` is the status in words (RFC 9110), since `code` names the error."""
     document: dict[str, Any] = {
         "type": "about:blank",
-        "title": HTTPStatus(status).phrase if known else "Client Closed Request",
+        "title": TITLES.get(status) or HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "instance": request.url.path,
         "code": code,
         "request_id": request.state.request_id,
-        "errors": faults,
+        "errors": [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults],
     }
-    media_type = "application/problem+json"
-    return Response(orjson.dumps(document), status, headers, media_type)
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    content = text.encode(errors="backslashreplace")  # a name quoted may hold half a surrogate pair
+    return Response(content, status, headers, "application/problem+json")
 
 
 async def answer_heed_error(request: Request, error: Exception) -> Response:
@@ -175,7 +197,8 @@ async def answer_validation_error(request: Request, error: Exception) -> Respons
 def refusal(request: Request, error: RequestValidationError) -> HeedError:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return Unparsable(f"the body is no JSON: {first['ctx']['error']} at {first['loc'][-1]}")
+        reason, place = first["ctx"]["error"], first["loc"][-1]
+        return Unparsable(f"the body is no JSON: character {place}: {reason}")
     content_type = request.headers.get("content-type", "")
     if not re.match(r"application/([\w.-]+\+)?json\s*(;|$)", content_type):
         return UnsupportedMediaType(
@@ -187,11 +210,18 @@ def refusal(request: Request, error: RequestValidationError) -> HeedError:
             pointer(fault["loc"]),
             f"is no field here; there is {', '.join(fields_at(body, fault['loc'][1:-1]))}"
             if fault["type"] == "extra_forbidden"
-            else fault["msg"].replace("Input should", "should", 1),
+            else reworded(fault["msg"]),
         )
         for fault in error.errors()
     ]
-    return Invalid("; ".join(f"{fault.pointer} {fault.detail}" for fault in faults), faults)
+    return Invalid.of(faults)
+
+
+def reworded(message: str) -> str:
+    """pydantic's sentences, to stand after a pointer."""
+    message = message.replace("Input should", "should").replace("Field required", "is required")
+    message = message.replace("List should have", "should have").split(" after validation")[0]
+    return message.replace("dictionary or object to extract fields from", "JSON object")
 
 
 def fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
@@ -213,11 +243,13 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     code = next((e.code for e in (Unparsable, TooLarge) if e.status == status), status.name.lower())
-    return problem(request, status, code, error.detail, headers=headers)
+    detail = f"{error.detail}: {error.__cause__}" if error.__cause__ else error.detail
+    return problem(request, status, code, detail, headers=headers)
 
 
-async def answer_unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    """Sent from outside RequestId, so it carries the id itself."""
+async def answer_unexpected(request: Request, error: Exception) -> Response:
+    """Sent from outside Headers, so it carries the id itself. The traceback is logged after it."""
+    log.error("unexpected", error=repr(error), request_id=request.state.request_id)
     status, headers = HTTPStatus.INTERNAL_SERVER_ERROR, {"X-Request-Id": request.state.request_id}
     detail = "an error of this service; it was logged"
     return problem(request, status, "internal", detail, headers=headers)

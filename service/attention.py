@@ -46,7 +46,7 @@ class Selection:
     heads: list[int]
 
     def nbytes(self, source_length: int, target_length: int) -> int:
-        """Of the float32 weights it selects for one source."""
+        """Of the float32 weights it selects for one source and target."""
         length = {"source": source_length, "target": target_length}
         sizes = (
             len(layers) * length[AXES[kind][0]] * length[AXES[kind][1]]
@@ -65,6 +65,9 @@ class Selection:
         return Block(kind, self.layers[kind], self.heads, axes, shape, rows, columns, picked)
 
 
+NOTHING = Selection({}, [])
+
+
 def select(kinds: Sequence[Kind], layers: Indices, heads: Indices, config: Config) -> Selection:
     """Negative indices count from the end. Raises Invalid naming the range of each index."""
     depth: dict[Kind, int] = {
@@ -72,6 +75,8 @@ def select(kinds: Sequence[Kind], layers: Indices, heads: Indices, config: Confi
         "decoder": config.num_decoder_layers,
         "cross": config.num_decoder_layers,
     }
+    if len(set(kinds)) < len(kinds):
+        raise Invalid.at("/attention/kinds", "names a kind twice")
     chosen: dict[Kind, list[int]] = {
         kind: resolve(layers, depth[kind], f"{kind} layer", "layers") for kind in kinds
     }
@@ -87,5 +92,8 @@ def resolve(indices: Indices, size: int, what: str, field: str) -> list[int]:
         if not -size <= index < size
     ]
     if faults:
-        raise Invalid(faults[0].detail, faults)
-    return [index % size for index in indices]
+        raise Invalid.of(faults)
+    resolved = [index % size for index in indices]
+    if len(set(resolved)) < len(resolved):
+        raise Invalid.at(f"/attention/{field}", f"names a {what} twice")
+    return resolved

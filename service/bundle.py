@@ -29,6 +29,8 @@ class Config(BaseModel):
     num_heads: Count
     num_encoder_layers: Count
     num_decoder_layers: Count
+    max_source_length: Count
+    max_target_length: Count
 
     @property
     def head_dim(self) -> int:
@@ -73,7 +75,6 @@ class Manifest(Part):
     source_prefix_ids: list[TokenId]
     source_suffix_ids: list[TokenId]
     decoder_start_ids: Annotated[list[TokenId], Field(min_length=1)]
-    languages: dict[str, TokenId]
     tokenizers: Tokenizers
     precisions: Annotated[dict[str, dict[Graph, str]], Field(min_length=1)]
     files: dict[str, File]
@@ -96,18 +97,21 @@ def load_bundle(root: Path) -> Bundle:
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise StartupError(f"{path}: {error}") from error
+        raise StartupError.of(str(path), error) from error
+    bundle = Bundle(root, manifest)
     for name, file in manifest.files.items():
         check_file(root, name, file)
-    needed = [manifest.tokenizers.source, manifest.tokenizers.target]
+    needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     for graphs in manifest.precisions.values():
         if not {"encoder", "step"} <= graphs.keys():
             raise StartupError(f"{path}: a precision needs the graphs encoder and step")
         needed += graphs.values()
+        for folder in {bundle.path(name).parent for name in graphs.values()}:
+            needed += [path.relative_to(root).as_posix() for path in folder.iterdir()]
     if unlisted := [name for name in needed if name not in manifest.files]:
-        raise StartupError(f"{path}: {unlisted} are used but have no entry in files")
-    check_ids(manifest, path)
-    return Bundle(root, manifest)
+        raise StartupError(f"{path}: {unlisted} have no entry in files")
+    check_numbers(manifest, path)
+    return bundle
 
 
 def check_file(root: Path, name: str, file: File) -> None:
@@ -123,7 +127,7 @@ def check_file(root: Path, name: str, file: File) -> None:
             raise StartupError(f"{path} is not the file that was exported: its SHA-256 differs")
 
 
-def check_ids(manifest: Manifest, path: Path) -> None:
+def check_numbers(manifest: Manifest, path: Path) -> None:
     source, target = manifest.config.source_vocab_size, manifest.config.target_vocab_size
     shared = [manifest.pad_id, manifest.unknown_id or 0]
     sides = (
@@ -133,6 +137,11 @@ def check_ids(manifest: Manifest, path: Path) -> None:
     for side, size, ids in sides:
         if max(ids) >= size:
             raise StartupError(f"{path}: id {max(ids)} is outside the {side} vocabulary of {size}")
+    config, limits = manifest.config, manifest.limits
+    if limits.max_source_length > config.max_source_length or (
+        limits.max_target_length > config.max_target_length
+    ):
+        raise StartupError(f"{path}: limits exceed the positions that the network has")
     starts, limit = len(manifest.decoder_start_ids), manifest.limits.max_target_length
     if manifest.decoding.max_new_tokens + starts - 1 > limit:
         raise StartupError(

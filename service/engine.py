@@ -4,77 +4,29 @@ import asyncio
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import structlog
 
-from service.attention import Kind, Selection
+from service.attention import Kind
 from service.bundle import Bundle
+from service.cache import Cross, FloatArray
+from service.entry import Answer, Entry
 from service.errors import HeedError, PassFailed, Unavailable
 from service.parity import check_parity
 from service.scheduler import Scheduler
-from service.search import Hypothesis, Search
-from service.session import Encoded, FloatArray, IntArray, Session, start_runtime
+from service.search import Search
+from service.session import Session, start_runtime
 from service.settings import Settings
 
 PRECISION = "fp32"
 STALLED_AFTER = 30.0  # seconds with work at hand and none of it done
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Answer:
-    """What an entry asked for: memory (S, M), a hypothesis, the selected attention weights
-    (layers, heads, queries, keys) by kind; and the seconds each stage took."""
-
-    memory: FloatArray | None = None
-    hypothesis: Hypothesis | None = None
-    attention: dict[Kind, FloatArray] = field(default_factory=dict[Kind, FloatArray])
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def decoded(self) -> Hypothesis:
-        """Of an entry that decodes."""
-        assert self.hypothesis is not None
-        return self.hypothesis
-
-    @property
-    def encoded(self) -> FloatArray:
-        """The memory, of an entry that is encoded and no more."""
-        assert self.memory is not None
-        return self.memory
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Entry:
-    """One source: encoded; then decoded if it may generate tokens; then attended if attention is
-    selected, over `target_ids` if they are given, else over what it generated.
-
-    Made on the event loop, which alone touches `result`; the worker only looks whether it is done:
-    a result that was cancelled, by its client or by a deadline, frees its rows at the next step.
-    """
-
-    source_ids: IntArray
-    max_new_tokens: int = 0
-    target_ids: list[int] = field(default_factory=list[int])
-    selection: Selection | None = None
-    arrived: float = field(default_factory=time.monotonic)
-    result: "asyncio.Future[Answer]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    answer: Answer = field(default_factory=Answer)
-    encoded: Encoded | None = None
-
-    @property
-    def tokens(self) -> int:
-        return len(self.source_ids) + max(self.max_new_tokens, len(self.target_ids))
-
-    @property
-    def abandoned(self) -> bool:
-        return self.result.done()
 
 
 @dataclass(slots=True)
@@ -86,6 +38,14 @@ class Live:
     started: float
 
 
+@dataclass(slots=True)
+class Decoded:
+    """An entry that waits for its attention; `cross` is what cross-attention reads."""
+
+    entry: Entry
+    cross: Cross
+
+
 class Engine:
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Opens the bundle's graphs. Raises StartupError."""
@@ -94,13 +54,14 @@ class Engine:
         self.session = Session(bundle, PRECISION, settings.provider)
         if settings.self_check:
             check_parity(self.session, bundle)
-        self._scheduler = Scheduler[Entry](
+        self._scheduler = Scheduler(
             settings.max_queue, settings.max_batch_tokens, settings.max_pass_tokens
         )
         self._cache = self.session.new_cache(Search.width)
+        self._waiting: deque[Entry] = deque()
         self._live: list[Live] = []  # in the order of the cache
         self._tokens = np.zeros(0, np.int64)  # (R,): what each row reads next
-        self._to_attend: list[Entry] = []
+        self._decoded: list[Decoded] = []
         self._changed = threading.Condition()
         self._closing = False
         self._beat = time.monotonic()
@@ -133,112 +94,136 @@ class Engine:
         """
         with self._changed:
             if self._closing or not self._thread.is_alive():
-                raise Unavailable(f"model {self.bundle.manifest.name} takes no requests now")
+                raise self._unavailable()
             if not self._busy:
                 self._beat = time.monotonic()
-            self._scheduler.put(entries)
+            self._scheduler.check_queue(len(self._waiting), len(entries))
+            self._waiting.extend(entries)
             self._changed.notify()
 
     @property
     def _busy(self) -> bool:
-        return bool(self._scheduler.waiting or self._live or self._to_attend)
+        return bool(self._waiting or self._live or self._decoded)
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"model {self.bundle.manifest.name} takes no requests now")
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._busy or self._closing)
-                if not self._busy:
-                    return
-                self._remove_abandoned()
-                running = [live.entry for live in self._live]
-                newcomers = [] if self._to_attend else self._scheduler.admit(running)
-            if self._to_attend:
-                self._run(self._attend, self._scheduler.one_pass(self._to_attend))
-            elif newcomers:
-                self._run(self._encode, newcomers)
-            if self._live:
-                self._run(self._step, [live.entry for live in self._live])
-            self._beat = time.monotonic()
-
-    def _run(self, work: Callable[[list[Entry]], None], entries: list[Entry]) -> None:
         try:
-            work(entries)
+            while (newcomers := self._next()) is not None:
+                if self._decoded:
+                    count = self._scheduler.one_pass(one.entry.tokens for one in self._decoded)
+                    batch = self._decoded[:count]
+                    self._run([one.entry for one in batch], partial(self._attend, batch))
+                elif newcomers:
+                    self._run(newcomers, partial(self._encode, newcomers))
+                if self._live:
+                    self._run([live.entry for live in self._live], self._step)
+                self._beat = time.monotonic()
+        finally:  # nothing is left by now, unless the worker is dying
+            with self._changed:
+                self._closing = True
+                held = [one.entry for one in (*self._live, *self._decoded)]
+                self._deliver([(entry, self._unavailable()) for entry in (*held, *self._waiting)])
+
+    def _next(self) -> list[Entry] | None:
+        """Waits for work and says what to encode. None: there will be no work any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._busy or self._closing)
+            if not self._busy:
+                return None
+            self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
+            self._decoded = [one for one in self._decoded if not one.entry.abandoned]
+            self._remove([i for i, live in enumerate(self._live) if live.entry.abandoned])
+            if self._decoded:
+                return []
+            waiting = (entry.tokens for entry in self._waiting)
+            admitted = self._scheduler.admit(waiting, [live.entry.tokens for live in self._live])
+            return [self._waiting.popleft() for _ in range(admitted)]
+
+    def _run(self, entries: list[Entry], work: Callable[[], None]) -> None:
+        try:
+            work()
         except Exception as error:  # whatever broke, these clients must hear of it and no others
-            log.exception("pass failed", work=work.__name__, entries=len(entries))
-            self._remove([i for i, live in enumerate(self._live) if live.entry in entries])
-            self._to_attend = [entry for entry in self._to_attend if entry not in entries]
+            log.exception("pass failed", entries=len(entries))
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
             self._deliver([(entry, failure) for entry in entries])
+            self._decoded = [one for one in self._decoded if one.entry not in entries]
+            self._remove([i for i, live in enumerate(self._live) if live.entry in entries])
 
     def _encode(self, entries: list[Entry]) -> None:
         started = time.monotonic()
         encoded = self.session.encode([entry.source_ids for entry in entries])
         ended = time.monotonic()
-        for entry, source in zip(entries, encoded, strict=True):
+        joining: list[tuple[Entry, Cross]] = []
+        for entry, (memory, cross) in zip(entries, encoded, strict=True):
             entry.answer.seconds |= {"queue": started - entry.arrived, "encode": ended - started}
-            entry.encoded = source if entry.selection else None
-            if not (entry.max_new_tokens or entry.selection):
-                entry.answer.memory = source.memory
-        decoding = [i for i, entry in enumerate(entries) if entry.max_new_tokens]
-        if decoding:
-            self._cache.insert([encoded[i] for i in decoding])
-            self._live += [self._begin(entries[i], ended) for i in decoding]
-            starts = np.full(len(decoding) * Search.width, self._start_ids[0])
-            self._tokens = np.concatenate([self._tokens, starts])
-        self._pass_on([entry for entry in entries if not entry.max_new_tokens])
+            if entry.max_new_tokens:
+                joining.append((entry, cross))
+            elif entry.selection.layers:
+                self._decoded.append(Decoded(entry, cross))
+            else:
+                entry.answer.memory = memory
+                self._deliver([(entry, entry.answer)])
+        if joining:
+            self._join([entry for entry, _ in joining], [cross for _, cross in joining], ended)
 
-    def _begin(self, entry: Entry, now: float) -> Live:
+    def _join(self, entries: list[Entry], crosses: list[Cross], now: float) -> None:
+        self._cache.insert(crosses)
+        start, *forced = self._start_ids
         eos_id = self.bundle.manifest.eos_id
-        return Live(entry, Search(self._start_ids[1:], eos_id, entry.max_new_tokens), now)
+        self._live += [
+            Live(entry, Search(forced, eos_id, entry.max_new_tokens), now) for entry in entries
+        ]
+        starts = np.full(len(entries) * self._cache.width, start)
+        self._tokens = np.concatenate([self._tokens, starts])
 
-    def _step(self, entries: list[Entry]) -> None:
-        width = self._cache.width
-        candidates = self.session.step(self._cache, self._tokens, Search.candidates)
+    def _step(self) -> None:
+        live, width = self._live, self._cache.width
+        top = self.session.step(self._cache, self._tokens, Search.candidates)
         parents = np.arange(len(self._tokens))
-        for i, live in enumerate(self._live):
+        for i, one in enumerate(live):
             rows = slice(i * width, (i + 1) * width)
-            choice = live.search.advance(candidates.log_probs[rows], candidates.ids[rows])
+            choice = one.search.advance(top.log_probs[rows], top.ids[rows])
             self._tokens[rows], parents[rows] = choice.tokens, i * width + choice.parents
         self._cache.reorder(parents)
         now = time.monotonic()
-        for live in self._live:
-            if live.search.hypothesis:
-                live.entry.answer.hypothesis = live.search.hypothesis
-                live.entry.answer.seconds["decode"] = now - live.started
-        finished = [i for i, live in enumerate(self._live) if live.search.hypothesis]
+        finished = [i for i, one in enumerate(live) if one.search.hypothesis]
+        for i in finished:
+            entry = live[i].entry
+            entry.answer.hypothesis = live[i].search.hypothesis
+            entry.answer.seconds["decode"] = now - live[i].started
+            if entry.selection.layers:
+                self._decoded.append(Decoded(entry, self._cache.cross(i)))
         self._remove(finished)
-        self._pass_on([entries[i] for i in finished])
-
-    def _attend(self, entries: list[Entry]) -> None:
-        started = time.monotonic()
-        wanted = {kind for entry in entries if entry.selection for kind in entry.selection.layers}
-        weights: dict[Kind, list[FloatArray]] = {}
-        if "encoder" in wanted:
-            sources = [entry.source_ids for entry in entries]
-            weights["encoder"] = self.session.encoder_attention(sources)
-        if wanted - {"encoder"}:
-            weights |= self._attend_targets(entries)
-        ended = time.monotonic()
-        for i, entry in enumerate(entries):
-            selection = entry.selection
-            if selection:
-                entry.answer.attention = {
-                    kind: selection.pick(kind, weights[kind][i]) for kind in selection.layers
-                }
-            entry.answer.seconds["attention"] = ended - started
-        self._to_attend = self._to_attend[len(entries) :]
+        entries = [live[i].entry for i in finished if not live[i].entry.selection.layers]
         self._deliver([(entry, entry.answer) for entry in entries])
 
-    def _attend_targets(self, entries: list[Entry]) -> dict[Kind, list[FloatArray]]:
-        """One forced pass over all targets; row i is the step that predicted the i-th token."""
-        forced = [np.array(self._decoder_inputs(entry)) for entry in entries]
-        sources = [entry.encoded for entry in entries if entry.encoded]
-        first = len(self._start_ids) - 1
-        pairs = self.session.attention(forced, sources)
-        return {
-            "decoder": [decoder[:, :, first:] for decoder, _ in pairs],
-            "cross": [cross[:, :, first:] for _, cross in pairs],
-        }
+    def _attend(self, batch: list[Decoded]) -> None:
+        started = time.monotonic()
+        encoder = [one for one in batch if "encoder" in one.entry.selection.layers]
+        if encoder:
+            weights = self.session.encoder_attention([one.entry.source_ids for one in encoder])
+            for one, all_layers in zip(encoder, weights, strict=True):
+                self._keep(one.entry, "encoder", all_layers)
+        forced = [one for one in batch if one.entry.selection.layers.keys() - {"encoder"}]
+        if forced:
+            targets = [np.array(self._decoder_inputs(one.entry)) for one in forced]
+            pairs = self.session.attention(targets, [one.cross for one in forced])
+            first = len(self._start_ids) - 1  # this row predicts the first token
+            for one, (decoder, cross) in zip(forced, pairs, strict=True):
+                self._keep(one.entry, "decoder", decoder[:, :, first:])
+                self._keep(one.entry, "cross", cross[:, :, first:])
+        ended = time.monotonic()
+        for one in batch:
+            one.entry.answer.seconds["attention"] = ended - started
+        del self._decoded[: len(batch)]
+        self._deliver([(one.entry, one.entry.answer) for one in batch])
+
+    @staticmethod
+    def _keep(entry: Entry, kind: Kind, weights: FloatArray) -> None:
+        if kind in entry.selection.layers:
+            entry.answer.attention[kind] = entry.selection.pick(kind, weights)
 
     @property
     def _start_ids(self) -> list[int]:
@@ -248,16 +233,6 @@ class Engine:
         hypothesis = entry.answer.hypothesis
         target_ids = hypothesis.token_ids if hypothesis else entry.target_ids
         return [*self._start_ids, *target_ids[:-1]]
-
-    def _pass_on(self, entries: Sequence[Entry]) -> None:
-        """Entries that need no more steps."""
-        self._to_attend += [entry for entry in entries if entry.selection]
-        self._deliver([(entry, entry.answer) for entry in entries if not entry.selection])
-
-    def _remove_abandoned(self) -> None:
-        self._scheduler.remove_abandoned()
-        self._to_attend = [entry for entry in self._to_attend if not entry.abandoned]
-        self._remove([i for i, live in enumerate(self._live) if live.entry.abandoned])
 
     def _remove(self, indices: list[int]) -> None:
         """Take sources out of the cache; the last ones move into their places."""

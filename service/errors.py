@@ -1,4 +1,4 @@
-"""What can go wrong, and the problem document (RFC 9457) each thing becomes.
+"""What can go wrong, and the status of the problem document (RFC 9457) each thing becomes.
 
 HeedError
 ├── Unparsable            400
@@ -6,10 +6,10 @@ HeedError
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
 ├── Invalid               422
-├── PassFailed            500
 ├── Overloaded            429, try again
-├── Unavailable           503, try again
 ├── Abandoned             499, nobody reads it
+├── PassFailed            500
+├── Unavailable           503, try again
 └── DeadlineExceeded      504
 StartupError              the service does not start
 """
@@ -17,6 +17,11 @@ StartupError              the service does not start
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Self
+
+from pydantic import ValidationError
+
+MOST_FAULTS = 10  # named in one refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,17 @@ class HeedError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.faults = tuple(faults)
+
+    @classmethod
+    def at(cls, pointer: str, detail: str) -> Self:
+        """One fault, at one place."""
+        return cls.of([Fault(pointer, detail)])
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> Self:
+        named = faults[:MOST_FAULTS]
+        places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
+        return cls("; ".join(places), named)
 
 
 class Unparsable(HeedError):
@@ -68,25 +84,25 @@ class Invalid(HeedError):
     code = "invalid"
 
 
-class PassFailed(HeedError):
-    code = "pass_failed"
-
-
 class Overloaded(HeedError):
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "overloaded"
     retry_after = 1
 
 
+class Abandoned(HeedError):
+    status = 499
+    code = "client_gone"
+
+
+class PassFailed(HeedError):
+    code = "pass_failed"
+
+
 class Unavailable(HeedError):
     status = HTTPStatus.SERVICE_UNAVAILABLE
     code = "unavailable"
     retry_after = 5
-
-
-class Abandoned(HeedError):
-    status = 499
-    code = "client_gone"
 
 
 class DeadlineExceeded(HeedError):
@@ -96,3 +112,8 @@ class DeadlineExceeded(HeedError):
 
 class StartupError(Exception):
     """A setting or a bundle with which the service must not start."""
+
+    @classmethod
+    def of(cls, what: str, error: ValidationError) -> Self:
+        faults = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return cls(f"{what}: {'; '.join(faults)}")

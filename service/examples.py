@@ -43,7 +43,7 @@ ENCODE: Examples = {
 }
 
 TOKENIZE: Examples = {
-    "source": {"summary": "Letters of a word", "value": {"text": "Don’t"}},
+    "source": {"summary": "Letters of a word", "value": {"text": "Don\u2019t"}},
     "target": {
         "summary": "Sounds of a pronunciation",
         "value": {"text": "D OW1 N T", "side": "target"},

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Bundle
+from service.cache import Cross, IntArray
 from service.errors import StartupError
-from service.session import Encoded, IntArray, Session
+from service.session import Session
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
@@ -35,29 +36,30 @@ def compare(session: Session, torch: Torch) -> Iterator[Pair]:
     encoded = session.encode(sources)
     for i, source in enumerate(encoded):
         yield f"memory[{i}]", source.memory, torch["memory"][i, : len(source.memory)]
-    yield from compare_steps(session, torch, encoded, targets)
+    crosses = [source.cross for source in encoded]
+    yield from compare_steps(session, torch, crosses, targets)
     if session.supports("encoder_attention"):
         for i, weights in enumerate(session.encoder_attention(sources)):
             yield from compare_layers("encoder_attention", i, weights, torch)
     if session.supports("attention"):
-        for i, (decoder, cross) in enumerate(session.attention(targets, encoded)):
+        for i, (decoder, cross) in enumerate(session.attention(targets, crosses)):
             yield from compare_layers("decoder_attention", i, decoder, torch)
             yield from compare_layers("cross_attention", i, cross, torch)
 
 
 def compare_steps(
-    session: Session, torch: Torch, encoded: Sequence[Encoded], targets: Sequence[IntArray]
+    session: Session, torch: Torch, crosses: Sequence[Cross], targets: Sequence[IntArray]
 ) -> Iterator[Pair]:
     """Cached steps beside the one forward pass that torch made."""
     cache = session.new_cache(width=1)
-    cache.insert(encoded)
+    cache.insert(crosses)
     vocabulary = torch["log_probs"].shape[-1]
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
-        best = session.step(cache, tokens, vocabulary)
+        top = session.step(cache, tokens, vocabulary)
         for i, target in enumerate(targets):
             if position < len(target):
-                theirs = torch["log_probs"][i, position, best.ids[i]]
-                yield f"log_probs[{i}, {position}]", best.log_probs[i], theirs
+                theirs = torch["log_probs"][i, position, top.ids[i]]
+                yield f"log_probs[{i}, {position}]", top.log_probs[i], theirs
 
 
 def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> Iterator[Pair]:

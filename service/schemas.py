@@ -3,7 +3,16 @@ here document them and validate nothing."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from service.attention import Kind
 
@@ -14,17 +23,30 @@ def source_variant(value: Any) -> str | None:
     """Names the variant before it is validated, so that a fault is reported once, in its place."""
     if isinstance(value, str):
         return "as text"
-    if not isinstance(value, list):
-        return None
-    return "as ids" if value and isinstance(value[0], list) else "as texts"
+    if value == [] or (isinstance(value, list) and isinstance(value[0], str)):
+        return "as texts"
+    return "as ids" if isinstance(value, list) and isinstance(value[0], list) else None
 
 
-def indices_variant(value: Any) -> str:
-    return "as indices" if isinstance(value, list) else "as all"
+def indices_variant(value: Any) -> str | None:
+    if value == "all":
+        return "as all"
+    return "as indices" if isinstance(value, list) else None
 
 
-Text = Annotated[str, Tag("as text")]
-Texts = Annotated[list[str], Field(min_length=1, fail_fast=True), Tag("as texts")]
+def check_unicode(text: str) -> str:
+    """JSON can escape half a surrogate pair, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = "has half a surrogate pair at {place}: not valid Unicode"
+        raise PydanticCustomError("unicode", message, {"place": error.start}) from error
+    return text
+
+
+Unicode = Annotated[str, AfterValidator(check_unicode)]
+Text = Annotated[Unicode, Tag("as text")]
+Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
 Row = Annotated[list[int], Field(fail_fast=True)]
 Ids = Annotated[list[Row], Field(min_length=1, fail_fast=True), Tag("as ids")]
 Sequences = Annotated[
@@ -45,8 +67,12 @@ Plain = Annotated[
 ]
 Indices = Annotated[
     Annotated[Literal["all"], Tag("as all")]
-    | Annotated[list[int], Field(min_length=1, fail_fast=True), Tag("as indices")],
-    Discriminator(indices_variant),
+    | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
+    Discriminator(
+        indices_variant,
+        custom_error_type="indices",
+        custom_error_message="Input should be 'all' or a list of indices",
+    ),
 ]
 
 Source = Annotated[
@@ -58,17 +84,26 @@ Source = Annotated[
 ]
 
 
-class Request(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def bound(cls, value: Any) -> Any:
+        """A fault for each of 100,000 unknown fields would cost a second to report."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
+            context = {"count": len(value), "fields": ", ".join(cls.model_fields)}
+            raise PydanticCustomError("fields", "has {count} fields; there is {fields}", context)
+        return value
+
+
+class ModelRequest(Strict):
     model: str | None = Field(
         default=None, description="needed only where several models are served"
     )
 
 
-class AttentionSelection(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class AttentionSelection(Strict):
     kinds: list[Kind] = Field(
         default=["cross"],
         min_length=1,
@@ -91,7 +126,7 @@ MaxNewTokens = Annotated[
 ]
 
 
-class EncodeRequest(Request):
+class EncodeRequest(ModelRequest):
     source: Source
     pooling: Literal["none", "mean", "max", "first", "last"] = Field(
         default="none", description="none: one vector a token; else one a source"
@@ -99,7 +134,7 @@ class EncodeRequest(Request):
     normalize: bool = Field(default=False, description="scale every vector to length 1")
 
 
-class DecodeRequest(Request):
+class DecodeRequest(ModelRequest):
     source: Source
     max_new_tokens: MaxNewTokens = None
     attention: AttentionSelection | None = Field(
@@ -107,7 +142,7 @@ class DecodeRequest(Request):
     )
 
 
-class AttentionRequest(Request):
+class AttentionRequest(ModelRequest):
     source: Source
     target: Sequences | None = Field(
         default=None,
@@ -117,7 +152,7 @@ class AttentionRequest(Request):
     attention: AttentionSelection = AttentionSelection()
 
 
-class TokenizeRequest(Request):
+class TokenizeRequest(ModelRequest):
     text: Annotated[Plain, Field(examples=["don't"])]
     side: Literal["source", "target"] = "source"
 
@@ -214,7 +249,6 @@ class ModelCard(BaseModel):
     attention: list[Kind] = Field(description="kinds it can show")
     limits: dict[str, int] = Field(description="positions, specials included")
     max_new_tokens: int = Field(description="unless a request says otherwise")
-    languages: list[str]
     config: dict[str, Any]
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from service import schemas
-from service.attention import Kind, Selection, select
+from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
 from service.engine import Engine
-from service.errors import Fault, Invalid, NotFound
+from service.errors import Invalid, NotFound
 from service.tokenizer import Tokenizer
 
 GRAPHS: dict[Kind, Graph] = {
@@ -32,11 +32,13 @@ class Model:
         limit = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
         if wanted is not None and wanted > limit:
             detail = f"{wanted} is more than this model can generate: give 1 to {limit}"
-            raise Invalid(detail, [Fault("/max_new_tokens", detail)])
+            raise Invalid.at("/max_new_tokens", detail)
         return wanted or manifest.decoding.max_new_tokens
 
-    def selection(self, wanted: schemas.AttentionSelection) -> Selection:
+    def selection(self, wanted: schemas.AttentionSelection | None) -> Selection:
         """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""
+        if wanted is None:
+            return NOTHING
         for kind in wanted.kinds:
             if not self.engine.session.supports(GRAPHS[kind]):
                 raise NotFound("not_supported", f"model {self.name} shows no {kind} attention")
@@ -55,6 +57,5 @@ class Model:
             attention=[kind for kind, graph in GRAPHS.items() if session.supports(graph)],
             limits=manifest.limits.model_dump(),
             max_new_tokens=manifest.decoding.max_new_tokens,
-            languages=list(manifest.languages),
             config=manifest.config.model_dump(),
         )

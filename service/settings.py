@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -41,19 +41,27 @@ class Settings(BaseSettings):
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
     max_sources: int = Field(default=256, ge=1, description="in one request")
-    max_attention_bytes: int = Field(default=64 << 20, ge=1, description="of weights in one answer")
+    max_answer_bytes: int = Field(
+        default=16 << 20, ge=1, description="of float32 weights or vectors in one answer"
+    )
     max_queue: int = Field(default=4096, ge=1, description="sources that may wait, a model")
     max_batch_tokens: int = Field(
-        default=16384, ge=1, description="source and target positions decoded at once, a model"
+        default=16384, ge=1, description="positions decoded at once, rows x the longest, a model"
     )
     max_pass_tokens: int = Field(
         default=4096,
         ge=1,
-        description="padded positions encoded, or attended, between two decoding steps",
+        description="positions encoded, or attended to, between two decoding steps, a model",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
 
     @field_validator("bundles", mode="before")
     @classmethod
     def split(cls, value: object) -> object:
-        return value.split(",") if isinstance(value, str) else value
+        return [path for path in value.split(",") if path] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def check_queue(self) -> Self:
+        if self.max_sources > self.max_queue:
+            raise ValueError(f"max_sources {self.max_sources} is above max_queue {self.max_queue}")
+        return self

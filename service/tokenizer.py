@@ -1,13 +1,13 @@
 """Text to ids and back, with the place of every token in the text."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
-from service.errors import Fault, Invalid, TooLarge
+from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
 
 LONGEST_TOKEN = 64  # characters: longer texts are refused before they are tokenized
 LISTED = 100  # a vocabulary of at most so many tokens is listed when something is not in it
@@ -21,8 +21,6 @@ class Token:
     id: int
     start: int | None
     end: int | None
-
-    asdict = asdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +63,22 @@ class Tokenizer:
             raise self._too_large(pointer, f"{len(text)} characters")
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
-            fault = Fault(pointer, f"{text!r} holds nothing to read; send at least one character")
-            raise Invalid(fault.detail, [fault])
+            raise Invalid.at(pointer, f"{text!r} holds nothing to read; send at least one letter")
         read = list(map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)))
         tokens = [*self._prefix, *read, *self._suffix]
         self._check_length(len(tokens), pointer)
         refused = self._forbidden | self._special_ids
-        unknown = [token for token in read if token.id in refused]
-        if unknown:
-            places = [f"{text[token.start : token.end]!r} at {token.start}" for token in unknown]
-            fault = Fault(
-                pointer, f"not in the vocabulary: {', '.join(places)}{self._vocabulary()}"
+        if unknown := [i for i, token in enumerate(read) if token.id in refused]:
+            places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
+            raise Invalid.at(
+                pointer, f"has {', '.join(places)}, not in the vocabulary{self._vocabulary()}"
             )
-            raise Invalid(fault.detail, [fault])
         return Tokens(text, tokens)
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Raises Invalid (none, outside the vocabulary, padding) or TooLarge."""
         if not ids:
-            raise Invalid("no ids", [Fault(pointer, "is empty; send at least one id")])
+            raise Invalid.at(pointer, "is empty; send at least one id")
         self._check_length(len(ids), pointer)
         size = self._library.get_vocab_size()
         faults = [
@@ -94,7 +89,7 @@ class Tokenizer:
             if not 0 <= token_id < size or token_id in self._forbidden
         ]
         if faults:
-            raise Invalid(f"{len(faults)} ids are outside this model's vocabulary", faults)
+            raise Invalid.of(faults)
         return self.decode(ids)
 
     def decode(self, ids: Sequence[int]) -> Tokens:
@@ -107,7 +102,8 @@ class Tokenizer:
                 tokens.append(self._special(token_id))
                 continue
             piece = stream.step(self._library, token_id) or ""
-            start = len(text) + len(piece) - len(piece.lstrip())
+            word = piece.lstrip() or piece  # a space that joins words belongs to neither
+            start = len(text) + len(piece) - len(word)
             text += piece
             tokens.append(Token(self._name(token_id), token_id, start, len(text)))
         return Tokens(text, tokens)
@@ -127,32 +123,49 @@ class Tokenizer:
         return f"; there is {' '.join(allowed)}"
 
     def _but(self) -> str:
-        return f" but {sorted(self._forbidden)}" if self._forbidden else ""
+        ids = ", ".join(map(str, sorted(self._forbidden)))
+        return f", less {ids} (padding, unknown)" if ids else ""
 
     def _check_length(self, length: int, pointer: str) -> None:
         if length > self._limit:
             raise self._too_large(pointer, f"{length} tokens")
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
-        fault = Fault(pointer, f"has {size}; the limit is {self._limit} tokens")
-        return TooLarge(f"{pointer} {fault.detail}", [fault])
+        return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens")
+
+
+def place(text: str, tokens: Sequence[Token], i: int) -> str:
+    """The i-th token as it was typed: up to the next one, so that combining marks stay with it."""
+    start, end = tokens[i].start or 0, tokens[i].end or 0
+    following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
+    typed = text[start : max(end, following or 0)].strip() or text[start:end]
+    return f"{typed!r} at {start}"
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's."""
+    """The source's and the target's. Raises StartupError if one has ids unknown to the model."""
     manifest = bundle.manifest
     forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
     source = Tokenizer(
-        Library.from_file(str(bundle.path(manifest.tokenizers.source))),
+        open_library(bundle, manifest.tokenizers.source, manifest.config.source_vocab_size),
         manifest.limits.max_source_length,
         forbidden,
         manifest.source_prefix_ids,
         manifest.source_suffix_ids,
     )
     target = Tokenizer(
-        Library.from_file(str(bundle.path(manifest.tokenizers.target))),
+        open_library(bundle, manifest.tokenizers.target, manifest.config.target_vocab_size),
         manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids),
         forbidden,
         suffix=[manifest.eos_id],
     )
     return source, target
+
+
+def open_library(bundle: Bundle, name: str, vocab_size: int) -> Library:
+    library = Library.from_file(str(bundle.path(name)))
+    if library.get_vocab_size() > vocab_size:
+        raise StartupError(
+            f"{bundle.path(name)} has {library.get_vocab_size()} tokens, the model {vocab_size}"
+        )
+    return library
