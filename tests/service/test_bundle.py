@@ -28,6 +28,18 @@ def test_no_bundle_is_not_a_traceback(tmp_path):
         load_bundle(tmp_path)
 
 
+def test_weights_that_nobody_vouches_for_are_refused(copy):
+    files = json.loads((copy / "bundle.json").read_text())["files"]
+    del files["fp32/model.safetensors"]
+    edit(copy, files=files)
+    with pytest.raises(StartupError, match=r"model\.safetensors.* no entry in files"):
+        load_bundle(copy)
+
+
+def test_the_default_model_is_small(g2p):
+    assert sum(path.stat().st_size for path in g2p.rglob("*") if path.is_file()) <= 12e6
+
+
 def test_a_changed_byte_is_found(copy):
     weights = copy / "fp32" / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -67,6 +79,7 @@ def test_no_file_may_lie_outside_the_folder(copy, name):
         ({"decoding": {"max_new_tokens": 41}}, "leaves no room"),
         ({"precisions": {"fp32": {"step": "fp32/step.onnx"}}}, "needs the graphs encoder and step"),
         ({"tokenizers": {"source": "a.json", "target": "b.json"}}, "no entry in files"),
+        ({"limits": {"max_source_length": 21, "max_target_length": 40}}, "exceed the positions"),
     ],
 )
 def test_a_contradictory_manifest_is_refused(copy, changes, said):

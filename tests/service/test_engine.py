@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -6,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.attention import select
+from service.attention import NOTHING, select
 from service.bundle import load_bundle
-from service.engine import Engine, Entry
+from service.engine import Engine
+from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.settings import Provider, Settings
 
-SETTINGS = Settings(provider=Provider.cpu, max_queue=50)
+SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50)
 
 
 @asynccontextmanager
@@ -55,7 +57,7 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
     changed = SETTINGS.model_copy(update=limits)
 
     def make(source, limit, attends):
-        selection = everything(tiny_bundle) if attends and limit else None
+        selection = everything(tiny_bundle) if attends and limit else NOTHING
         return entry(source, max_new_tokens=limit, selection=selection)
 
     async def run():
@@ -135,20 +137,81 @@ def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
     asyncio.run(run())
 
 
-def test_cancelled_rows_are_freed_and_the_others_are_answered(tiny_bundle):
+def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
+    rows, cancel, cancelled = [], threading.Event(), threading.Event()
+
     async def run():
         async with running(tiny_bundle) as engine:
-            entries = [entry([4 + i % 6], max_new_tokens=39) for i in range(40)]
+            step = engine.session.step
+
+            def watched(cache, tokens, k):
+                rows.append(len(tokens))
+                if len(rows) == 3:
+                    cancel.set()
+                    assert cancelled.wait(10)
+                return step(cache, tokens, k)
+
+            engine.session.step = watched
+            entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
             engine.submit(entries)
-            await asyncio.sleep(0.002)
+            assert await asyncio.to_thread(cancel.wait, 10)
             for one in entries[::2]:
                 one.result.cancel()
-            kept = await asyncio.gather(*(one.result for one in entries[1::2]))
-            (last,) = await answers(engine, [entry([4], max_new_tokens=1)])
-            assert all(answer.hypothesis for answer in kept)
-            assert last.hypothesis
-            assert engine._live == []
-            assert engine._cache.sources == 0
+            cancelled.set()
+            return await asyncio.gather(*(one.result for one in entries[1::2]))
+
+    kept = asyncio.run(run())
+    assert len(kept) == 20
+    assert len(rows) == len(kept[0].hypothesis.token_ids) > 4
+    assert rows[:3] == [40, 40, 40]
+    assert set(rows[3:]) == {20}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle):
+    """Even what fails while a failure is cleaned up."""
+
+    async def run():
+        async with running(tiny_bundle) as engine:
+
+            def fail(*_):
+                raise MemoryError
+
+            engine.session.step = engine._cache.compact = fail
+            entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
+            assert engine.ready
+            engine.submit(entries)
+            outcomes = await asyncio.gather(*(e.result for e in entries), return_exceptions=True)
+            await asyncio.to_thread(engine._thread.join, 10)
+            assert not engine.ready
+            with pytest.raises(Unavailable):
+                engine.submit([entry([4])])
+            return outcomes
+
+    outcomes = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
+
+
+def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
+    async def run():
+        async with running(tiny_bundle) as engine:
+            started, go_on = threading.Event(), threading.Event()
+            encode = engine.session.encode
+
+            def slow(sources):
+                started.set()
+                go_on.wait(10)
+                return encode(sources)
+
+            engine.session.encode = slow
+            engine.submit([one := entry([4], max_new_tokens=2)])
+            await asyncio.to_thread(started.wait, 10)
+            engine._waiting.append(entry([5]))
+            assert engine.ready
+            monkeypatch.setattr("service.engine.STALLED_AFTER", 0.0)
+            assert not engine.ready
+            go_on.set()
+            await one.result
 
     asyncio.run(run())
 

@@ -1,14 +1,17 @@
 """The service in a process of its own, as it is started."""
 
 import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
-from service.engine import Entry
+from service.entry import Entry
 from service.settings import Settings
 
 async def main():
@@ -53,10 +56,37 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
     assert "Traceback" not in done.stderr
 
 
-def test_a_wrong_setting_is_named():
-    done = python("-m", "service", "--port", "99999")
-    assert done.returncode != 0
-    assert "port" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--port", "99999"], {}, "heed: settings: port: Input should be less than"),
+        ([], {"HEED_PORT": "abc"}, "heed: settings: port: Input should be a valid integer"),
+        ([], {"HEED_BUNDLES": ""}, "heed: settings: bundles: "),
+        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is no bundle"),
+        ([], {"HEED_MAX_QUEUE": "9"}, "max_sources 256 is above max_queue 9"),
+    ],
+)
+def test_a_wrong_setting_is_a_line_that_names_it(arguments, variables, said):
+    done = python("-m", "service", *arguments, **variables)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_service_cleanly(number):
+    command = [sys.executable, "-m", "service", "--port", "0"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    for line in process.stderr:
+        if "Uvicorn running" in line:
+            break
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Finished server process" in rest
+    assert "Traceback" not in rest
 
 
 def test_the_runtime_reports_to_nobody(tmp_path):

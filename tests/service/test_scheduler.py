@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,56 +5,38 @@ from hypothesis import strategies as st
 from service.errors import Overloaded
 from service.scheduler import Scheduler
 
-
-@dataclass(eq=False)
-class Waiting:
-    tokens: int
-    abandoned: bool = False
-
-
-def scheduler(queue=100, batch=100, one_pass=100):
-    return Scheduler[Waiting](queue, batch, one_pass)
+Sizes = st.lists(st.integers(1, 60), max_size=30)
+Budget = st.integers(1, 400)
 
 
 def test_a_request_is_queued_whole_or_refused_whole():
-    queue = scheduler(queue=3)
-    queue.put([Waiting(1), Waiting(1)])
+    scheduler = Scheduler(max_queue=3, max_batch_tokens=1, max_pass_tokens=1)
+    scheduler.check_queue(waiting=2, new=1)
     with pytest.raises(Overloaded, match=r"2 sources wait already and 2 more .* limit is 3"):
-        queue.put([Waiting(1), Waiting(1)])
-    assert len(queue.waiting) == 2
-    queue.put([Waiting(1)])
-    assert len(queue.waiting) == 3
+        scheduler.check_queue(waiting=2, new=2)
 
 
-@given(
-    sizes=st.lists(st.integers(1, 60), max_size=30),
-    held=st.lists(st.integers(1, 60), max_size=5),
-    batch=st.integers(1, 200),
-    one_pass=st.integers(1, 200),
-)
-def test_admission_keeps_order_and_budgets_and_never_stands_still(sizes, held, batch, one_pass):
-    queue, running = scheduler(1000, batch, one_pass), [Waiting(size) for size in held]
-    entries = [Waiting(size) for size in sizes]
-    queue.put(entries)
-    admitted = queue.admit(running)
-    assert [*admitted, *queue.waiting] == entries
-    if admitted and (len(admitted) > 1 or running):
-        assert sum(e.tokens for e in [*running, *admitted]) <= batch
-        assert len(admitted) * max(e.tokens for e in admitted) <= one_pass
-    assert admitted or running or not entries
+@given(waiting=Sizes, running=Sizes, batch=Budget, one_pass=Budget)
+def test_admission_fills_its_budgets_of_padded_positions(waiting, running, batch, one_pass):
+    def fits(count):
+        rows, new = [*running, *waiting[:count]], waiting[:count]
+        return len(rows) * max(rows) <= batch and len(new) * max(new) <= one_pass
+
+    admitted = Scheduler(9, batch, one_pass).admit(waiting, running)
+    assert admitted <= len(waiting)
+    if running or admitted > 1:
+        assert admitted == 0 or fits(admitted)
+    if admitted < len(waiting):
+        assert not fits(admitted + 1)
 
 
-@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), one_pass=st.integers(1, 200))
-def test_a_pass_takes_the_first_entries_within_its_budget(sizes, one_pass):
-    entries = [Waiting(size) for size in sizes]
-    chosen = scheduler(one_pass=one_pass).one_pass(entries)
-    assert chosen == entries[: len(chosen)]
-    assert len(chosen) >= 1
-    assert len(chosen) == 1 or len(chosen) * max(sizes[: len(chosen)]) <= one_pass
+@given(waiting=Sizes.filter(bool), batch=Budget, one_pass=Budget)
+def test_an_idle_worker_always_takes_something(waiting, batch, one_pass):
+    assert Scheduler(9, batch, one_pass).admit(waiting, []) >= 1
 
 
-def test_the_abandoned_leave_the_queue():
-    queue, stays = scheduler(), Waiting(1)
-    queue.put([Waiting(1, abandoned=True), stays, Waiting(1, abandoned=True)])
-    queue.remove_abandoned()
-    assert list(queue.waiting) == [stays]
+@given(sizes=Sizes.filter(bool), budget=Budget)
+def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
+    count = Scheduler(9, 9, budget).one_pass(sizes)
+    assert count == 1 or count * max(sizes[:count]) <= budget
+    assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > budget

@@ -1,10 +1,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, decoders, pre_tokenizers
+from tokenizers import Tokenizer as Library
+from tokenizers.models import WordLevel
 
 from service.bundle import load_bundle
-from service.errors import Invalid, TooLarge
-from service.tokenizer import open_tokenizers
+from service.errors import Invalid, StartupError, TooLarge
+from service.tokenizer import Tokenizer, open_tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def test_every_letter_knows_its_place_in_the_text(words, text):
         assert text[token.start : token.end].lower().replace("’", "'") == token.text
 
 
-@given(text=st.text(min_size=1, max_size=12))
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
 def test_any_text_is_read_or_refused_by_name(words, text):
     source, _ = words
     refused: list[Invalid] = []
@@ -40,8 +43,44 @@ def test_any_text_is_read_or_refused_by_name(words, text):
 
 def test_letters_outside_the_alphabet_are_named_with_their_places(words):
     source, _ = words
-    with pytest.raises(Invalid, match=r"not in the vocabulary: 'ï' at 2, '3' at 5; there is ' a b"):
+    with pytest.raises(
+        Invalid, match=r"has 'ï' at 2, '3' at 5, not in the vocabulary; there is ' a b"
+    ):
         source.encode("naïve3", "/source/7")
+    with pytest.raises(Invalid, match="has 'e\u0301' at 3, not"):
+        source.encode("cafe\u0301", "/source")
+
+
+@pytest.mark.parametrize("apostrophe", "'\u2018\u2019\u02bc\u00b4`")
+def test_whatever_was_typed_for_an_apostrophe_is_one(words, apostrophe):
+    tokens = words[0].encode(f"don{apostrophe}t", "/source").tokens
+    assert [(token.text, token.start) for token in tokens][3:] == [("'", 3), ("t", 4)]
+
+
+def test_a_space_between_characters_has_a_place_of_its_own():
+    library = build_spaced()
+    target = Tokenizer(library, limit=9, forbidden=[])
+    ids = library.encode("ab cd").ids
+    assert [(t.text, t.start, t.end) for t in target.decode(ids).tokens][1:4] == [
+        ("b", 1, 2),
+        (" ", 2, 3),
+        ("c", 3, 4),
+    ]
+
+
+def build_spaced():
+    library = Library(WordLevel({letter: i for i, letter in enumerate("abcd ")}))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return library
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(g2p):
+    bundle = load_bundle(g2p)
+    config = bundle.manifest.config.model_copy(update={"source_vocab_size": 30})
+    smaller = type(bundle)(g2p, bundle.manifest.model_copy(update={"config": config}))
+    with pytest.raises(StartupError, match="has 31 tokens, the model 30"):
+        open_tokenizers(smaller)
 
 
 def test_a_special_token_typed_by_a_user_is_text(words):

@@ -1,0 +1,258 @@
+"""What the service refuses, how it says so, and that nothing is left behind."""
+
+import asyncio
+import gc
+import json
+import shutil
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.scheduler import Scheduler
+from service.settings import Provider, Settings
+
+ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
+
+
+def decode_scope():
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/decode",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+
+BAD = [
+    ({"source": ""}, 422, "/source", "holds nothing to read"),
+    ({"source": "   "}, 422, "/source", "holds nothing to read"),
+    ({"source": []}, 422, "/source", "at least 1 item"),
+    ({"source": ["cat", ""]}, 422, "/source/1", "holds nothing to read"),
+    ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
+    ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
+    ({"source": ["a", "a", "a", "naïve 7"]}, 422, "/source/3", "'ï' at 2, ' ' at 5, '7' at 6"),
+    ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
+    ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
+    ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
+    ({"source": [[]]}, 422, "/source/0", "at least one id"),
+    ({"source": 5}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
+    ({"source": {"a": 1}}, 422, "/source", "should be a text"),
+    ({"source": ["a", 5]}, 422, "/source/1", "should be a valid string"),
+    ({"source": [["a"]]}, 422, "/source/0/0", "should be a valid integer"),
+    ({}, 422, "/source", "required"),
+    ({"source": "a", "max_length": 5}, 422, "/max_length", "is no field here; there is model"),
+    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "greater than or equal to 1"),
+    ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
+    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
+    ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
+    ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
+    (
+        {"source": "a", "attention": {"heads": "some"}},
+        422,
+        "/attention/heads",
+        "'all' or a list of indices",
+    ),
+    ({"source": "a", "attention": {"kinds": ["self"]}}, 422, "/attention/kinds/0", "'encoder'"),
+    ({"source": "a", "attention": {"kind": []}}, 422, "/attention/kind", "there is kinds, layers"),
+    ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
+    ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
+    ({"source": "a", "attention": {"layers": 0}}, 422, "/attention/layers", "list of indices"),
+    ({"source": "a\ud800"}, 422, "/source", "half a surrogate pair at 1"),
+    ({"source": ["a", "\ud800"]}, 422, "/source/1", "half a surrogate pair at 0"),
+    ({"source": "a", "\ud800": 1}, 422, None, "unicode"),
+    (
+        {"source": "a", **{f"x{i}": i for i in range(5000)}},
+        422,
+        "",
+        "has 5002 fields; there is model",
+    ),
+    ({"source": [5, 6]}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
+    ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "pointer", "said"), BAD)
+def test_bad_input_is_refused_with_its_place_and_what_is_allowed(
+    client, caplog, body, status, pointer, said
+):
+    content = json.dumps({"model": "g2p-en", **body})
+    headers = {"content-type": "application/json"}
+    answer = client.post("/v1/decode", content=content, headers=headers)
+    document = answer.json()
+    assert (answer.status_code, document["status"]) == (status, status)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert document["request_id"] == answer.headers["x-request-id"]
+    assert document["instance"] == "/v1/decode"
+    assert said in document["detail"] + str([fault["detail"] for fault in document["errors"]])
+    if pointer is not None:
+        assert document["errors"][0]["pointer"] == pointer
+    assert len(answer.content) < 2000
+    assert "Traceback" not in caplog.text
+    assert client.post("/v1/decode", json={"model": "g2p-en", "source": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status", "code"),
+    [
+        (b'{"source": "a"', "application/json", 400, "unparsable"),
+        (b"\xff\xfe{}", "application/json", 400, "unparsable"),
+        (b"[" * 100_000, "application/json", 400, "unparsable"),
+        (b'{"source": "a"}', "text/plain", 415, "unsupported_media_type"),
+        (b"source=a", "application/x-www-form-urlencoded", 415, "unsupported_media_type"),
+        (b'{"source": "' + b"a" * 5_000_000 + b'"}', "application/json", 413, "too_large"),
+        (b"", "application/json", 422, "invalid"),
+        (b"null", "application/json", 422, "invalid"),
+        (b"[1]", "application/json", 422, "invalid"),
+    ],
+)
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_type, status, code):
+    headers = {"content-type": content_type}
+    answer = httpx2.post(server + path, content=content, headers=headers, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert httpx2.get(f"{server}/readyz").status_code == 200
+
+
+def test_unknown_paths_and_methods_are_problems_too(client):
+    assert client.get("/v2").json()["code"] == "not_found"
+    wrong = client.get("/v1/decode")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
+    def fail(_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    assert "secret" not in answer.text
+
+
+@pytest.fixture
+def limit(client):
+    """Change settings that the endpoints read, for one test."""
+    settings = client.app.state.settings
+
+    def change(**limits):
+        client.app.state.settings = settings.model_copy(update=limits)
+
+    yield change
+    client.app.state.settings = settings
+
+
+def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(client, limit, caplog):
+    limit(timeout=1e-4)
+    body = {"model": "g2p-en", "source": ["transformer"] * 100}
+    answer = client.post("/v1/decode", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+    limit()
+    again = client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert again.status_code == 200
+    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+    gc.collect()
+    assert caplog.text == ""
+
+
+def test_a_full_queue_says_when_to_come_back(client, monkeypatch):
+    engine = client.app.state.models["tiny"].engine
+    monkeypatch.setattr(engine, "_scheduler", Scheduler(1, 100, 100))
+    answer = client.post("/v1/decode", json={"model": "tiny", "source": ["red", "blue"]})
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_a_client_that_leaves_frees_its_rows(client, caplog):
+    body = json.dumps({"model": "g2p-en", "source": ["transformer"] * 100}).encode()
+    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    sent = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        sent.append(message)
+
+    client.portal.call(client.app, decode_scope(), receive, send)
+    assert sent[0]["status"] == 499  # to nobody
+    client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+    gc.collect()
+    assert caplog.text == ""
+
+
+def test_a_model_must_be_named_where_there_are_several(client):
+    answer = client.post("/v1/decode", json={"source": "a"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/model"
+
+
+def test_targets_must_match_their_sources(post):
+    status, document = post("/v1/attention", source=["a", "b"], target=["EY1"])
+    assert (status, document["errors"][0]["pointer"]) == (422, "/target")
+    status, document = post("/v1/attention", source="a", target="EY1", max_new_tokens=3)
+    assert (status, document["errors"][0]["pointer"]) == (422, "/max_new_tokens")
+    status, document = post("/v1/attention", source="a", target="EY1 QQ")
+    assert status == 422
+    assert "'QQ' at 4" in document["detail"]
+
+
+def test_attention_over_the_limit_is_refused_before_it_is_computed(client, limit):
+    limit(max_answer_bytes=1000)
+    body = {"model": "g2p-en", "source": "attention", "attention": {}}
+    refused = client.post("/v1/decode", json=body)
+    fits = {**body, "attention": {"layers": [0], "heads": [0]}, "max_new_tokens": 20}
+    assert client.post("/v1/decode", json=fits).status_code == 200
+    assert refused.status_code == 413
+    assert f"take {4 * 3 * 4 * 64 * 9} bytes and the limit is 1000" in refused.json()["detail"]
+
+
+def test_an_encoding_over_the_limit_is_refused(client, limit):
+    limit(max_answer_bytes=4 * 192 * 2)
+    body = {"model": "g2p-en", "source": ["ab", "c"]}
+    assert client.post("/v1/encode", json=body).status_code == 413
+    assert client.post("/v1/encode", json={**body, "pooling": "mean"}).status_code == 200
+
+
+def test_a_body_that_stops_arriving_is_given_up(tiny):
+    """Told so, not waited for."""
+    settings = Settings(bundles=[tiny], provider=Provider.cpu, timeout=0.05)
+    sent = []
+
+    async def run():
+        app, parts = (
+            create_app(settings),
+            [{"type": "http.request", "body": b"{", "more_body": True}],
+        )
+
+        async def receive():
+            return parts.pop() if parts else await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        async with app.router.lifespan_context(app):
+            await app(decode_scope(), receive, send)
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 408
+
+
+def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
+    copy = shutil.copytree(tiny, tmp_path / "blind")
+    manifest = json.loads((copy / "bundle.json").read_text())
+    del manifest["precisions"]["fp32"]["attention"]
+    (copy / "bundle.json").write_text(json.dumps(manifest))
+    settings = Settings(bundles=[copy], provider=Provider.cpu)
+    with TestClient(create_app(settings)) as blind:
+        refused = blind.post("/v1/attention", json={"source": "red"})
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
+        kinds = {"attention": {"kinds": ["encoder"]}}
+        assert blind.post("/v1/attention", json={"source": "red", **kinds}).status_code == 200
+        assert blind.get("/v1/models").json()["models"][0]["attention"] == ["encoder"]
