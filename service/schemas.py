@@ -149,12 +149,16 @@ class AttentionRequest(ModelRequest):
         description="One for each source; absent: what the model decodes. eos is added to texts.",
     )
     max_new_tokens: MaxNewTokens = None
-    attention: AttentionSelection = AttentionSelection()
+    attention: AttentionSelection = Field(
+        default=AttentionSelection(), description="which weights; absent: all cross-attention"
+    )
 
 
 class TokenizeRequest(ModelRequest):
-    text: Annotated[Plain, Field(examples=["don't"])]
-    side: Literal["source", "target"] = "source"
+    text: Annotated[Plain, Field(description="a text or a list of texts", examples=["don't"])]
+    side: Literal["source", "target"] = Field(
+        default="source", description="whose tokenizer: targets end with eos"
+    )
 
 
 class Answer(BaseModel):
@@ -162,43 +166,45 @@ class Answer(BaseModel):
 
 
 class Token(BaseModel):
-    text: str
+    text: str = Field(description="as the vocabulary has it")
     id: int
     start: int | None = Field(description="first character in the text; null for special tokens")
-    end: int | None
+    end: int | None = Field(description="one past the last character; null for special tokens")
 
 
 class AttentionBlock(BaseModel):
     """Row i of decoder and cross is the step that predicted the i-th token, which labels it."""
 
     kind: Kind
-    layers: list[int]
-    heads: list[int]
-    axes: list[str]
-    shape: list[int]
-    rows: list[Token]
-    columns: list[Token]
-    data: list[list[list[list[float]]]]
+    layers: list[int] = Field(description="which layers the first axis of data holds")
+    heads: list[int] = Field(description="which heads the second axis of data holds")
+    axes: list[str] = Field(description="what the axes of data are")
+    shape: list[int] = Field(description="of data")
+    rows: list[Token] = Field(description="the queries: source tokens, or predicted tokens")
+    columns: list[Token] = Field(description="the keys: source tokens, or what the decoder read")
+    data: list[list[list[list[float]]]] = Field(
+        description="weights after the softmax; every row sums to 1"
+    )
 
 
 class Hypothesis(BaseModel):
-    text: str
-    tokens: list[str]
+    text: str = Field(description="without special tokens")
+    tokens: list[str] = Field(description="every generated token, eos included")
     token_ids: list[int]
     score: float = Field(description="sum of log_probs / number of tokens")
-    log_probs: list[float]
-    finish_reason: Literal["eos", "length"]
+    log_probs: list[float] = Field(description="natural logarithm, one a token")
+    finish_reason: Literal["eos", "length"] = Field(description="length: cut at max_new_tokens")
     attention: list[AttentionBlock] | None = Field(default=None, description="only if asked for")
 
 
 class DecodeResult(BaseModel):
-    hypotheses: list[Hypothesis]
-    source_tokens: int
+    hypotheses: list[Hypothesis] = Field(description="best first")
+    source_tokens: int = Field(description="special tokens included")
 
 
 class Usage(BaseModel):
-    source_tokens: int
-    target_tokens: int
+    source_tokens: int = Field(description="of all sources")
+    target_tokens: int = Field(description="of all hypotheses")
 
 
 class DecodeAnswer(Answer):
@@ -221,7 +227,7 @@ class EncodeAnswer(Answer):
 
 class AttentionResult(BaseModel):
     source: str
-    target: str
+    target: str = Field(description="the one given, or the one decoded")
     attention: list[AttentionBlock]
 
 
@@ -268,6 +274,18 @@ class Problem(BaseModel):
     status: int
     detail: str
     instance: str
-    code: str
-    request_id: str
-    errors: list[dict[str, str]] = Field(description="pointer (RFC 6901) and detail of each fault")
+    code: str = Field(
+        description="unparsable, unknown_model, not_supported, too_large, unsupported_media_type,"
+        " invalid, overloaded, pass_failed, unavailable, deadline_exceeded, internal, or the"
+        " status in words"
+    )
+    request_id: str = Field(description="that of the X-Request-Id header")
+    errors: list[dict[str, str]] = Field(
+        description="the faults in the body, ten at most: where (RFC 6901) and what",
+        json_schema_extra={
+            "items": {
+                "type": "object",
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            }
+        },
+    )
