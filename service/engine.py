@@ -128,13 +128,13 @@ class Engine:
 
     def _next(self) -> list[Entry] | None:
         """Waits for work and says what to encode. None: there will be no work any more."""
+        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
+        self._remove([i for i, live in enumerate(self._live) if live.entry.abandoned])
         with self._changed:
             self._changed.wait_for(lambda: self._busy or self._closing)
             if not self._busy:
                 return None
             self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
-            self._decoded = [one for one in self._decoded if not one.entry.abandoned]
-            self._remove([i for i, live in enumerate(self._live) if live.entry.abandoned])
             if self._decoded:
                 return []
             waiting = (entry.tokens for entry in self._waiting)

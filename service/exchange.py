@@ -75,7 +75,7 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
     limit = settings_of(request).timeout
     model.engine.submit(entries)
     answers = asyncio.gather(*(entry.result for entry in entries))
-    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # is seen
+    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is logged
     gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
     try:
         await asyncio.wait({answers, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
