@@ -10,7 +10,7 @@ import typer
 
 from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import create_run, load_config, load_model
-from model.config import InputError, TransformerConfig
+from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import error_rates, predict
 from model.tokenizer import Unit, build_tokenizer
@@ -35,6 +35,10 @@ def train_command(
     d_model: Annotated[int, Positive] = 192,
     d_ff: Annotated[int, Positive] = 768,
     num_heads: Annotated[int, Positive] = 4,
+    d_qk: Annotated[int, typer.Option(min=0, help="0: d_model / num_heads")] = 0,
+    d_v: Annotated[int, typer.Option(min=0, help="0: d_model / num_heads")] = 0,
+    score_function: ScoreFunction = ScoreFunction.scaled_dot_product,
+    norm: NormKind = NormKind.layer_norm,
     num_encoder_layers: Annotated[int, Positive] = 4,
     num_decoder_layers: Annotated[int, Positive] = 3,
     norm_first: bool = True,
@@ -61,6 +65,10 @@ def train_command(
         d_model=d_model,
         d_ff=d_ff,
         num_heads=num_heads,
+        d_qk=d_qk,
+        d_v=d_v,
+        score_function=score_function,
+        norm=norm,
         num_encoder_layers=num_encoder_layers,
         num_decoder_layers=num_decoder_layers,
         norm_first=norm_first,

@@ -1,6 +1,7 @@
 """Attention: scores, masked softmax, weighted mean, and many heads of it.
 
-Axes: B batch, T queries, S keys, H heads, D head_dim, M d_model.
+Axes: B batch, T queries, S keys, H heads, D width of a query and a key, M d_model. The values may
+have a width of their own.
 A mask is given as valid lengths: (B,) lets every query of a sequence see its first n keys, (B, T)
 gives each query a length of its own. Padding, causality and a half-filled cache are all lengths.
 """
@@ -11,21 +12,76 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.config import ScoreFunction, TransformerConfig
+
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
-    """(B, H, T, S) scores, (B,) or (B, T) lengths >= 1 -> weights.
+    """(B, H, T, S) scores, (B,) or (B, T) lengths -> weights.
 
-    Over the valid keys they sum to 1, elsewhere they are exactly 0.
+    Over the valid keys they sum to 1, elsewhere they are exactly 0; with no valid key all are 0.
     """
     lengths = valid_lengths.view(scores.size(0), 1, -1, 1)  # (B, 1, 1 or T, 1)
-    mask = torch.arange(scores.size(-1), device=scores.device) < lengths  # (B, 1, 1 or T, S)
-    return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    masked = torch.arange(scores.size(-1), device=scores.device) >= lengths  # (B, 1, 1 or T, S)
+    least = torch.finfo(scores.dtype).min
+    return scores.masked_fill(masked, least).softmax(dim=-1).masked_fill(masked, 0.0)
 
 
-def scaled_dot_product_weights(query: Tensor, keys: Tensor, valid_lengths: Tensor) -> Tensor:
-    """(B, H, T, D) query, (B, H, S, D) keys -> (B, H, T, S): softmax(Q K^T / sqrt(D))."""
-    scores = query @ keys.transpose(-2, -1) * query.size(-1) ** -0.5  # (B, H, T, S)
-    return masked_softmax(scores, valid_lengths)
+def average_scores(query: Tensor, keys: Tensor) -> Tensor:
+    """(B, H, T, D), (B, H, S, D) -> zeros (B, H, T, S): every key weighs the same."""
+    return query[..., :1] @ keys[..., :1].transpose(-2, -1) * 0.0
+
+
+def scaled_dot_product_scores(query: Tensor, keys: Tensor) -> Tensor:
+    """(B, H, T, D), (B, H, S, D) -> q . k / sqrt(D), (B, H, T, S)."""
+    return query @ keys.transpose(-2, -1) * query.size(-1) ** -0.5
+
+
+def additive_scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+    """Projected queries (B, H, T, D) and keys (B, H, S, D), weight (H, D) -> w . tanh(q + k)."""
+    hidden = torch.tanh(query.unsqueeze(3) + keys.unsqueeze(2))  # (B, H, T, S, D)
+    return (hidden * weight[:, None, None, :]).sum(-1)  # (B, H, T, S)
+
+
+def gaussian_scores(query: Tensor, keys: Tensor, width: Tensor) -> Tensor:
+    """(B, H, T, D), (B, H, S, D), width (H,) -> -|width (q - k)|^2 / 2, (B, H, T, S)."""
+    squares = (query.unsqueeze(3) - keys.unsqueeze(2)).square().sum(-1)  # (B, H, T, S)
+    return squares * width[:, None, None].square() * -0.5
+
+
+class ScaledDotProduct(nn.Module):
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return scaled_dot_product_scores(query, keys)
+
+
+class Additive(nn.Module):
+    def __init__(self, num_heads: int, d_qk: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_heads, d_qk))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return additive_scores(query, keys, self.weight)
+
+
+class Gaussian(nn.Module):
+    """The width is learned; it starts so that scores of normal queries and keys vary like 1."""
+
+    def __init__(self, num_heads: int, d_qk: int) -> None:
+        super().__init__()
+        self.width = nn.Parameter(torch.full((num_heads,), (2 * d_qk) ** -0.25))
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return gaussian_scores(query, keys, self.width)
+
+
+def score_module(config: TransformerConfig) -> nn.Module:
+    match config.score_function:
+        case ScoreFunction.scaled_dot_product:
+            return ScaledDotProduct()
+        case ScoreFunction.additive:
+            return Additive(config.num_heads, config.d_qk)
+        case ScoreFunction.gaussian:
+            return Gaussian(config.num_heads, config.d_qk)
 
 
 def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
@@ -34,59 +90,63 @@ def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
     return cache.scatter(2, index, new)
 
 
-class Kernel(NamedTuple):
-    """How attention is computed: in torch for training and as the oracle, as operators in export.
-
-    attend(query, keys, values, valid_lengths, dropout) -> mixed (B, H, T, D), weights (B, H, T, S)
-    write(cache, new, position) -> cache
-    """
-
-    attend: Callable[[Tensor, Tensor, Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]]
-    write: Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def scaled_dot_product_attention(
-    query: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, dropout: nn.Module
-) -> tuple[Tensor, Tensor]:
-    weights = scaled_dot_product_weights(query, keys, valid_lengths)
-    return dropout(weights) @ values, weights
-
-
-TORCH_KERNEL = Kernel(scaled_dot_product_attention, write_cache)
-
-
 class KeysValues(NamedTuple):
-    """Projected keys and values of one attention, (B, H, S, D) each: what a cache holds."""
+    """Projected keys (B, H, S, D) and values of one attention: what a cache holds."""
 
     keys: Tensor
     values: Tensor
 
 
-class MultiHeadAttention(nn.Module):
-    """Vaswani et al. 2017, section 3.2.2: projected Q, K and V, attention per head, one output."""
+class Kernel(NamedTuple):
+    """How attention is computed: in torch for training and as the oracle, as operators in export.
 
-    def __init__(self, d_model: int, num_heads: int, dropout: float) -> None:
+    attend(score, query, memory, valid_lengths, dropout) -> mixed values (B, H, T, D), weights
+    (B, H, T, S); write(cache, new, position) -> cache
+    """
+
+    attend: Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
+    write: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def attend(
+    score: nn.Module, query: Tensor, memory: KeysValues, valid_lengths: Tensor, dropout: nn.Module
+) -> tuple[Tensor, Tensor]:
+    weights = masked_softmax(score(query, memory.keys), valid_lengths)
+    return dropout(weights) @ memory.values, weights
+
+
+TORCH_KERNEL = Kernel(attend, write_cache)
+
+
+class MultiHeadAttention(nn.Module):
+    """Vaswani et al. 2017, section 3.2.2: projected Q, K and V, attention per head, one output.
+
+    A head's widths need not divide d_model.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.head_dim = d_model // num_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
-        self.output = nn.Linear(d_model, d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.num_heads = config.num_heads
+        self.query = nn.Linear(config.d_model, config.num_heads * config.d_qk)
+        self.key = nn.Linear(config.d_model, config.num_heads * config.d_qk)
+        self.value = nn.Linear(config.d_model, config.num_heads * config.d_v)
+        self.output = nn.Linear(config.num_heads * config.d_v, config.d_model)
+        self.score = score_module(config)
+        self.dropout = nn.Dropout(config.dropout)
 
     def project(self, x: Tensor) -> KeysValues:
         """(B, S, M), or (B, M) for one position each."""
         return KeysValues(self.split(self.key(x), x.size(0)), self.split(self.value(x), x.size(0)))
 
     def split(self, x: Tensor, batch: int) -> Tensor:
-        x = x.view(batch, -1, self.num_heads, self.head_dim)  # (B, T, H, D)
-        return x.transpose(1, 2)  # (B, H, T, D)
+        x = x.unflatten(-1, (self.num_heads, -1))  # (..., H, D)
+        return x.reshape(batch, -1, *x.shape[-2:]).transpose(1, 2)  # (B, H, T, D)
 
     def forward(
         self, x: Tensor, memory: KeysValues, valid_lengths: Tensor, kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, M), or its rows (B * T, M) -> the same shape, and weights (B, H, T, S)."""
         query = self.split(self.query(x), memory.keys.size(0))  # (B, H, T, D)
-        mixed, weights = kernel.attend(query, *memory, valid_lengths, self.dropout)
-        return self.output(mixed.transpose(1, 2).reshape(x.shape)), weights
+        mixed, weights = kernel.attend(self.score, query, memory, valid_lengths, self.dropout)
+        mixed = mixed.transpose(1, 2).reshape(*x.shape[:-1], -1)  # (..., H * D)
+        return self.output(mixed), weights

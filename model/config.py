@@ -1,6 +1,18 @@
 """What a Transformer is, in numbers."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ScoreFunction(StrEnum):
+    scaled_dot_product = "scaled_dot_product"  # q . k / sqrt(d_qk), Vaswani et al. 2017
+    additive = "additive"  # w . tanh(q + k), Bahdanau et al. 2015; q and k come projected
+    gaussian = "gaussian"  # -|width (q - k)|^2 / 2, Nadaraya 1964 and Watson 1964
+
+
+class NormKind(StrEnum):
+    layer_norm = "layer_norm"  # torch's: biased variance, epsilon inside the root
+    unbiased_layer_norm = "unbiased_layer_norm"  # a (x - mean) / (std + epsilon) + b
 
 
 class InputError(Exception):
@@ -20,6 +32,10 @@ class TransformerConfig:
     d_model: int = 512
     d_ff: int = 2048
     num_heads: int = 8
+    d_qk: int = 0  # width of a head's queries and keys; 0: d_model / num_heads
+    d_v: int = 0  # width of a head's values; 0: d_model / num_heads
+    score_function: ScoreFunction = ScoreFunction.scaled_dot_product
+    norm: NormKind = NormKind.layer_norm
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
     norm_first: bool = (
@@ -33,10 +49,16 @@ class TransformerConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        if self.d_model % self.num_heads:
-            raise InputError(f"d_model {self.d_model} is not a multiple of {self.num_heads} heads")
-        if self.d_model % 2:
-            raise InputError(f"d_model {self.d_model} is odd: sinusoidal positions come in pairs")
+        for name, enum in (("score_function", ScoreFunction), ("norm", NormKind)):
+            object.__setattr__(self, name, enum(getattr(self, name)))
+        for name in ("d_qk", "d_v"):
+            if not getattr(self, name):
+                object.__setattr__(self, name, self.d_model // self.num_heads)
+                if self.d_model % self.num_heads:
+                    raise InputError(
+                        f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
+                        f" give {name}"
+                    )
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout {self.dropout} is outside [0, 1)")
         smallest = min(self.source_vocab_size, self.target_vocab_size)
@@ -46,7 +68,3 @@ class TransformerConfig:
     @property
     def specials(self) -> tuple[int, int, int]:
         return self.pad_id, self.bos_id, self.eos_id
-
-    @property
-    def head_dim(self) -> int:
-        return self.d_model // self.num_heads

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.onnx.ops import symbolic
 
-from model.attention import Kernel, KeysValues
+from model.attention import TORCH_KERNEL, Kernel, KeysValues, ScaledDotProduct
 from model.transformer import Transformer
 
 OPSET = 24
@@ -31,12 +31,17 @@ Axes = dict[str, dict[int, Dim] | None]
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, dropout: nn.Module
+    score: nn.Module, query: Tensor, memory: KeysValues, valid_lengths: Tensor, dropout: nn.Module
 ) -> tuple[Tensor, Tensor]:
-    """ONNX Attention-24; it shows no weights, so they come back with no columns."""
-    inputs = (query, keys, values, None, None, None, valid_lengths)
-    mixed = symbolic("Attention", inputs, dtype=query.dtype, shape=query.shape, version=OPSET)
-    return dropout(mixed), query[..., :0]
+    """ONNX Attention-24 where it computes the score; it shows no weights, so they come back with no
+    columns. Other scores are traced as torch computes them."""
+    if not isinstance(score, ScaledDotProduct):
+        return TORCH_KERNEL.attend(score, query, memory, valid_lengths, dropout)
+    inputs = (query, *memory, None, None, None, valid_lengths)
+    shape = (*query.shape[:-1], memory.values.size(-1))  # (B, H, T, D)
+    return symbolic("Attention", inputs, dtype=query.dtype, shape=shape, version=OPSET), query[
+        ..., :0
+    ]
 
 
 def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:

@@ -13,17 +13,21 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from model.attention import TORCH_KERNEL, Kernel, KeysValues, MultiHeadAttention
-from model.config import TransformerConfig
+from model.config import NormKind, TransformerConfig
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """(length, M): sines in the even columns, cosines in the odd ones (section 3.5)."""
+    """(length, M): sines in the even columns, cosines in the odd ones (section 3.5).
+
+    An odd width ends with a sine.
+    """
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
     frequency = torch.exp(
         torch.arange(0, d_model, 2, dtype=torch.float64) / d_model * -math.log(1e4)
     )
     angles = position * frequency  # (length, M / 2)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+    pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (length, M / 2, 2)
+    return pairs.flatten(1)[:, :d_model].float()
 
 
 class Embedding(nn.Module):
@@ -57,13 +61,35 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(self.up(x).relu()))
 
 
+class UnbiasedLayerNorm(nn.Module):
+    """a (x - mean) / (std + epsilon) + b with the unbiased std, as in The Annotated Transformer."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)  # (..., M)
+        deviation = (centred.square().sum(-1, keepdim=True) / (x.size(-1) - 1)).sqrt()  # (..., 1)
+        return self.weight * centred / (deviation + 1e-6) + self.bias
+
+
+def layer_norm(config: TransformerConfig) -> nn.Module:
+    match config.norm:
+        case NormKind.layer_norm:
+            return nn.LayerNorm(config.d_model)
+        case NormKind.unbiased_layer_norm:
+            return UnbiasedLayerNorm(config.d_model)
+
+
 class Sublayer(nn.Module):
     """The connection around attention and feed-forward: x + f(norm(x)), or norm(x + f(x))."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm_first = config.norm_first
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def before(self, x: Tensor) -> Tensor:
@@ -77,7 +103,7 @@ class Sublayer(nn.Module):
 class EncoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config.d_model, config.num_heads, config.dropout)
+        self.self_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.self_sublayer = Sublayer(config)
         self.feed_forward_sublayer = Sublayer(config)
@@ -94,8 +120,8 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config.d_model, config.num_heads, config.dropout)
-        self.cross_attention = MultiHeadAttention(config.d_model, config.num_heads, config.dropout)
+        self.self_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.self_sublayer = Sublayer(config)
         self.cross_sublayer = Sublayer(config)
@@ -131,7 +157,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = Embedding(config.source_vocab_size, config.max_source_length, config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_first else nn.Identity()
+        self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
     def forward(
         self, source_ids: Tensor, source_length: Tensor, kernel: Kernel = TORCH_KERNEL
@@ -159,7 +185,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = Embedding(config.target_vocab_size, config.max_target_length, config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_first else nn.Identity()
+        self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
     def cross(self, memory: Tensor) -> list[KeysValues]:
         """(B, S, M) -> what each layer's cross-attention reads, (B, H, S, D); once per source."""
@@ -255,10 +281,10 @@ class Transformer(nn.Module):
         return self.generator(hidden).log_softmax(dim=-1)
 
     def empty_cache(self, rows: int, capacity: int) -> list[KeysValues]:
-        """Zeros (R, H, T, D) for every decoder layer."""
-        shape = (rows, self.config.num_heads, capacity, self.config.head_dim)
-        weight = self.generator.weight
+        """Zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
+        config, weight = self.config, self.generator.weight
+        shape = (rows, config.num_heads, capacity)
         return [
-            KeysValues(weight.new_zeros(shape), weight.new_zeros(shape))
+            KeysValues(weight.new_zeros(*shape, config.d_qk), weight.new_zeros(*shape, config.d_v))
             for _ in self.decoder.layers
         ]

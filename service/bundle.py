@@ -27,14 +27,12 @@ class Config(BaseModel):
     target_vocab_size: Count
     d_model: Count
     num_heads: Count
+    d_qk: Count
+    d_v: Count
     num_encoder_layers: Count
     num_decoder_layers: Count
     max_source_length: Count
     max_target_length: Count
-
-    @property
-    def head_dim(self) -> int:
-        return self.d_model // self.num_heads
 
 
 class Limits(Part):

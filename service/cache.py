@@ -1,7 +1,7 @@
 """Keys and values of the live rows, in memory that the step graph reads and writes in place.
 
-Axes: B sources, W rows a source, R = B x W rows, S source length, T cache capacity, H heads,
-D head_dim.
+Axes: B sources, W rows a source, R = B x W rows, S source length, T cache capacity, H heads, D the
+width of a head: d_qk of keys, d_v of values.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from service.bundle import Config
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
@@ -33,13 +35,16 @@ class Cache:
     session ties to the memory as it lies now; it is dropped when the memory moves.
     """
 
-    def __init__(self, layers: int, num_heads: int, head_dim: int, width: int) -> None:
+    def __init__(self, config: Config, width: int) -> None:
         self.width = width
         self.source_length = np.zeros(0, np.int64)  # (B,)
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
-        empty = np.zeros((0, num_heads, 0, head_dim), np.float32)
-        self._self = [empty] * (2 * layers)  # (>= R, H, T, D)
-        self._cross = [empty] * (2 * layers)  # (>= B, H, >= S, D)
+        empty = [
+            np.zeros((0, config.num_heads, 0, width), np.float32)
+            for width in (config.d_qk, config.d_v)
+        ]
+        self._self = empty * config.num_decoder_layers  # (>= R, H, T, D)
+        self._cross = empty * config.num_decoder_layers  # (>= B, H, >= S, D)
         self.binding: Any = None
 
     @property

@@ -1,7 +1,7 @@
 """ONNX Runtime behind arrays: the only importer of onnxruntime.
 
 Axes: B sources, R rows of a step, S source length, T target length or cache capacity, L layers,
-H heads, D head_dim, M d_model, K best tokens.
+H heads, D width of a head, M d_model, K best tokens.
 """
 
 from collections.abc import Sequence
@@ -82,8 +82,7 @@ class Session:
         return graph in self._graphs
 
     def new_cache(self, width: int) -> Cache:
-        config = self._config
-        return Cache(config.num_decoder_layers, config.num_heads, config.head_dim, width)
+        return Cache(self._config, width)
 
     def encode(self, sources: Sequence[IntArray]) -> list[Encoded]:
         ids, lengths = self._padded(sources)
@@ -113,13 +112,14 @@ class Session:
         cross-attention (L, H, T, S) of each."""
         ids, lengths = self._padded(targets)
         source_length = np.array([cross[0].shape[1] for cross in crosses])
-        shape = (len(crosses), self._config.num_heads, source_length.max(), self._config.head_dim)
         feeds: dict[str, NDArray[Any]] = {
             "decoder_input_ids": ids,
             "decoder_length": lengths,
             "source_length": source_length,
         }
         for index, name in enumerate(self._keys_values):
+            heads, _, head_width = crosses[0][index].shape
+            shape = (len(crosses), heads, source_length.max(), head_width)
             feeds[f"cross_{name}"] = padded = np.zeros(shape, np.float32)
             for row, cross in zip(padded, crosses, strict=True):
                 row[:, : cross[index].shape[1]] = cross[index]
@@ -160,7 +160,7 @@ class Session:
 
     def _check_shapes(self) -> None:
         """Raises StartupError if the step graph is not the one the configuration describes."""
-        head = ("float", self._config.num_heads, self._config.head_dim)
+        widths = {"key": self._config.d_qk, "value": self._config.d_v}
         expected: dict[str, tuple[str | int, ...]] = {
             "token": ("int64",),
             "position": ("int64",),
@@ -168,6 +168,7 @@ class Session:
             "k": ("int64", 1),
         }
         for name in self._keys_values:
+            head = ("float", self._config.num_heads, widths[name.partition("_")[0]])
             expected[f"self_{name}"] = expected[f"cross_{name}"] = head
         found = {
             tensor.name: (

@@ -24,6 +24,8 @@ def main(folder: Path) -> None:
         d_model=24,
         d_ff=40,
         num_heads=3,
+        d_qk=5,
+        d_v=6,
         num_encoder_layers=3,
         num_decoder_layers=2,
         max_source_length=20,

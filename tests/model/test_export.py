@@ -11,7 +11,7 @@ import torch
 from model import bundle as bundle_module
 from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import TrainedModel, load_model
-from model.config import TransformerConfig
+from model.config import NormKind, ScoreFunction, TransformerConfig
 from model.data import pad
 from model.tokenizer import Unit, build_tokenizer
 from model.transformer import Transformer
@@ -20,34 +20,45 @@ CARD = Card(name="random", task="tests", licence="Apache-2.0", attribution="nobo
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("fp16", True, 16, 4, 1, 2), ("fp32", False, 30, 5, 2, 1)],
-    ids=["pre-norm fp16", "post-norm fp32"],
-)
-def exported(request, tmp_path_factory):
-    """The folder of a bundle and the torch model that it holds."""
-    weights, norm_first, d_model, num_heads, encoder_layers, decoder_layers = request.param
-    torch.manual_seed(7)
-    source = build_tokenizer(["abcdefgh"], Unit.characters)
-    target = build_tokenizer(["v w x y z"], Unit.words)
-    config = TransformerConfig(
-        source_vocab_size=source.get_vocab_size(),
-        target_vocab_size=target.get_vocab_size(),
-        d_model=d_model,
-        d_ff=2 * d_model,
+def random_config(seed, source_vocab_size, target_vocab_size):
+    """Small sizes; the first six seeds have every score function before and after the norm."""
+    random = np.random.default_rng(seed)
+    num_heads = int(random.integers(1, 6))
+    divides = bool(random.integers(2))
+    return TransformerConfig(
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=target_vocab_size,
+        d_model=num_heads * int(random.integers(2, 8)) if divides else int(random.integers(6, 36)),
+        d_ff=int(random.integers(8, 40)),
         num_heads=num_heads,
-        num_encoder_layers=encoder_layers,
-        num_decoder_layers=decoder_layers,
-        norm_first=norm_first,
+        d_qk=0 if divides else int(random.integers(1, 9)),
+        d_v=0 if divides else int(random.integers(1, 9)),
+        score_function=list(ScoreFunction)[seed % 3],
+        norm=list(NormKind)[seed // 2 % 2],
+        norm_first=bool(seed // 3 % 2),
+        num_encoder_layers=int(random.integers(1, 3)),
+        num_decoder_layers=int(random.integers(1, 3)),
         max_source_length=33,
         max_target_length=33,
     )
+
+
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 100))]
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def exported(request, tmp_path_factory):
+    """The folder of a bundle and the torch model that it holds."""
+    torch.manual_seed(request.param)
+    source = build_tokenizer(["abcdefgh"], Unit.characters)
+    target = build_tokenizer(["v w x y z"], Unit.words)
+    config = random_config(request.param, source.get_vocab_size(), target.get_vocab_size())
     model = Transformer(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     folder = tmp_path_factory.mktemp("export") / "random"
-    write_bundle(TrainedModel(model, source, target), CARD, WeightType(weights), folder)
+    weights = list(WeightType)[request.param % 2]
+    write_bundle(TrainedModel(model, source, target), CARD, weights, folder)
     return folder, load_model(folder).transformer
 
 
@@ -127,10 +138,9 @@ def test_cached_steps_equal_the_full_forward_pass(exported, sources, width, capa
         target_length,
     ).numpy()
     cross = cross_of(run(folder, "encoder", source_ids=source_ids, source_length=source_length))
-    shape = (rows, config.num_heads, capacity, config.head_dim)
     cache = {
-        f"self_{part}_{layer}": np.zeros(shape, np.float32)
-        for part in ("key", "value")
+        f"self_{part}_{layer}": np.zeros((rows, config.num_heads, capacity, width), np.float32)
+        for part, width in (("key", config.d_qk), ("value", config.d_v))
         for layer in range(config.num_decoder_layers)
     }
     vocabulary = config.target_vocab_size

@@ -10,6 +10,7 @@ from model.transformer import (
     DecoderLayer,
     EncoderLayer,
     Transformer,
+    UnbiasedLayerNorm,
     sinusoidal_positions,
 )
 
@@ -30,8 +31,8 @@ def small(norm_first=False, **changes):
 
 def test_the_defaults_are_the_papers_base_model():
     config = TransformerConfig(source_vocab_size=8, target_vocab_size=8)
-    sizes = config.d_model, config.d_ff, config.num_heads, config.head_dim
-    assert sizes == (512, 2048, 8, 64)
+    sizes = config.d_model, config.d_ff, config.num_heads, config.d_qk, config.d_v
+    assert sizes == (512, 2048, 8, 64, 64)
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
     assert (config.dropout, config.norm_first) == (0.1, False)
 
@@ -40,24 +41,55 @@ def test_the_defaults_are_the_papers_base_model():
     ("changes", "named"),
     [
         ({"num_heads": 3}, "3 heads"),
-        ({"d_model": 15, "num_heads": 5}, "d_model 15"),
+        ({"num_heads": 3, "d_qk": 4}, "give d_v"),
+        ({"score_function": "cosine"}, "cosine"),
         ({"dropout": 1.0}, "dropout 1.0"),
         ({"eos_id": 8}, "special ids"),
     ],
 )
 def test_a_contradictory_configuration_is_refused(changes, named):
     sizes = {"source_vocab_size": 8, "target_vocab_size": 8, "d_model": 16, "num_heads": 4}
-    with pytest.raises(InputError, match=named):
+    with pytest.raises((InputError, ValueError), match=named):
         TransformerConfig(**{**sizes, **changes})
 
 
 def test_positions_are_those_of_the_paper():
-    positions = sinusoidal_positions(50, 12)
-    for position in (0, 1, 49):
-        for i in range(6):
-            angle = position / 10000 ** (2 * i / 12)
-            assert positions[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
-            assert positions[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    for width in (12, 7):
+        positions = sinusoidal_positions(50, width)
+        assert positions.shape == (50, width)
+        for position in (0, 1, 49):
+            for column in range(width):
+                angle = position / 10000 ** (2 * (column // 2) / width)
+                expected = math.cos(angle) if column % 2 else math.sin(angle)
+                assert positions[position, column].item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k):
+    """PE(p + k) = R_k PE(p) for every p; PE(p + k) . PE(p) = PE(p - k) . PE(p)."""
+    positions = sinusoidal_positions(60, 16).double()
+    frequency = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+    sines, cosines = torch.sin(k * frequency), torch.cos(k * frequency)
+    rotation = torch.zeros(16, 16, dtype=torch.float64)
+    for i in range(8):
+        pair = torch.tensor([[cosines[i], sines[i]], [-sines[i], cosines[i]]])
+        rotation[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = pair
+    torch.testing.assert_close(positions[k:], positions[:-k] @ rotation.T, rtol=0, atol=1e-5)
+    middle = positions[k:-k]
+    later, earlier = (positions[2 * k :] * middle).sum(1), (positions[: -2 * k] * middle).sum(1)
+    torch.testing.assert_close(later, earlier, rtol=0, atol=1e-5)
+    torch.testing.assert_close(later, later[:1].expand_as(later), rtol=0, atol=1e-5)
+
+
+def test_the_unbiased_norm_is_its_formula():
+    x, norm = torch.randn(4, 3, 6), UnbiasedLayerNorm(6)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    rows = x.numpy().astype(float)
+    mean, deviation = rows.mean(-1, keepdims=True), rows.std(-1, ddof=1, keepdims=True)
+    a, b = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+    expected = a * (rows - mean) / (deviation + 1e-6) + b
+    torch.testing.assert_close(norm(x), torch.tensor(expected).float(), rtol=1e-5, atol=1e-6)
 
 
 def copy_attention(ours, theirs):
