@@ -13,6 +13,7 @@ from model.checkpoint import create_run, load_config, load_model
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import error_rates, predict
+from model.pooling import export_mechanisms
 from model.tokenizer import Unit, build_tokenizer
 from model.train import OPTIONS, TrainingOptions, train
 
@@ -143,6 +144,14 @@ def export(
     write_bundle(load_model(model), card, weights, bundle)
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
+
+
+@app.command()
+def export_attend(
+    folder: Annotated[Path, typer.Argument(help="where the graphs of /v1/attend go")],
+) -> None:
+    """Write the graphs of attention without a model."""
+    export_mechanisms(folder)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
 
 
 def average_scores(query: Tensor, keys: Tensor) -> Tensor:
-    """(B, H, T, D), (B, H, S, D) -> zeros (B, H, T, S): every key weighs the same."""
-    return query[..., :1] @ keys[..., :1].transpose(-2, -1) * 0.0
+    """(B, H, T, D), (B, H, S, E) -> zeros (B, H, T, S): every key weighs the same."""
+    return query.new_zeros(*query.shape[:-1], keys.size(-2))
 
 
 def scaled_dot_product_scores(query: Tensor, keys: Tensor) -> Tensor:

@@ -1,12 +1,15 @@
 """The endpoints: a request becomes entries, their answers become JSON."""
 
+import time
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
+from starlette.concurrency import run_in_threadpool
 
-from service import examples, schemas
+from service import bodies, examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
+from service.attend import feeds_of, nbytes, write_attended
 from service.entry import Entry
 from service.errors import Invalid, Unavailable
 from service.exchange import answers_to, check_size, model_of, models_of, read, respond
@@ -23,7 +26,7 @@ router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
     "/v1/decode", response_model=schemas.DecodeAnswer, summary="Decode sources", tags=["models"]
 )
 async def decode(
-    body: Annotated[schemas.DecodeRequest, Body(openapi_examples=examples.DECODE)],
+    body: Annotated[bodies.DecodeRequest, Body(openapi_examples=examples.DECODE)],
     request: Request,
 ) -> Response:
     """Decode every source greedily and, if wanted, show the attention it was decoded with."""
@@ -66,7 +69,7 @@ async def decode(
     tags=["models"],
 )
 async def attention(
-    body: Annotated[schemas.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    body: Annotated[bodies.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
     request: Request,
 ) -> Response:
     """Attention weights of every source with its target: the one given, or the one decoded."""
@@ -116,7 +119,7 @@ async def attention(
     "/v1/encode", response_model=schemas.EncodeAnswer, summary="Encode sources", tags=["models"]
 )
 async def encode(
-    body: Annotated[schemas.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    body: Annotated[bodies.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
     request: Request,
 ) -> Response:
     """The encoder's output for every source: a vector a token, or one for all."""
@@ -151,7 +154,7 @@ async def encode(
     tags=["models"],
 )
 async def tokenize(
-    body: Annotated[schemas.TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
+    body: Annotated[bodies.TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
     request: Request,
 ) -> Response:
     """What the encoder reads of a text, or what the decoder is to predict; specials included."""
@@ -174,6 +177,26 @@ async def tokenize(
         return {"model": model.name, "results": results}
 
     return await respond(write, seconds)
+
+
+@router.post(
+    "/v1/attend",
+    response_model=schemas.AttendAnswer,
+    summary="Attend without a model",
+    tags=["attention"],
+)
+async def attend(
+    body: Annotated[bodies.AttendRequest, Body(openapi_examples=examples.ATTEND)],
+    request: Request,
+) -> Response:
+    """Attention itself: outputs and weights of queries over keys and values that you give."""
+    feeds = feeds_of(body)
+    check_size(request, nbytes(feeds))
+    started = time.monotonic()
+    mechanisms = request.app.state.mechanisms
+    attended = await run_in_threadpool(mechanisms.attend, body.mechanism, feeds)
+    seconds = {"attention": time.monotonic() - started}
+    return await respond(lambda: write_attended(body, *attended), seconds)
 
 
 @router.get("/v1/models", summary="List the models", tags=["service"])

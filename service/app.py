@@ -22,6 +22,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import router
+from service.bodies import VARIANT
 from service.bundle import load_bundle
 from service.engine import Engine
 from service.errors import (
@@ -33,9 +34,9 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
-from service.schemas import VARIANT
 from service.served import Model
-from service.settings import Settings
+from service.session import Mechanisms
+from service.settings import MECHANISMS, Settings
 from service.tokenizer import open_tokenizers
 
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
@@ -51,6 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         app.state.models = await run_in_threadpool(open_models, settings)
+        app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         for model in app.state.models.values():
             model.engine.start()
         try:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 Examples = dict[str, Any]
 
 DECODE: Examples = {
@@ -47,5 +49,55 @@ TOKENIZE: Examples = {
     "target": {
         "summary": "Sounds of a pronunciation",
         "value": {"text": "D OW1 N T", "side": "target"},
+    },
+}
+
+
+def regression_points() -> tuple[list[float], list[float]]:
+    """50 noisy points of y = 2 sin x + x^0.8 on [0, 5): a regression that attention can do."""
+    random = np.random.default_rng(0)
+    x = np.sort(random.uniform(0, 5, 50)).round(2)
+    y = (2 * np.sin(x) + x**0.8 + random.normal(0, 0.5, 50)).round(2)
+    return x.tolist(), y.tolist()
+
+
+X, Y = regression_points()
+REGRESSION = {"queries": np.arange(0, 5, 0.1).round(1).tolist(), "keys": X, "values": Y}
+LEARNED_WIDTH = 2.75  # after five epochs; tests/model/test_pooling.py learns it
+
+ATTEND: Examples = {
+    "average": {
+        "summary": "Regression of 50 points: the mean of all",
+        "value": {"mechanism": "average", **REGRESSION},
+    },
+    "gaussian": {
+        "summary": "… by a Gaussian kernel (Nadaraya-Watson)",
+        "value": {"mechanism": "gaussian", **REGRESSION},
+    },
+    "learned": {
+        "summary": "… with the width that gradient descent finds in five epochs",
+        "value": {"mechanism": "gaussian", "width": LEARNED_WIDTH, **REGRESSION},
+    },
+    "scaled_dot_product": {
+        "summary": "… by scaled dot products",
+        "value": {"mechanism": "scaled_dot_product", **REGRESSION},
+    },
+    "additive": {
+        "summary": "… by additive attention with a hidden width of 2",
+        "value": {
+            "mechanism": "additive",
+            "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -2.0]},
+            **REGRESSION,
+        },
+    },
+    "masked": {
+        "summary": "Two sequences of which 2 and 3 keys are valid",
+        "value": {
+            "mechanism": "scaled_dot_product",
+            "queries": [[[1.0, 0.0]], [[0.0, 1.0]]],
+            "keys": [[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]] * 2,
+            "values": [[[1.0], [2.0], [3.0], [4.0]]] * 2,
+            "valid_lengths": [2, 3],
+        },
     },
 }

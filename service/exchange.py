@@ -61,7 +61,7 @@ def check_size(request: Request, needed: int) -> None:
     if needed > limit:
         raise TooLarge(
             f"the answer could take {needed} bytes and the limit is {limit}: send fewer or shorter"
-            " sources, lower max_new_tokens, select fewer layers, heads or kinds, or pool"
+            " sequences, lower max_new_tokens, select fewer layers, heads or kinds, or pool"
         )
 
 

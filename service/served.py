@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from service import schemas
+from service import bodies, schemas
 from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
 from service.engine import Engine
@@ -35,7 +35,7 @@ class Model:
             raise Invalid.at("/max_new_tokens", detail)
         return wanted or manifest.decoding.max_new_tokens
 
-    def selection(self, wanted: schemas.AttentionSelection | None) -> Selection:
+    def selection(self, wanted: bodies.AttentionSelection | None) -> Selection:
         """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""
         if wanted is None:
             return NOTHING

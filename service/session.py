@@ -6,6 +6,7 @@ H heads, D width of a head, M d_model, K best tokens.
 
 from collections.abc import Sequence
 from functools import cache as once
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -218,6 +219,23 @@ class Binding:
 
     def _bind_output(self, name: str, array: NDArray[Any]) -> None:
         self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+
+
+class Mechanisms:
+    """The graphs of /v1/attend: attention without a model."""
+
+    def __init__(self, folder: Path, wanted: Provider) -> None:
+        options = ort.SessionOptions()
+        options.use_per_session_threads = False
+        providers = [provider_name(wanted)]
+        self._graphs = {
+            path.stem: ort.InferenceSession(str(path), options, providers=providers)
+            for path in folder.glob("*.onnx")
+        }
+
+    def attend(self, mechanism: str, feeds: dict[str, NDArray[Any]]) -> tuple[FloatArray, ...]:
+        """-> outputs (B, T, V), weights (B, T, S)."""
+        return tuple(cast("list[FloatArray]", self._graphs[mechanism].run(None, feeds)))
 
 
 def stacked(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:

@@ -9,6 +9,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
+MECHANISMS = Path(__file__).parent / "bundles" / "attend"
+
 
 class Provider(StrEnum):
     auto = "auto"

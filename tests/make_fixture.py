@@ -21,10 +21,10 @@ def main(folder: Path) -> None:
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),
         target_vocab_size=target.get_vocab_size(),
-        d_model=24,
+        d_model=35,
         d_ff=40,
-        num_heads=3,
-        d_qk=5,
+        num_heads=5,
+        d_qk=7,
         d_v=6,
         num_encoder_layers=3,
         num_decoder_layers=2,

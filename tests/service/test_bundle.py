@@ -20,7 +20,7 @@ def edit(bundle, **changes):
 def test_a_bundle_is_what_its_manifest_says(copy):
     bundle = load_bundle(copy)
     assert bundle.manifest.name == "tiny"
-    assert (bundle.manifest.config.d_qk, bundle.manifest.config.d_v) == (5, 6)
+    assert (bundle.manifest.config.d_qk, bundle.manifest.config.d_v) == (7, 6)
 
 
 def test_no_bundle_is_not_a_traceback(tmp_path):

@@ -95,8 +95,8 @@ def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny
 
     decoded, forced = asyncio.run(run())
     count = len(decoded.hypothesis.token_ids)
-    assert decoded.attention["cross"].shape == (2, 3, count, 3)
-    assert decoded.attention["decoder"].shape == (2, 3, count, count + 1)
+    assert decoded.attention["cross"].shape == (2, 5, count, 3)
+    assert decoded.attention["decoder"].shape == (2, 5, count, count + 1)
     assert (decoded.attention["decoder"][:, :, 0, 1] > 0).all()
     for kind, weights in decoded.attention.items():
         np.testing.assert_allclose(weights, forced.attention[kind], rtol=1e-5, atol=1e-6)
@@ -116,7 +116,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
             (encoded,) = await answers(engine, [entry([4, 5])])
             engine.session.step = step
             (decoded,) = await answers(engine, [entry([4, 5], max_new_tokens=3)])
-            assert encoded.memory.shape == (2, 24)
+            assert encoded.memory.shape == (2, 35)
             assert len(decoded.hypothesis.token_ids) == 3
             assert engine.ready
 

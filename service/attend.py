@@ -1,0 +1,114 @@
+"""Attention without a model: a request's numbers to arrays whose shapes agree, and back.
+
+Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bodies import AttendRequest, Numbers
+from service.cache import FloatArray, IntArray
+from service.errors import Invalid
+
+Feeds = dict[str, NDArray[Any]]
+
+
+def feeds_of(body: AttendRequest) -> Feeds:
+    """What the mechanism's graph takes: queries (B, T, D), keys (B, S, E), values (B, S, V),
+    valid_lengths (B, T) and its parameters. Raises Invalid naming shapes that do not agree."""
+    queries = array_of(body.queries, "/queries")
+    keys = array_of(body.keys, "/keys")
+    values = array_of(body.values, "/values")
+    if not len(queries) == len(keys) == len(values):
+        counts = f"{len(queries)}, {len(keys)} and {len(values)}"
+        raise Invalid.at("/queries", f"keys and values hold {counts} sequences; give as many each")
+    if keys.shape[1] != values.shape[1]:
+        counts = f"{values.shape[1]} a sequence for {keys.shape[1]} keys"
+        raise Invalid.at("/values", f"has {counts}; give one for each")
+    feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
+    feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
+    return feeds | parameters_of(body, queries.shape[2], keys.shape[2])
+
+
+def array_of(numbers: Numbers, pointer: str) -> FloatArray:
+    """Numbers are vectors of width 1, and vectors alone are one sequence -> (B, N, D)."""
+    array = rectangle(numbers, np.float32, pointer)
+    if not array.size or not np.isfinite(array).all():
+        raise Invalid.at(pointer, "must hold at least one number, and only such as fit a float32")
+    if array.ndim == 1:
+        return array[None, :, None]
+    return array if array.ndim == 3 else array[None]
+
+
+def rectangle(numbers: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        try:
+            return np.array(numbers, dtype)
+        except (ValueError, OverflowError) as error:
+            raise Invalid.at(pointer, "must be numbers in lists of equal lengths") from error
+
+
+def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
+    """How many keys each query sees, (B, T)."""
+    lengths = np.full((sequences, queries), keys)
+    if body.valid_lengths is not None:
+        given = rectangle(body.valid_lengths, np.int64, "/valid_lengths")
+        if given.shape not in ((sequences,), (sequences, queries)):
+            raise Invalid.at(
+                "/valid_lengths",
+                f"has shape {given.shape}; give one a sequence, ({sequences},), or one a query,"
+                f" ({sequences}, {queries})",
+            )
+        if given.min() < 0 or given.max() > keys:
+            raise Invalid.at("/valid_lengths", f"must lie between 0 and the {keys} keys there are")
+        lengths[:] = given if given.ndim == 2 else given[:, None]
+    return np.minimum(lengths, np.arange(1, queries + 1)) if body.causal else lengths
+
+
+def parameters_of(body: AttendRequest, query_width: int, key_width: int) -> Feeds:
+    """What the mechanism has besides queries, keys and values; nothing it has not."""
+    if body.width is not None and body.mechanism != "gaussian":
+        raise Invalid.at("/width", f"means nothing to {body.mechanism}: only gaussian has one")
+    if body.weights is not None and body.mechanism != "additive":
+        raise Invalid.at("/weights", f"mean nothing to {body.mechanism}: only additive has some")
+    if body.mechanism in ("gaussian", "scaled_dot_product") and query_width != key_width:
+        widths = f"queries of width {query_width} and keys of width {key_width}"
+        raise Invalid.at("/keys", f"{body.mechanism} cannot compare {widths}; additive can")
+    if body.mechanism == "gaussian":
+        return {"width": np.array([1.0 if body.width is None else body.width], np.float32)}
+    if body.mechanism != "additive":
+        return {}
+    if body.weights is None:
+        raise Invalid.at("/weights", "is required: additive attention has no sensible default")
+    query = rectangle(body.weights.query, np.float32, "/weights/query")
+    key = rectangle(body.weights.key, np.float32, "/weights/key")
+    score = rectangle(body.weights.score, np.float32, "/weights/score")
+    hidden = len(score)
+    if (query.shape, key.shape) != ((hidden, query_width), (hidden, key_width)):
+        raise Invalid.at(
+            "/weights",
+            f"has query {query.shape}, key {key.shape} and score {score.shape}; with this score"
+            f" the others must be ({hidden}, {query_width}) and ({hidden}, {key_width})",
+        )
+    return {"query_weight": query, "key_weight": key, "score_weight": score}
+
+
+def nbytes(feeds: Feeds) -> int:
+    """Of the largest arrays an answer takes: differences or sums of all queries and keys, the
+    weights and the outputs."""
+    sequences, queries, width = feeds["queries"].shape
+    keys, value_width = feeds["values"].shape[1:]
+    hidden = len(feeds["score_weight"]) if "score_weight" in feeds else width
+    return 4 * sequences * queries * (keys * (hidden + 1) + value_width)
+
+
+def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
+    """As deep as they were asked: numbers for numbers, one sequence for one sequence."""
+    if not isinstance(body.values[0], list):
+        outputs = outputs[..., 0]
+    if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):
+        outputs, weights = outputs[0], weights[0]
+    arrays = {"outputs": np.ascontiguousarray(outputs), "weights": np.ascontiguousarray(weights)}
+    return {**arrays, "shape": list(weights.shape)}

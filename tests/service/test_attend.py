@@ -1,0 +1,147 @@
+"""/v1/attend against NumPy, written out query by query."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
+
+
+def numpy_attend(mechanism, queries, keys, values, lengths, parameters):
+    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; zeros where no key is valid."""
+    weights = np.zeros((len(queries), len(keys)))
+    for t, (query, length) in enumerate(zip(queries, lengths, strict=True)):
+        scores = np.array(
+            [
+                {
+                    "average": lambda q, k: 0.0,
+                    "gaussian": lambda q, k: (
+                        -(np.linalg.norm(parameters["width"] * (q - k)) ** 2) / 2
+                    ),
+                    "scaled_dot_product": lambda q, k: q @ k / np.sqrt(len(q)),
+                    "additive": lambda q, k: (
+                        parameters["score"]
+                        @ np.tanh(parameters["query"] @ q + parameters["key"] @ k)
+                    ),
+                }[mechanism](query, key)
+                for key in keys[:length]
+            ]
+        )
+        if length:
+            exponentials = np.exp(scores - scores.max())
+            weights[t, :length] = exponentials / exponentials.sum()
+    return weights @ values, weights
+
+
+def attend(client, **body):
+    answer = client.post("/v1/attend", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mechanism=st.sampled_from(MECHANISMS),
+    sizes=st.tuples(*[st.integers(1, 5)] * 6),
+    lengths=st.sampled_from(["none", "sequence", "query"]),
+    causal=st.booleans(),
+    scale=st.sampled_from([1.0, 1e4]),
+    seed=st.integers(0, 999),
+)
+def test_every_mechanism_equals_numpy(client, mechanism, sizes, lengths, causal, scale, seed):
+    b, t, s, d, e, v = sizes
+    e = e if mechanism in ("average", "additive") else d
+    random = np.random.default_rng(seed)
+    queries, keys, values = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((b, t, d), (b, s, e), (b, s, v))
+    )
+    queries = queries * np.float32(scale)
+    body = {"mechanism": mechanism, "causal": causal}
+    body |= {"queries": queries.tolist(), "keys": keys.tolist(), "values": values.tolist()}
+    valid = np.full((b, t), s)
+    if lengths == "sequence":
+        given_lengths = random.integers(0, s + 1, b)
+        valid, body["valid_lengths"] = given_lengths[:, None].repeat(t, 1), given_lengths.tolist()
+    if lengths == "query":
+        valid = random.integers(0, s + 1, (b, t))
+        body["valid_lengths"] = valid.tolist()
+    if causal:
+        valid = np.minimum(valid, np.arange(1, t + 1))
+    parameters = {"width": 0.7}
+    if mechanism == "gaussian":
+        body["width"] = 0.7
+    if mechanism == "additive":
+        shapes = {"query": (3, d), "key": (3, e), "score": (3,)}
+        parameters = {
+            name: random.standard_normal(shape).round(3) for name, shape in shapes.items()
+        }
+        body["weights"] = {name: value.tolist() for name, value in parameters.items()}
+    answer = attend(client, **body)
+    assert answer["shape"] == [b, t, s]
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if scale == 1 else {"rtol": 1e-2, "atol": 1e-2}
+    for i in range(b):
+        expected = numpy_attend(
+            mechanism, *(x[i].astype(float) for x in (queries, keys, values)), valid[i], parameters
+        )
+        np.testing.assert_allclose(answer["outputs"][i], expected[0], **tolerance)
+        np.testing.assert_allclose(answer["weights"][i], expected[1], **tolerance)
+        hidden = np.arange(s) >= valid[i][:, None]
+        assert (np.array(answer["weights"][i])[hidden] == 0).all()
+
+
+def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
+    one = attend(client, mechanism="average", queries=[1, 2], keys=[1, 2, 3], values=[3, 6, 9])
+    assert one == {"outputs": [6, 6], "weights": [[pytest.approx(1 / 3)] * 3] * 2, "shape": [2, 3]}
+    vectors = attend(client, mechanism="average", queries=[[1]], keys=[[1], [2]], values=[[3], [5]])
+    assert vectors == {"outputs": [[4]], "weights": [[0.5, 0.5]], "shape": [1, 2]}
+
+
+Q, K = [[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]
+GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1.0, 2.0]}
+ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "said"),
+    [
+        ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
+        ({"values": [1.0]}, "/values", "has 1 a sequence for 2 keys"),
+        ({"queries": [Q, Q]}, "/queries", "hold 2, 1 and 1 sequences"),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries", "lists of equal lengths"),
+        ({"queries": []}, "/queries", "none of them empty"),
+        ({"queries": [[]]}, "/queries", "none of them empty"),
+        ({"queries": "a"}, "/queries", "list of numbers"),
+        ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
+        ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
+        ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
+        ({"valid_lengths": [3]}, "/valid_lengths", "between 0 and the 2 keys"),
+        ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths", "lists of equal lengths"),
+        ({"width": 1.0}, "/width", "only gaussian has one"),
+        ({"weights": ADDITIVE}, "/weights", "only additive has some"),
+        ({"mechanism": "additive"}, "/weights", "is required"),
+        (
+            {"mechanism": "additive", "weights": {**ADDITIVE, "score": [1.0, 1.0]}},
+            "/weights",
+            "has query (1, 2), key (1, 2) and score (2,); with this score the",
+        ),
+        ({"mechanism": "dot"}, "/mechanism", "should be 'average'"),
+        ({"temperature": 1}, "/temperature", "there is mechanism, queries"),
+    ],
+)
+def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said):
+    answer = client.post("/v1/attend", json={**GOOD, **changes})
+    document = answer.json()
+    assert answer.status_code == 422
+    assert document["errors"][0]["pointer"] == pointer
+    assert said in document["errors"][0]["detail"]
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
+    many = [0.0] * 3000
+    answer = client.post(
+        "/v1/attend",
+        json={"mechanism": "average", "queries": many, "keys": many, "values": many},
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
