@@ -9,16 +9,18 @@ from starlette.concurrency import run_in_threadpool
 
 from service import bodies, examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
-from service.attend import feeds_of, nbytes, write_attended
+from service.attend import feeds_of, nbytes, picture_of, write_attended
 from service.entry import Entry
 from service.errors import Invalid, Unavailable
-from service.exchange import answers_to, check_size, model_of, models_of, read, respond
+from service.exchange import answers_to, check_size, form_of, model_of, models_of, read, respond
+from service.render import to_png, to_svg
 from service.tokenizer import Tokens
 
 PROBLEM: dict[str, Any] = {
     "description": "What was wrong, and what would be accepted",
     "content": {"application/problem+json": {"schema": schemas.Problem.model_json_schema()}},
 }
+PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
 
 
@@ -182,6 +184,7 @@ async def tokenize(
 @router.post(
     "/v1/attend",
     response_model=schemas.AttendAnswer,
+    responses={200: {"content": {form: {} for form in PICTURES}}},
     summary="Attend without a model",
     tags=["attention"],
 )
@@ -189,13 +192,18 @@ async def attend(
     body: Annotated[bodies.AttendRequest, Body(openapi_examples=examples.ATTEND)],
     request: Request,
 ) -> Response:
-    """Attention itself: outputs and weights of queries over keys and values that you give."""
+    """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
+    or, by the Accept header, as a picture."""
+    form = form_of(request, ["application/json", *PICTURES])
     feeds = feeds_of(body)
     check_size(request, nbytes(feeds))
     started = time.monotonic()
     mechanisms = request.app.state.mechanisms
     attended = await run_in_threadpool(mechanisms.attend, body.mechanism, feeds)
     seconds = {"attention": time.monotonic() - started}
+    if form in PICTURES:
+        picture = await run_in_threadpool(lambda: PICTURES[form](picture_of(body, *attended)))
+        return Response(picture, media_type=form)
     return await respond(lambda: write_attended(body, *attended), seconds)
 
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from service.bodies import AttendRequest, Numbers
 from service.cache import FloatArray, IntArray
-from service.errors import Invalid
+from service.errors import Invalid, NotAcceptable
+from service.render import Picture, draw_attention
 
+MOST_HEATMAPS = 4
 Feeds = dict[str, NDArray[Any]]
 
 
@@ -29,6 +31,9 @@ def feeds_of(body: AttendRequest) -> Feeds:
         raise Invalid.at("/values", f"has {counts}; give one for each")
     feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
     feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
+    if body.truth is not None and len(body.truth) != queries.shape[1]:
+        counts = f"{len(body.truth)} for {queries.shape[1]} queries"
+        raise Invalid.at("/truth", f"has {counts}; give one for each")
     return feeds | parameters_of(body, queries.shape[2], keys.shape[2])
 
 
@@ -102,6 +107,26 @@ def nbytes(feeds: Feeds) -> int:
     keys, value_width = feeds["values"].shape[1:]
     hidden = len(feeds["score_weight"]) if "score_weight" in feeds else width
     return 4 * sequences * queries * (keys * (hidden + 1) + value_width)
+
+
+def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
+    """A heatmap a sequence; of a regression, numbers to numbers, also the line plot.
+
+    Raises NotAcceptable for more sequences than a picture takes.
+    """
+    if len(weights) > MOST_HEATMAPS:
+        raise NotAcceptable(
+            f"a picture takes {MOST_HEATMAPS} sequences, there are {len(weights)}:"
+            " application/json takes more"
+        )
+    nothing = np.zeros((2, 0))
+    numbers = [body.queries, body.keys, body.values]
+    if any(isinstance(each[0], list) for each in numbers):
+        return draw_attention(weights, nothing, nothing, nothing)
+    order = np.argsort(body.queries)
+    prediction = np.array([body.queries, outputs.ravel()])[:, order]
+    truth = nothing if body.truth is None else np.array([body.queries, body.truth])[:, order]
+    return draw_attention(weights, np.array([body.keys, body.values]), prediction, truth)
 
 
 def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:

@@ -219,3 +219,7 @@ class AttendRequest(Strict):
     causal: bool = Field(default=False, description="query i sees keys 0 to i")
     width: Finite | None = Field(default=None, description="of the Gaussian's inverse; 1 if absent")
     weights: AdditiveWeights | None = Field(default=None, description="of additive attention")
+    truth: Row | None = Field(
+        default=None,
+        description="what numbers should come out: drawn beside the outputs",
+    )

@@ -3,6 +3,7 @@
 HeedError
 ├── Unparsable            400
 ├── NotFound              404
+├── NotAcceptable         406
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
 ├── Invalid               422
@@ -67,6 +68,11 @@ class NotFound(HeedError):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code = code
+
+
+class NotAcceptable(HeedError):
+    status = HTTPStatus.NOT_ACCEPTABLE
+    code = "not_acceptable"
 
 
 class TooLarge(HeedError):

@@ -62,7 +62,9 @@ def regression_points() -> tuple[list[float], list[float]]:
 
 
 X, Y = regression_points()
-REGRESSION = {"queries": np.arange(0, 5, 0.1).round(1).tolist(), "keys": X, "values": Y}
+QUERIES = np.arange(0, 5, 0.1).round(1)
+TRUTH = (2 * np.sin(QUERIES) + QUERIES**0.8).round(2)
+REGRESSION = {"queries": QUERIES.tolist(), "keys": X, "values": Y, "truth": TRUTH.tolist()}
 LEARNED_WIDTH = 2.75  # after five epochs; tests/model/test_pooling.py learns it
 
 ATTEND: Examples = {

@@ -1,8 +1,10 @@
 """What every endpoint does: find the model, read the texts, wait for the engine, write JSON."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from typing import Any
 
 import orjson
@@ -10,7 +12,7 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.entry import Answer, Entry
-from service.errors import Abandoned, DeadlineExceeded, Invalid, NotFound, TooLarge
+from service.errors import Abandoned, DeadlineExceeded, Invalid, NotAcceptable, NotFound, TooLarge
 from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
@@ -89,6 +91,24 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
         answers.cancel()
         for entry in entries:
             entry.result.cancel()
+
+
+def form_of(request: Request, forms: Sequence[str]) -> str:
+    """The form that the Accept header likes best, the first where it has no preference.
+
+    Raises NotAcceptable naming the forms (RFC 9110, section 12.5.1).
+    """
+    best, best_quality = "", 0.0
+    for part in request.headers.get("accept", "*/*").split(","):
+        media_range, _, parameters = part.strip().partition(";")
+        found = re.search(r"q=([\d.]+)", parameters)
+        quality = float(found[1]) if found else 1.0
+        form = next((form for form in forms if fnmatch(form, media_range.strip())), None)
+        if form and quality > best_quality:
+            best, best_quality = form, quality
+    if not best:
+        raise NotAcceptable(f"this comes as {', '.join(forms)}")
+    return best
 
 
 async def respond(

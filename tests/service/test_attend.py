@@ -1,9 +1,16 @@
 """/v1/attend against NumPy, written out query by query."""
 
+import io
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+
+from service import examples
+from service.render import shrunk, viridis
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
@@ -118,6 +125,7 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
         ({"valid_lengths": [3]}, "/valid_lengths", "between 0 and the 2 keys"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths", "lists of equal lengths"),
+        ({"truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
         ({"width": 1.0}, "/width", "only gaussian has one"),
         ({"weights": ADDITIVE}, "/weights", "only additive has some"),
         ({"mechanism": "additive"}, "/weights", "is required"),
@@ -145,3 +153,78 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
         json={"mechanism": "average", "queries": many, "keys": many, "values": many},
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture(client, accept, body):
+    answer = client.post("/v1/attend", json=body, headers={"accept": accept})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == accept
+    return answer.content
+
+
+def test_a_regression_is_drawn_with_its_points_prediction_and_truth(client):
+    root = ElementTree.fromstring(
+        picture(client, "image/svg+xml", examples.ATTEND["learned"]["value"])
+    )
+    assert root.find(f"{SVG}title").text == "attention of 50 queries over 50 keys"
+    assert len(root.findall(f"{SVG}circle")) == 50
+    _frame, truth, prediction = root.findall(f"{SVG}polyline")
+    assert "stroke-dasharray" in truth.attrib
+    assert [len(line.get("points").split()) for line in (truth, prediction)] == [50, 50]
+    assert len(root.findall(f"{SVG}rect")) == 1 + 50 * 50  # the paper and a cell a weight
+
+
+def test_the_colours_of_a_heatmap_are_its_weights(client):
+    body = {"mechanism": "average", "queries": [[1], [2]], "keys": [[1], [2]], "values": [[1], [2]]}
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", {**body, "causal": True}))
+    cells = [cell.get("fill") for cell in root.findall(f"{SVG}rect")[1:]]
+    half = "#{:02x}{:02x}{:02x}".format(*viridis(np.array(0.5)))
+    assert cells == ["#fde725", "#440154", half, half]
+
+
+def test_a_png_is_the_same_picture_twice_as_large(client):
+    body = examples.ATTEND["gaussian"]["value"]
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
+    image = Image.open(io.BytesIO(picture(client, "image/png", body)))
+    assert image.size == tuple(round(2 * float(root.get(side))) for side in ("width", "height"))
+    cell = root.findall(f"{SVG}rect")[1]
+    middle = [
+        2 * (float(cell.get(place)) + float(cell.get(size)) / 2)
+        for place, size in (("x", "width"), ("y", "height"))
+    ]
+    assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == cell.get("fill")
+
+
+def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
+    rows = np.random.default_rng(0).random((401, 30)).astype(np.float32)
+    cells = shrunk(rows)
+    assert cells.shape == (200, 30)
+    np.testing.assert_allclose(cells[0], rows[:2].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(cells[-1], rows[398:].mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "application/json"),
+        ("image/*", "image/svg+xml"),
+        ("image/png;q=0.9, image/svg+xml;q=0.5", "image/png"),
+        ("text/html, application/json;q=0.1", "application/json"),
+    ],
+)
+def test_the_accept_header_chooses_the_form(client, accept, content_type):
+    answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
+    assert answer.headers["content-type"] == content_type
+
+
+def test_a_form_there_is_not_is_refused_with_those_there_are(client):
+    answer = client.post("/v1/attend", json=GOOD, headers={"accept": "application/pdf"})
+    assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
+    assert answer.json()["detail"] == "this comes as application/json, image/svg+xml, image/png"
+    many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
+    answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
+    assert answer.status_code == 406
+    assert "application/json takes more" in answer.json()["detail"]
