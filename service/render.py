@@ -178,10 +178,8 @@ def to_svg(picture: Picture) -> bytes:
 def svg_of(shape: Rectangle | Line | Dot | Label) -> str:
     match shape:
         case Rectangle(x, y, width, height, fill):
-            place = (
-                f'x="{x:.2f}" y="{y:.2f}" width="{width + 0.05:.2f}" height="{height + 0.05:.2f}"'
-            )
-            return f'<rect {place} fill="{css(fill)}"/>'
+            place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
+            return f'<rect {place} fill="{css(fill)}" shape-rendering="crispEdges"/>'
         case Line(points, stroke, dashed):
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
             dashes = ' stroke-dasharray="6 4"' if dashed else ""

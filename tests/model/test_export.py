@@ -7,6 +7,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from safetensors import safe_open
 
 from model import bundle as bundle_module
 from model.bundle import Card, WeightType, write_bundle
@@ -175,6 +176,13 @@ def test_weights_lie_on_disk_once_and_every_graph_reads_them_there(exported):
         }
         assert places == {"model.safetensors"}
         assert all(len(tensor.raw_data) <= 1024 for tensor in graph.initializer)
+
+
+def test_positions_are_saved_with_the_model_and_not_trained(exported):
+    folder, model = exported
+    with safe_open(folder / "fp32" / "model.safetensors", "pt") as file:
+        assert {"encoder.embedding.positions", "decoder.embedding.positions"} <= set(file.keys())
+    assert not any("positions" in name for name, _ in model.named_parameters())
 
 
 def test_graphs_do_not_tell_where_they_were_made(exported):
