@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service import bodies, examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
-from service.attend import feeds_of, nbytes, picture_of, write_attended
+from service.attend import check_finite, feeds_of, nbytes, picture_of, write_attended
 from service.entry import Entry
 from service.errors import Invalid, Unavailable
 from service.exchange import answers_to, check_size, form_of, model_of, models_of, read, respond
@@ -201,6 +201,7 @@ async def attend(
     mechanisms = request.app.state.mechanisms
     attended = await run_in_threadpool(mechanisms.attend, body.mechanism, feeds)
     seconds = {"attention": time.monotonic() - started}
+    check_finite(*attended)
     if form in PICTURES:
         picture = await run_in_threadpool(lambda: PICTURES[form](picture_of(body, *attended)))
         return Response(picture, media_type=form)

@@ -82,7 +82,8 @@ def parameters_of(body: AttendRequest, query_width: int, key_width: int) -> Feed
         widths = f"queries of width {query_width} and keys of width {key_width}"
         raise Invalid.at("/keys", f"{body.mechanism} cannot compare {widths}; additive can")
     if body.mechanism == "gaussian":
-        return {"width": np.array([1.0 if body.width is None else body.width], np.float32)}
+        width = 1.0 if body.width is None else body.width
+        return {"width": rectangle([width], np.float32, "/width")}
     if body.mechanism != "additive":
         return {}
     if body.weights is None:
@@ -107,6 +108,12 @@ def nbytes(feeds: Feeds) -> int:
     keys, value_width = feeds["values"].shape[1:]
     hidden = len(feeds["score_weight"]) if "score_weight" in feeds else width
     return 4 * sequences * queries * (keys * (hidden + 1) + value_width)
+
+
+def check_finite(outputs: FloatArray, weights: FloatArray) -> None:
+    """Raises Invalid where scores or outputs left the range of a float32."""
+    if not (np.isfinite(outputs).all() and np.isfinite(weights).all()):
+        raise Invalid("scores or outputs exceed what a float32 holds; send smaller numbers")
 
 
 def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:

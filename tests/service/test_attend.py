@@ -228,3 +228,11 @@ def test_a_form_there_is_not_is_refused_with_those_there_are(client):
     answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
     assert answer.status_code == 406
     assert "application/json takes more" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("changes", [{"queries": [1e30]}, {"queries": [1.0], "width": 1e39}])
+def test_scores_that_overflow_are_refused_and_never_answered_with_null(client, changes):
+    body = {"mechanism": "gaussian", "keys": [1.0, 2.0], "values": [1.0, 2.0], **changes}
+    answer = client.post("/v1/attend", json=body)
+    assert answer.status_code == 422
+    assert "float32" in answer.json()["detail"]
