@@ -7,11 +7,18 @@ import httpx2
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from model.checkpoint import load_model
+from model.bundle import Card, WeightType, write_bundle
+from model.checkpoint import TrainedModel, load_model
+from model.config import ScoreFunction, TransformerConfig
 from model.data import read_pairs
+from model.tokenizer import Unit, build_tokenizer
+from model.transformer import Transformer
+from service.app import create_app
+from service.settings import Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
 
@@ -61,3 +68,41 @@ def test_http_shows_the_attention_and_scores_of_the_torch_model(server, g2p):
         log_probs = model.log_probs(forced.hidden)[0]
         chosen = log_probs.gather(1, torch.tensor(hypothesis["token_ids"]).unsqueeze(1))
         np.testing.assert_allclose(hypothesis["log_probs"], chosen[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("score_function", list(ScoreFunction))
+def test_heads_of_any_width_and_score_come_through_http(tmp_path, score_function):
+    """d_qk, d_v and d_model / num_heads all different: random weights, exported and served."""
+    torch.manual_seed(0)
+    source = build_tokenizer(["red green blue"], Unit.words)
+    config = TransformerConfig(
+        source_vocab_size=source.get_vocab_size(),
+        target_vocab_size=source.get_vocab_size(),
+        d_model=36,
+        d_ff=20,
+        num_heads=4,
+        d_qk=5,
+        d_v=7,
+        score_function=score_function,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    )
+    trained = TrainedModel(Transformer(config).eval(), source, source)
+    card = Card(name="wide", task="t", licence="Apache-2.0", attribution="-", notice="-")
+    write_bundle(trained, card, WeightType.fp32, tmp_path / "wide")
+    settings = Settings(bundles=[tmp_path / "wide"], provider=Provider.cpu)
+    body = {
+        "source": "red blue",
+        "target": [[5, 4, 6]],
+        "attention": {"kinds": ["decoder", "cross"]},
+    }
+    with TestClient(create_app(settings)) as client:
+        blocks = client.post("/v1/attention", json=body).json()["results"][0]["attention"]
+    model, length = trained.transformer, torch.tensor([2])
+    memory, _ = model.encoder(torch.tensor([source.encode("red blue").ids]), length)
+    inputs, cross = torch.tensor([[config.bos_id, 5, 4]]), model.decoder.cross(memory)
+    forced = model.decoder(inputs, torch.tensor([3]), cross, length)
+    pairs = zip(blocks, (forced.decoder_attention, forced.cross_attention), strict=True)
+    for block, weights in pairs:
+        np.testing.assert_allclose(block["data"][0], weights[0][0].numpy(), rtol=1e-4, atol=1e-5)
