@@ -16,7 +16,7 @@ from model.config import ScoreFunction, TransformerConfig
 
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
-    """(B, H, T, S) scores, (B,) or (B, T) lengths -> weights.
+    """(B, H, T, S) finite scores, (B,) or (B, T) lengths -> weights.
 
     Over the valid keys they sum to 1, elsewhere they are exactly 0; with no valid key all are 0.
     """

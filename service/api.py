@@ -201,7 +201,7 @@ async def attend(
     mechanisms = request.app.state.mechanisms
     attended = await run_in_threadpool(mechanisms.attend, body.mechanism, feeds)
     seconds = {"attention": time.monotonic() - started}
-    check_finite(*attended)
+    check_finite(feeds["valid_lengths"], *attended)
     if form in PICTURES:
         picture = await run_in_threadpool(lambda: PICTURES[form](picture_of(body, *attended)))
         return Response(picture, media_type=form)

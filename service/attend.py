@@ -31,7 +31,9 @@ def feeds_of(body: AttendRequest) -> Feeds:
         raise Invalid.at("/values", f"has {counts}; give one for each")
     feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
     feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
-    if body.truth is not None and len(body.truth) != queries.shape[1]:
+    if body.truth is not None and rectangle(body.truth, np.float32, "/truth").shape != (
+        queries.shape[1],
+    ):
         counts = f"{len(body.truth)} for {queries.shape[1]} queries"
         raise Invalid.at("/truth", f"has {counts}; give one for each")
     return feeds | parameters_of(body, queries.shape[2], keys.shape[2])
@@ -40,8 +42,6 @@ def feeds_of(body: AttendRequest) -> Feeds:
 def array_of(numbers: Numbers, pointer: str) -> FloatArray:
     """Numbers are vectors of width 1, and vectors alone are one sequence -> (B, N, D)."""
     array = rectangle(numbers, np.float32, pointer)
-    if not array.size or not np.isfinite(array).all():
-        raise Invalid.at(pointer, "must hold at least one number, and only such as fit a float32")
     if array.ndim == 1:
         return array[None, :, None]
     return array if array.ndim == 3 else array[None]
@@ -50,9 +50,12 @@ def array_of(numbers: Numbers, pointer: str) -> FloatArray:
 def rectangle(numbers: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         try:
-            return np.array(numbers, dtype)
+            array = np.array(numbers, dtype)
         except (ValueError, OverflowError) as error:
             raise Invalid.at(pointer, "must be numbers in lists of equal lengths") from error
+    if not np.isfinite(array).all():
+        raise Invalid.at(pointer, "must hold only numbers that fit a float32")
+    return array
 
 
 def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
@@ -110,9 +113,11 @@ def nbytes(feeds: Feeds) -> int:
     return 4 * sequences * queries * (keys * (hidden + 1) + value_width)
 
 
-def check_finite(outputs: FloatArray, weights: FloatArray) -> None:
-    """Raises Invalid where scores or outputs left the range of a float32."""
-    if not (np.isfinite(outputs).all() and np.isfinite(weights).all()):
+def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
+    """Raises Invalid where scores or outputs left the range of a float32: then they are not finite,
+    or a query that sees keys has weights that do not sum to 1."""
+    sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
+    if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):
         raise Invalid("scores or outputs exceed what a float32 holds; send smaller numbers")
 
 

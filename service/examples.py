@@ -88,7 +88,7 @@ ATTEND: Examples = {
         "summary": "… by additive attention with a hidden width of 2",
         "value": {
             "mechanism": "additive",
-            "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -2.0]},
+            "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -1.0]},
             **REGRESSION,
         },
     },

@@ -101,7 +101,7 @@ def form_of(request: Request, forms: Sequence[str]) -> str:
     best, best_quality = "", 0.0
     for part in request.headers.get("accept", "*/*").split(","):
         media_range, _, parameters = part.strip().partition(";")
-        found = re.search(r"q=([\d.]+)", parameters)
+        found = re.search(r"\bq=([01](?:\.\d{0,3})?)\s*(?:;|$)", parameters)
         quality = float(found[1]) if found else 1.0
         form = next((form for form in forms if fnmatch(form, media_range.strip())), None)
         if form and quality > best_quality:

@@ -106,6 +106,7 @@ def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
 
 
 Q, K = [[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]
+ADDITIVE1 = {"query": [[1.0]], "key": [[1.0]], "score": [1.0]}
 GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1.0, 2.0]}
 ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 
@@ -211,6 +212,8 @@ def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
     [
         ("*/*", "application/json"),
         ("image/*", "image/svg+xml"),
+        ("image/png;q=1.2.3", "image/png"),
+        ("image/png;q=.", "image/png"),
         ("image/png;q=0.9, image/svg+xml;q=0.5", "image/png"),
         ("text/html, application/json;q=0.1", "application/json"),
     ],
@@ -230,9 +233,26 @@ def test_a_form_there_is_not_is_refused_with_those_there_are(client):
     assert "application/json takes more" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("changes", [{"queries": [1e30]}, {"queries": [1.0], "width": 1e39}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queries": [1e30]},
+        {"queries": [1e30], "valid_lengths": [1]},
+        {"queries": [1e20, 1.0], "causal": True},
+        {"queries": [1.0], "width": 1e39},
+        {"queries": [1.0], "truth": [1e300]},
+        {"mechanism": "additive", "queries": [1.0], "weights": {**ADDITIVE1, "query": [[1e39]]}},
+    ],
+)
 def test_scores_that_overflow_are_refused_and_never_answered_with_null(client, changes):
     body = {"mechanism": "gaussian", "keys": [1.0, 2.0], "values": [1.0, 2.0], **changes}
     answer = client.post("/v1/attend", json=body)
     assert answer.status_code == 422
     assert "float32" in answer.json()["detail"]
+
+
+def test_the_documented_regressions_differ_from_one_another(client):
+    names = ["average", "gaussian", "learned", "scaled_dot_product", "additive"]
+    outputs = [attend(client, **examples.ATTEND[name]["value"])["outputs"] for name in names]
+    for i, one in enumerate(outputs):
+        assert all(np.abs(np.subtract(one, other)).max() > 0.01 for other in outputs[:i])
