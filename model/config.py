@@ -49,7 +49,11 @@ class TransformerConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
+        self._check_sizes()
         for name, enum in (("score_function", ScoreFunction), ("norm", NormKind)):
+            if getattr(self, name) not in list(enum):
+                known = ", ".join(enum)
+                raise InputError(f"{name} is {getattr(self, name)!r}: give one of {known}")
             object.__setattr__(self, name, enum(getattr(self, name)))
         for name in ("d_qk", "d_v"):
             if not getattr(self, name):
@@ -64,6 +68,14 @@ class TransformerConfig:
         smallest = min(self.source_vocab_size, self.target_vocab_size)
         if not 0 <= min(self.specials) <= max(self.specials) < smallest:
             raise InputError(f"special ids {self.specials} must lie in [0, {smallest})")
+
+    def _check_sizes(self) -> None:
+        counts = ("d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers")
+        for name in (*counts, "max_source_length", "max_target_length"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: give at least 1")
+        if min(self.d_qk, self.d_v) < 0:
+            raise InputError(f"head widths {self.d_qk} and {self.d_v}: give 0 or more")
 
     @property
     def specials(self) -> tuple[int, int, int]:
