@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), top to bottom.
 
 Axes: B batch, S source length, T target length, R rows of a step (R = B x beams), H heads,
-D head_dim, M d_model, V vocabulary.
+D width of a head, M d_model, V vocabulary.
 """
 
 import math
