@@ -74,6 +74,8 @@ class TransformerConfig:
         for name in (*counts, "max_source_length", "max_target_length"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.norm == NormKind.unbiased_layer_norm and self.d_model < 2:
+            raise InputError("d_model is 1: the unbiased deviation needs at least 2")
         if min(self.d_qk, self.d_v) < 0:
             raise InputError(f"head widths {self.d_qk} and {self.d_v}: give 0 or more")
 

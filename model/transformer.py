@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.functional import embedding
 
 from model.attention import TORCH_KERNEL, Kernel, KeysValues, MultiHeadAttention
@@ -62,7 +63,10 @@ class FeedForward(nn.Module):
 
 
 class UnbiasedLayerNorm(nn.Module):
-    """a (x - mean) / (std + epsilon) + b with the unbiased std, as in The Annotated Transformer."""
+    """a (x - mean) / (std + epsilon) + b with the unbiased std, as in The Annotated Transformer.
+
+    A constant row gives b, and a finite gradient.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -71,7 +75,8 @@ class UnbiasedLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)  # (..., M)
-        deviation = (centred.square().sum(-1, keepdim=True) / (x.size(-1) - 1)).sqrt()  # (..., 1)
+        length = vector_norm(centred, dim=-1, keepdim=True)  # (..., 1), its gradient at 0 is 0
+        deviation = length / math.sqrt(x.size(-1) - 1)
         return self.weight * centred / (deviation + 1e-6) + self.bias
 
 

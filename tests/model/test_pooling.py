@@ -8,8 +8,22 @@ from model.pooling import Gaussian
 from service.examples import LEARNED_WIDTH, X, Y
 
 
+def leave_one_out(width):
+    """The loss of kernel regression, in NumPy."""
+    x, y = np.array(X), np.array(Y)
+    scores = -0.5 * (width * (x[:, None] - x)) ** 2
+    np.fill_diagonal(scores, -np.inf)
+    exponentials = np.exp(scores - scores.max(1, keepdims=True))
+    weights = exponentials / exponentials.sum(1, keepdims=True)
+    return ((weights @ y - y) ** 2).sum()
+
+
 def test_a_learned_width_fits_the_regression_and_sharpens_its_weights():
-    """Each point is predicted from all others; five epochs of gradient descent."""
+    """Each point is predicted from all others; five epochs of gradient descent.
+
+    Noise of deviation 0.5 on 50 points leaves a loss of about 12.5; of all widths the best one,
+    found by trying them, leaves 15.9.
+    """
     x, y, count = torch.tensor(X), torch.tensor(Y), len(X)
     others = ~torch.eye(count, dtype=torch.bool)
     queries = x.view(count, 1, 1)
@@ -29,7 +43,8 @@ def test_a_learned_width_fits_the_regression_and_sharpens_its_weights():
         (loss / 2).backward()
         optimizer.step()
         loss, sharpness = pool()
-    assert loss < before / 3
+    assert before > 60
+    assert loss < 1.1 * min(leave_one_out(trial) for trial in np.arange(0.1, 10, 0.1))
     assert sharpness > 2 * blurred
     assert width.item() == pytest.approx(LEARNED_WIDTH, abs=0.01)
     assert np.isfinite(loss.item())

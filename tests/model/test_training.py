@@ -70,7 +70,7 @@ def test_the_rate_warms_up_then_falls_along_a_cosine():
     assert learning_rate(1.0, OPTIONS) == pytest.approx(0)
 
 
-def copying_run(folder):
+def copying_run(folder, config=CONFIG):
     """Sources of letters, targets that spell them: something a small model can learn."""
     words = ["ab", "abc", "cab", "bad", "dab", "cad", "ad", "a", "b", "c", "d", "deb", "ed", "be"]
     pairs = [(word, " ".join(word)) for word in words]
@@ -79,7 +79,7 @@ def copying_run(folder):
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     source = build_tokenizer((s for s, _ in pairs), Unit.characters)
     target = build_tokenizer((t for _, t in pairs), Unit.words)
-    create_run(folder / "run", CONFIG, source, target)
+    create_run(folder / "run", config, source, target)
     return folder / "run", path, pairs
 
 
@@ -109,8 +109,11 @@ def interrupt_after(monkeypatch, epochs):
     monkeypatch.setattr(module, "mean_loss", measure_or_stop)
 
 
-def test_training_learns_and_the_model_comes_back_from_disk(tmp_path):
-    run, path, pairs = copying_run(tmp_path)
+@pytest.mark.parametrize(
+    "config", [CONFIG, replace(CONFIG, d_model=35, num_heads=5, d_qk=7, d_v=7)]
+)
+def test_training_learns_and_the_model_comes_back_from_disk(tmp_path, config):
+    run, path, pairs = copying_run(tmp_path, config)
     train(run, path, path, replace(OPTIONS, epochs=150, average=3))
     predictions = predict(load_model(run), [source for source, _ in pairs], beam_size=1)
     rates = error_rates(dict(zip(dict(pairs), predictions, strict=True)), pairs, stress=True)

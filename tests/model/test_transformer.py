@@ -95,6 +95,14 @@ def test_the_unbiased_norm_is_its_formula():
     torch.testing.assert_close(norm(x), torch.tensor(expected).float(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_constant_row_has_a_norm_and_a_gradient():
+    x, norm = torch.full((2, 6), 3.0, requires_grad=True), UnbiasedLayerNorm(6)
+    normed = norm(x)
+    normed.square().sum().backward()
+    assert (normed == 0).all()
+    assert torch.isfinite(x.grad).all()
+
+
 def copy_attention(ours, theirs):
     projections = ours.query, ours.key, ours.value
     theirs.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
