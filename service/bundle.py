@@ -29,6 +29,7 @@ class Config(BaseModel):
     num_heads: Count
     d_qk: Count
     d_v: Count
+    score_function: Literal["scaled_dot_product", "additive", "gaussian"]
     num_encoder_layers: Count
     num_decoder_layers: Count
     max_source_length: Count

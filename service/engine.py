@@ -1,7 +1,6 @@
 """Entries in, answers out: one worker thread that owns the sessions and the cache of a bundle."""
 
 import asyncio
-import os
 import threading
 import time
 from collections import deque
@@ -49,13 +48,17 @@ class Decoded:
 class Engine:
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Opens the bundle's graphs. Raises StartupError."""
-        start_runtime(settings.threads or os.cpu_count() or 1)
+        start_runtime(settings.cores)
         self.bundle = bundle
         self.session = Session(bundle, PRECISION, settings.provider)
         if settings.self_check:
             check_parity(self.session, bundle)
+        config = bundle.manifest.config
         self._scheduler = Scheduler(
-            settings.max_queue, settings.max_batch_tokens, settings.max_pass_tokens
+            settings.max_queue,
+            settings.max_batch_tokens,
+            settings.max_pass_tokens,
+            pass_cost=1 if config.score_function == "scaled_dot_product" else config.d_qk,
         )
         self._cache = self.session.new_cache(Search.width)
         self._waiting: deque[Entry] = deque()

@@ -1,5 +1,6 @@
 """Every setting: a flag of `python -m service`, or a variable HEED_…"""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
@@ -56,6 +57,11 @@ class Settings(BaseSettings):
         description="positions encoded, or attended to, between two decoding steps, a model",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
+
+    @property
+    def cores(self) -> int:
+        """How many to compute on."""
+        return self.threads or os.cpu_count() or 1
 
     @field_validator("bundles", mode="before")
     @classmethod

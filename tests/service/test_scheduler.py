@@ -35,6 +35,12 @@ def test_an_idle_worker_always_takes_something(waiting, batch, one_pass):
     assert Scheduler(9, batch, one_pass).admit(waiting, []) >= 1
 
 
+@given(waiting=Sizes, budget=Budget, cost=st.integers(1, 70))
+def test_a_position_that_costs_more_makes_a_pass_smaller(waiting, budget, cost):
+    admitted = Scheduler(9, 10**6, budget, pass_cost=cost).admit(waiting, [])
+    assert admitted == Scheduler(9, 10**6, budget // cost).admit(waiting, [])
+
+
 @given(sizes=Sizes.filter(bool), budget=Budget)
 def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
     count = Scheduler(9, 9, budget).one_pass(sizes)
