@@ -5,14 +5,31 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from service import bodies, examples, schemas
 from service.answers import pool, write_blocks, write_hypothesis
-from service.attend import check_finite, feeds_of, nbytes, picture_of, write_attended
+from service.attend import (
+    check_finite,
+    check_heatmaps,
+    feeds_of,
+    nbytes,
+    picture_of,
+    write_attended,
+)
 from service.entry import Entry
 from service.errors import Invalid, Unavailable
-from service.exchange import answers_to, check_size, form_of, model_of, models_of, read, respond
+from service.exchange import (
+    answers_to,
+    check_size,
+    form_of,
+    in_turn,
+    model_of,
+    models_of,
+    read,
+    respond,
+    timing,
+    to_json,
+)
 from service.render import to_png, to_svg
 from service.tokenizer import Tokens
 
@@ -20,6 +37,7 @@ PROBLEM: dict[str, Any] = {
     "description": "What was wrong, and what would be accepted",
     "content": {"application/problem+json": {"schema": schemas.Problem.model_json_schema()}},
 }
+SELECT_LESS = ", lower max_new_tokens, or select fewer layers, heads or kinds"
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
 
@@ -36,7 +54,8 @@ async def decode(
     selection = model.selection(body.attention)
     limit = model.max_new_tokens(body.max_new_tokens)
     seconds, sources = await read(request, model.source, body.source, "/source")
-    check_size(request, sum(selection.nbytes(len(source.tokens), limit) for source in sources))
+    needed = sum(selection.nbytes(len(source.tokens), limit) for source in sources)
+    check_size(request, needed, SELECT_LESS)
     entries = [
         Entry(
             source_ids=np.array(source.ids),
@@ -90,7 +109,8 @@ async def attention(
             raise Invalid.at("/target", detail)
     lengths = [len(target.tokens) for target in targets] if targets else [limit] * len(sources)
     pairs = zip(sources, lengths, strict=True)
-    check_size(request, sum(selection.nbytes(len(source.tokens), n) for source, n in pairs))
+    needed = sum(selection.nbytes(len(source.tokens), n) for source, n in pairs)
+    check_size(request, needed, SELECT_LESS)
     entries = [
         Entry(
             source_ids=np.array(source.ids),
@@ -129,7 +149,7 @@ async def encode(
     seconds, sources = await read(request, model.source, body.source, "/source")
     d_model = model.engine.bundle.manifest.config.d_model
     lengths = [len(source.tokens) if body.pooling == "none" else 1 for source in sources]
-    check_size(request, 4 * d_model * sum(lengths))
+    check_size(request, 4 * d_model * sum(lengths), ", or pool")
     entries = [Entry(source_ids=np.array(source.ids)) for source in sources]
     answers = await answers_to(request, model, entries)
     field = "hidden" if body.pooling == "none" else "embedding"
@@ -195,17 +215,24 @@ async def attend(
     """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
     or, by the Accept header, as a picture."""
     form = form_of(request, ["application/json", *PICTURES])
-    feeds = feeds_of(body)
-    check_size(request, nbytes(feeds))
-    started = time.monotonic()
-    mechanisms = request.app.state.mechanisms
-    attended = await run_in_threadpool(mechanisms.attend, body.mechanism, feeds)
-    seconds = {"attention": time.monotonic() - started}
-    check_finite(feeds["valid_lengths"], *attended)
-    if form in PICTURES:
-        picture = await run_in_threadpool(lambda: PICTURES[form](picture_of(body, *attended)))
-        return Response(picture, media_type=form)
-    return await respond(lambda: write_attended(body, *attended), seconds)
+
+    def work() -> Response:
+        feeds = feeds_of(body)
+        if form in PICTURES:
+            check_heatmaps(len(feeds["queries"]))
+        check_size(request, nbytes(body.mechanism, feeds), "")
+        started = time.monotonic()
+        attended = request.app.state.mechanisms.attend(body.mechanism, feeds)
+        ended = time.monotonic()
+        check_finite(feeds["valid_lengths"], *attended)
+        if form in PICTURES:
+            content = PICTURES[form](picture_of(body, *attended))
+        else:
+            content = to_json(write_attended(body, *attended))
+        seconds = {"attention": ended - started, "serialize": time.monotonic() - ended}
+        return Response(content, media_type=form, headers=timing(seconds))
+
+    return await in_turn(request, work)
 
 
 @router.get("/v1/models", summary="List the models", tags=["service"])

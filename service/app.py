@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, get_args
 
 import structlog
+from anyio import CapacityLimiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -53,6 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         app.state.models = await run_in_threadpool(open_models, settings)
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
+        app.state.limiter = CapacityLimiter(settings.cores)
         for model in app.state.models.values():
             model.engine.start()
         try:

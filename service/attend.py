@@ -3,6 +3,7 @@
 Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values.
 """
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,30 @@ def feeds_of(body: AttendRequest) -> Feeds:
     keys = array_of(body.keys, "/keys")
     values = array_of(body.values, "/values")
     if not len(queries) == len(keys) == len(values):
-        counts = f"{len(queries)}, {len(keys)} and {len(values)}"
-        raise Invalid.at("/queries", f"keys and values hold {counts} sequences; give as many each")
+        counts = f"{len(queries)} sequences, /keys {len(keys)} and /values {len(values)}"
+        raise Invalid.at("/queries", f"hold {counts}; give as many each")
     if keys.shape[1] != values.shape[1]:
         counts = f"{values.shape[1]} a sequence for {keys.shape[1]} keys"
         raise Invalid.at("/values", f"has {counts}; give one for each")
     feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
     feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
-    if body.truth is not None and rectangle(body.truth, np.float32, "/truth").shape != (
-        queries.shape[1],
-    ):
-        counts = f"{len(body.truth)} for {queries.shape[1]} queries"
-        raise Invalid.at("/truth", f"has {counts}; give one for each")
+    check_truth(body, queries.shape[1])
     return feeds | parameters_of(body, queries.shape[2], keys.shape[2])
+
+
+def check_truth(body: AttendRequest, queries: int) -> None:
+    if body.truth is None:
+        return
+    if not is_regression(body):
+        raise Invalid.at("/truth", "is of regressions: queries, keys and values must be numbers")
+    if len(rectangle(body.truth, np.float32, "/truth")) != queries:
+        counts = f"{len(body.truth)} for {queries} queries"
+        raise Invalid.at("/truth", f"has {counts}; give one for each")
+
+
+def is_regression(body: AttendRequest) -> bool:
+    """Numbers to numbers."""
+    return not any(isinstance(each[0], list) for each in (body.queries, body.keys, body.values))
 
 
 def array_of(numbers: Numbers, pointer: str) -> FloatArray:
@@ -48,14 +60,22 @@ def array_of(numbers: Numbers, pointer: str) -> FloatArray:
 
 
 def rectangle(numbers: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
+    """Raises Invalid naming both lengths where lists differ, and numbers beyond float32."""
+    check_lengths(numbers, pointer)
     with np.errstate(over="ignore"):
-        try:
-            array = np.array(numbers, dtype)
-        except (ValueError, OverflowError) as error:
-            raise Invalid.at(pointer, "must be numbers in lists of equal lengths") from error
+        array = np.array(numbers, dtype)
     if not np.isfinite(array).all():
         raise Invalid.at(pointer, "must hold only numbers that fit a float32")
     return array
+
+
+def check_lengths(lists: Any, pointer: str) -> None:
+    while isinstance(lists[0], list):
+        for i, each in enumerate(lists):
+            if len(each) != len(lists[0]):
+                lengths = f"has length {len(each)} where the first has {len(lists[0])}"
+                raise Invalid.at(f"{pointer}/{i}", f"{lengths}; give lists of equal lengths")
+        lists = list(chain.from_iterable(lists))
 
 
 def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
@@ -69,7 +89,7 @@ def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> 
                 f"has shape {given.shape}; give one a sequence, ({sequences},), or one a query,"
                 f" ({sequences}, {queries})",
             )
-        if given.min() < 0 or given.max() > keys:
+        if given.max() > keys:
             raise Invalid.at("/valid_lengths", f"must lie between 0 and the {keys} keys there are")
         lengths[:] = given if given.ndim == 2 else given[:, None]
     return np.minimum(lengths, np.arange(1, queries + 1)) if body.causal else lengths
@@ -104,13 +124,15 @@ def parameters_of(body: AttendRequest, query_width: int, key_width: int) -> Feed
     return {"query_weight": query, "key_weight": key, "score_weight": score}
 
 
-def nbytes(feeds: Feeds) -> int:
-    """Of the largest arrays an answer takes: differences or sums of all queries and keys, the
-    weights and the outputs."""
+def nbytes(mechanism: str, feeds: Feeds) -> int:
+    """Of the largest arrays an answer takes: the weights, the outputs and, where the mechanism
+    compares vectors in every pair, the differences or sums of all queries and keys."""
     sequences, queries, width = feeds["queries"].shape
     keys, value_width = feeds["values"].shape[1:]
-    hidden = len(feeds["score_weight"]) if "score_weight" in feeds else width
-    return 4 * sequences * queries * (keys * (hidden + 1) + value_width)
+    if mechanism == "additive":
+        width = len(feeds["score_weight"])
+    vectors = width if mechanism in ("additive", "gaussian") else 0
+    return 4 * sequences * queries * (keys * (vectors + 1) + value_width)
 
 
 def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
@@ -121,19 +143,19 @@ def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) ->
         raise Invalid("scores or outputs exceed what a float32 holds; send smaller numbers")
 
 
-def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
-    """A heatmap a sequence; of a regression, numbers to numbers, also the line plot.
-
-    Raises NotAcceptable for more sequences than a picture takes.
-    """
-    if len(weights) > MOST_HEATMAPS:
+def check_heatmaps(sequences: int) -> None:
+    """Raises NotAcceptable for more sequences than a picture takes."""
+    if sequences > MOST_HEATMAPS:
         raise NotAcceptable(
-            f"a picture takes {MOST_HEATMAPS} sequences, there are {len(weights)}:"
+            f"a picture takes {MOST_HEATMAPS} sequences, there are {sequences}:"
             " application/json takes more"
         )
+
+
+def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
+    """A heatmap a sequence; of a regression also the line plot."""
     nothing = np.zeros((2, 0))
-    numbers = [body.queries, body.keys, body.values]
-    if any(isinstance(each[0], list) for each in numbers):
+    if not is_regression(body):
         return draw_attention(weights, nothing, nothing, nothing)
     order = np.argsort(body.queries)
     prediction = np.array([body.queries, outputs.ravel()])[:, order]

@@ -188,9 +188,12 @@ Numbers = Annotated[
         " vectors, none of them empty",
     ),
 ]
+Length = Annotated[int, Field(ge=0, le=1 << 31)]
 Lengths = Annotated[
-    Annotated[list[int], Field(fail_fast=True), Tag("as numbers")]
-    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Tag("as vectors")],
+    Annotated[list[Length], Field(fail_fast=True), Tag("as numbers")]
+    | Annotated[
+        list[Annotated[list[Length], Field(min_length=1, fail_fast=True)]], Tag("as vectors")
+    ],
     Discriminator(
         depth_variant,
         custom_error_type="lengths",

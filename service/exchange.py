@@ -4,15 +4,24 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import orjson
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.entry import Answer, Entry
-from service.errors import Abandoned, DeadlineExceeded, Invalid, NotAcceptable, NotFound, TooLarge
+from service.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    Invalid,
+    NotAcceptable,
+    NotFound,
+    Overloaded,
+    TooLarge,
+)
 from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
@@ -57,13 +66,14 @@ async def read(
     return {"tokenize": time.monotonic() - started}, sequences
 
 
-def check_size(request: Request, needed: int) -> None:
-    """Raises TooLarge if the arrays of an answer, as float32, could exceed the limit."""
+def check_size(request: Request, needed: int, advice: str) -> None:
+    """Raises TooLarge if the arrays of an answer, as float32, could exceed the limit. `advice` is
+    what else the client can do about it."""
     limit = settings_of(request).max_answer_bytes
     if needed > limit:
         raise TooLarge(
             f"the answer could take {needed} bytes and the limit is {limit}: send fewer or shorter"
-            " sequences, lower max_new_tokens, select fewer layers, heads or kinds, or pool"
+            f" sequences{advice}"
         )
 
 
@@ -85,7 +95,7 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
             return answers.result()
         if gone.done():
             raise Abandoned("the client closed the connection")
-        raise DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
+        raise late(limit)
     finally:
         gone.cancel()
         answers.cancel()
@@ -94,21 +104,45 @@ async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -
 
 
 def form_of(request: Request, forms: Sequence[str]) -> str:
-    """The form that the Accept header likes best, the first where it has no preference.
+    """The form that the Accept headers like best, the first of those they like alike.
 
-    Raises NotAcceptable naming the forms (RFC 9110, section 12.5.1).
+    Of the ranges that match a form the most specific counts. Raises NotAcceptable naming the forms
+    (RFC 9110, section 12.5.1).
     """
-    best, best_quality = "", 0.0
-    for part in request.headers.get("accept", "*/*").split(","):
-        media_range, _, parameters = part.strip().partition(";")
+    accepted = ",".join(request.headers.getlist("accept")).lower() or "*/*"
+    qualities: dict[str, float] = {}
+    for part in accepted.split(","):
+        media_range, _, parameters = part.partition(";")
         found = re.search(r"\bq=([01](?:\.\d{0,3})?)\s*(?:;|$)", parameters)
-        quality = float(found[1]) if found else 1.0
-        form = next((form for form in forms if fnmatch(form, media_range.strip())), None)
-        if form and quality > best_quality:
-            best, best_quality = form, quality
-    if not best:
+        qualities[media_range.strip()] = float(found[1]) if found else 1.0
+
+    def quality(form: str) -> float:
+        ranges = (form, f"{form.partition('/')[0]}/*", "*/*")
+        return next((qualities[each] for each in ranges if each in qualities), 0.0)
+
+    best = max(forms, key=quality)
+    if not quality(best):
         raise NotAcceptable(f"this comes as {', '.join(forms)}")
     return best
+
+
+async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
+    """Computes on a thread, as many at once as there are cores for it.
+
+    Raises Overloaded if too many wait for that, DeadlineExceeded if none is free in time.
+    """
+    settings, limiter = settings_of(request), request.app.state.limiter
+    if (waiting := limiter.statistics().tasks_waiting) >= settings.max_queue:
+        raise Overloaded(f"{waiting} requests wait already; the limit is {settings.max_queue}")
+    try:
+        with anyio.fail_after(settings.timeout):
+            return await anyio.to_thread.run_sync(work, limiter=limiter)
+    except TimeoutError as error:
+        raise late(settings.timeout) from error
+
+
+def late(limit: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
 
 
 async def respond(
@@ -116,12 +150,18 @@ async def respond(
 ) -> Response:
     """Writes off the event loop. A stage lasted as long as it did for the slowest source."""
     started = time.monotonic()
-    content = await run_in_threadpool(
-        lambda: orjson.dumps(write(), option=orjson.OPT_SERIALIZE_NUMPY)
-    )
+    content = await run_in_threadpool(lambda: to_json(write()))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
-    timing = ", ".join(f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
-    return Response(content, media_type="application/json", headers={"Server-Timing": timing})
+    return Response(content, media_type="application/json", headers=timing(seconds))
+
+
+def to_json(content: dict[str, Any]) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def timing(seconds: dict[str, float]) -> dict[str, str]:
+    stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
+    return {"Server-Timing": ", ".join(stages)}

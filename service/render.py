@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -29,6 +28,7 @@ VIRIDIS = np.array(
         (253, 231, 37),
     ]
 )
+DASH = (6, 4)  # drawn and left out, in units of a picture
 LARGEST_SIDE = 200  # cells of a heatmap; a larger one is drawn from the means of blocks
 
 
@@ -182,7 +182,7 @@ def svg_of(shape: Rectangle | Line | Dot | Label) -> str:
             return f'<rect {place} fill="{css(fill)}" shape-rendering="crispEdges"/>'
         case Line(points, stroke, dashed):
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
-            dashes = ' stroke-dasharray="6 4"' if dashed else ""
+            dashes = ' stroke-dasharray="{} {}"'.format(*DASH) if dashed else ""
             paint = f'fill="none" stroke="{css(stroke)}" stroke-width="2"{dashes}'
             return f'<polyline points="{places}" {paint}/>'
         case Dot(x, y, fill):
@@ -191,6 +191,20 @@ def svg_of(shape: Rectangle | Line | Dot | Label) -> str:
             place = f'x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" dominant-baseline="middle"'
             font = f'font-family="sans-serif" font-size="12" fill="{css(INK)}"'
             return f"<text {place} {font}>{escape(text)}</text>"
+
+
+def dashes(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """A line in pieces of DASH with gaps between, as SVG draws it: corners fall where they do."""
+    x, y = np.array(points).T
+    along = np.concatenate([[0.0], np.hypot(np.diff(x), np.diff(y)).cumsum()])  # from the start
+    pieces: list[list[tuple[float, float]]] = []
+    for start in np.arange(0, along[-1], sum(DASH)):
+        end = min(start + DASH[0], along[-1])
+        corners = along[(along > start) & (along < end)]
+        places = np.array([start, *corners, end])
+        piece = zip(np.interp(places, along, x), np.interp(places, along, y), strict=True)
+        pieces.append([(float(a), float(b)) for a, b in piece])
+    return pieces
 
 
 def css(colour: Colour) -> str:
@@ -209,10 +223,8 @@ def to_png(picture: Picture) -> bytes:
                 right, bottom = (x + width) * scale, (y + height) * scale
                 draw.rectangle((x * scale, y * scale, right, bottom), fill)
             case Line(points, stroke, dashed):
-                pieces = list(pairwise(points))[:: 2 if dashed else 1]
-                for (x, y), (to_x, to_y) in pieces:
-                    ends = (x * scale, y * scale, to_x * scale, to_y * scale)
-                    draw.line(ends, stroke, 2 * scale)
+                for piece in dashes(points) if dashed else [points]:
+                    draw.line([(x * scale, y * scale) for x, y in piece], stroke, 2 * scale)
             case Dot(x, y, fill):
                 draw.circle((x * scale, y * scale), 3 * scale, fill)
             case Label(x, y, text, anchor):

@@ -1,16 +1,23 @@
 """/v1/attend against NumPy, written out query by query."""
 
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from service import examples
-from service.render import shrunk, viridis
+from service.app import create_app
+from service.attend import nbytes
+from service.render import dashes, shrunk, viridis
+from service.settings import Provider, Settings
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
@@ -108,6 +115,7 @@ def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
 Q, K = [[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]
 ADDITIVE1 = {"query": [[1.0]], "key": [[1.0]], "score": [1.0]}
 GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1.0, 2.0]}
+NUMBERS = {"queries": [1.0], "keys": [1.0, 2.0]}
 ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 
 
@@ -116,8 +124,9 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
     [
         ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
         ({"values": [1.0]}, "/values", "has 1 a sequence for 2 keys"),
-        ({"queries": [Q, Q]}, "/queries", "hold 2, 1 and 1 sequences"),
-        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries", "lists of equal lengths"),
+        ({"queries": [Q, Q]}, "/queries", "hold 2 sequences, /keys 1 and /values 1; give as many"),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 where the first has 2"),
+        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 where the first has 1"),
         ({"queries": []}, "/queries", "none of them empty"),
         ({"queries": [[]]}, "/queries", "none of them empty"),
         ({"queries": "a"}, "/queries", "list of numbers"),
@@ -125,8 +134,12 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
         ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
         ({"valid_lengths": [3]}, "/valid_lengths", "between 0 and the 2 keys"),
-        ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths", "lists of equal lengths"),
-        ({"truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
+        ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
+        ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
+        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
+        ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
+        ({"truth": [1.0]}, "/truth", "must be numbers"),
+        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
         ({"width": 1.0}, "/width", "only gaussian has one"),
         ({"weights": ADDITIVE}, "/weights", "only additive has some"),
         ({"mechanism": "additive"}, "/weights", "is required"),
@@ -154,6 +167,62 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
         json={"mechanism": "average", "queries": many, "keys": many, "values": many},
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert answer.json()["detail"].endswith("send fewer or shorter sequences")
+
+
+def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
+    feeds = {"queries": np.zeros((1, 10, 100)), "values": np.zeros((1, 20, 3))}
+    weights, outputs = 4 * 10 * 20, 4 * 10 * 3
+    assert nbytes("average", feeds) == nbytes("scaled_dot_product", feeds) == weights + outputs
+    assert nbytes("gaussian", feeds) == 101 * weights + outputs
+    feeds["score_weight"] = np.zeros(7)
+    assert nbytes("additive", feeds) == 8 * weights + outputs
+
+
+def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
+    """One core and one place to wait: of four at once, two are refused; none is lost."""
+    settings = Settings(max_queue=1, max_sources=1, provider=Provider.cpu)
+    with TestClient(create_app(settings)) as client:
+        mechanisms, free = client.app.state.mechanisms, threading.Event()
+        limiter = client.app.state.limiter
+        limiter.total_tokens = 1
+        running = []
+
+        def attend(*arguments):
+            running.append(arguments)
+            free.wait(10)
+            return type(mechanisms).attend(mechanisms, *arguments)
+
+        monkeypatch.setattr(mechanisms, "attend", attend, raising=False)
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(client.post, "/v1/attend", json=GOOD)
+            wait_until(lambda: len(running) == 1)
+            second = pool.submit(client.post, "/v1/attend", json=GOOD)
+            wait_until(lambda: client.portal.call(limiter.statistics).tasks_waiting == 1)
+            refused = [client.post("/v1/attend", json=GOOD) for _ in range(2)]
+            assert [(r.status_code, r.headers["retry-after"]) for r in refused] == [(429, "1")] * 2
+            assert len(running) == 1
+            free.set()
+            assert [first.result().status_code, second.result().status_code] == [200, 200]
+
+
+def test_who_waits_too_long_for_a_core_is_told_so(monkeypatch):
+    settings = Settings(timeout=0.2, provider=Provider.cpu)
+    with TestClient(create_app(settings)) as client:
+        limiter = client.app.state.limiter
+        limiter.total_tokens = 1
+        client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")
+        answer = client.post("/v1/attend", json=GOOD)
+        assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+        client.portal.call(limiter.release_on_behalf_of, "somebody")
+        assert client.post("/v1/attend", json=GOOD).status_code == 200
+
+
+def wait_until(holds, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -199,6 +268,13 @@ def test_a_png_is_the_same_picture_twice_as_large(client):
     assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == cell.get("fill")
 
 
+def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
+    """6 drawn and 4 left out, whatever corners the line has."""
+    pieces = dashes([(0.0, 0.0), (0.0, 8.0), (3.0, 8.0), (9.0, 8.0)])  # 17 long
+    assert pieces == [[(0, 0), (0, 6)], [(2, 8), (3, 8), (8, 8)]]
+    assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
+
+
 def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
     rows = np.random.default_rng(0).random((401, 30)).astype(np.float32)
     cells = shrunk(rows)
@@ -216,16 +292,24 @@ def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
         ("image/png;q=.", "image/png"),
         ("image/png;q=0.9, image/svg+xml;q=0.5", "image/png"),
         ("text/html, application/json;q=0.1", "application/json"),
+        ("image/png, application/json", "application/json"),
+        ("application/json;q=0, */*", "image/svg+xml"),
+        ("image/svg+xml;q=0, image/*", "image/png"),
+        ("IMAGE/PNG; Q=0.5", "image/png"),
+        ("text/html, */*;q=0.8", "application/json"),
+        ([("accept", "text/html"), ("accept", "image/png")], "image/png"),
     ],
 )
 def test_the_accept_header_chooses_the_form(client, accept, content_type):
-    answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
+    headers = [("accept", accept)] if isinstance(accept, str) else accept
+    answer = client.post("/v1/attend", json=GOOD, headers=headers)
     assert answer.headers["content-type"] == content_type
 
 
 def test_a_form_there_is_not_is_refused_with_those_there_are(client):
-    answer = client.post("/v1/attend", json=GOOD, headers={"accept": "application/pdf"})
-    assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
+    for accept in ("application/pdf", "*/*;q=0"):
+        answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
+        assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
     assert answer.json()["detail"] == "this comes as application/json, image/svg+xml, image/png"
     many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
     answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
