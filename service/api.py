@@ -230,7 +230,8 @@ async def attend(
         else:
             content = to_json(write_attended(body, *attended))
         seconds = {"attention": ended - started, "serialize": time.monotonic() - ended}
-        return Response(content, media_type=form, headers=timing(seconds))
+        headers = {"Vary": "Accept", **timing(seconds)}
+        return Response(content, media_type=form, headers=headers)
 
     return await in_turn(request, work)
 

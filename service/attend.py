@@ -25,11 +25,11 @@ def feeds_of(body: AttendRequest) -> Feeds:
     keys = array_of(body.keys, "/keys")
     values = array_of(body.values, "/values")
     if not len(queries) == len(keys) == len(values):
-        counts = f"{len(queries)} sequences, /keys {len(keys)} and /values {len(values)}"
-        raise Invalid.at("/queries", f"hold {counts}; give as many each")
+        shapes = f"{queries.shape}, /keys {keys.shape} and /values {values.shape}"
+        raise Invalid.at("/queries", f"have shape {shapes}; give as many sequences each")
     if keys.shape[1] != values.shape[1]:
-        counts = f"{values.shape[1]} a sequence for {keys.shape[1]} keys"
-        raise Invalid.at("/values", f"has {counts}; give one for each")
+        shapes = f"{values.shape} and /keys {keys.shape}"
+        raise Invalid.at("/values", f"have shape {shapes}; give one for each key")
     feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
     feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
     check_truth(body, queries.shape[1])
@@ -90,7 +90,7 @@ def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> 
                 f" ({sequences}, {queries})",
             )
         if given.max() > keys:
-            raise Invalid.at("/valid_lengths", f"must lie between 0 and the {keys} keys there are")
+            raise Invalid.at("/valid_lengths", f"holds {given.max()}, but there are {keys} keys")
         lengths[:] = given if given.ndim == 2 else given[:, None]
     return np.minimum(lengths, np.arange(1, queries + 1)) if body.causal else lengths
 

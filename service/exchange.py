@@ -4,11 +4,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-import anyio
-import anyio.to_thread
 import orjson
+from anyio import CapacityLimiter
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
@@ -25,6 +24,9 @@ from service.errors import (
 from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
+
+MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
+Result = TypeVar("Result")
 
 
 def models_of(request: Request) -> dict[str, Model]:
@@ -82,25 +84,32 @@ def settings_of(request: Request) -> Settings:
 
 
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Waits for all. On the first failure, when the client leaves or when time is up, drops the
-    rest and raises."""
-    limit = settings_of(request).timeout
+    """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
     model.engine.submit(entries)
     answers = asyncio.gather(*(entry.result for entry in entries))
     answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is logged
-    gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
     try:
-        await asyncio.wait({answers, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if answers.done():
-            return answers.result()
-        if gone.done():
-            raise Abandoned("the client closed the connection")
-        raise late(limit)
+        return await finish(request, answers)
     finally:
-        gone.cancel()
-        answers.cancel()
         for entry in entries:
             entry.result.cancel()
+
+
+async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:
+    """Raises Abandoned when the client leaves, DeadlineExceeded when time is up; the work is then
+    cancelled."""
+    limit = settings_of(request).timeout
+    gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
+    try:
+        await asyncio.wait({work, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        if gone.done():
+            raise Abandoned("the client closed the connection")
+        raise DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
+    finally:
+        gone.cancel()
+        work.cancel()
 
 
 def form_of(request: Request, forms: Sequence[str]) -> str:
@@ -109,12 +118,14 @@ def form_of(request: Request, forms: Sequence[str]) -> str:
     Of the ranges that match a form the most specific counts. Raises NotAcceptable naming the forms
     (RFC 9110, section 12.5.1).
     """
-    accepted = ",".join(request.headers.getlist("accept")).lower() or "*/*"
     qualities: dict[str, float] = {}
-    for part in accepted.split(","):
+    for part in ",".join(request.headers.getlist("accept")).lower().split(","):
         media_range, _, parameters = part.partition(";")
-        found = re.search(r"\bq=([01](?:\.\d{0,3})?)\s*(?:;|$)", parameters)
-        qualities[media_range.strip()] = float(found[1]) if found else 1.0
+        found = re.search(r"\bq=(\d?\.?\d*)\s*(?:;|$)", parameters)
+        if media_range.strip():
+            quality_given = float(found[1]) if found and re.search(r"\d", found[1]) else 1.0
+            qualities[media_range.strip()] = quality_given
+    qualities = qualities or {"*/*": 1.0}
 
     def quality(form: str) -> float:
         ranges = (form, f"{form.partition('/')[0]}/*", "*/*")
@@ -127,22 +138,20 @@ def form_of(request: Request, forms: Sequence[str]) -> str:
 
 
 async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
-    """Computes on a thread, as many at once as there are cores for it.
+    """Computes on a thread, as many at once as there are cores for it. What has begun is finished:
+    its size is bounded.
 
-    Raises Overloaded if too many wait for that, DeadlineExceeded if none is free in time.
+    Raises Overloaded if too many wait for a turn, and what `finish` raises while it waits.
     """
-    settings, limiter = settings_of(request), request.app.state.limiter
-    if (waiting := limiter.statistics().tasks_waiting) >= settings.max_queue:
-        raise Overloaded(f"{waiting} requests wait already; the limit is {settings.max_queue}")
+    limiter: CapacityLimiter = request.app.state.limiter
+    if limiter.statistics().tasks_waiting >= MOST_WAITING:
+        raise Overloaded(f"{MOST_WAITING} requests wait already, which is the limit")
+    turn = object()
+    await finish(request, asyncio.ensure_future(limiter.acquire_on_behalf_of(turn)))
     try:
-        with anyio.fail_after(settings.timeout):
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
-    except TimeoutError as error:
-        raise late(settings.timeout) from error
-
-
-def late(limit: float) -> DeadlineExceeded:
-    return DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
+        return await run_in_threadpool(work)
+    finally:
+        limiter.release_on_behalf_of(turn)
 
 
 async def respond(

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -29,6 +30,7 @@ VIRIDIS = np.array(
     ]
 )
 DASH = (6, 4)  # drawn and left out, in units of a picture
+MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
 LARGEST_SIDE = 200  # cells of a heatmap; a larger one is drawn from the means of blocks
 
 
@@ -103,9 +105,11 @@ def draw_heatmap(picture: Picture, left: float, top: float, side: float, rows: F
     for (t, s), _ in np.ndenumerate(cells):
         x, y = left + s * width, top + t * height
         picture.shapes.append(Rectangle(x, y, width, height, tuple(colours[t, s].tolist())))
-    for place, index in ((0.5 / queries, 0), (1 - 0.5 / queries, queries - 1)):
+    for index in {0, queries - 1}:
+        place = (index + 0.5) / queries
         picture.shapes.append(Label(left - 6, top + place * side, str(index), "end"))
-    for place, index in ((0.5 / keys, 0), (1 - 0.5 / keys, keys - 1)):
+    for index in {0, keys - 1}:
+        place = (index + 0.5) / keys
         picture.shapes.append(Label(left + place * side, top + side + 14, str(index)))
     caption = f"query x key, largest weight {rows.max():.3g}"
     picture.shapes.append(Label(left + side / 2, top - 14, caption))
@@ -126,6 +130,7 @@ def draw_plot(
     span = np.where(high > low, high - low, 1.0)
 
     def place(xy: FloatArray) -> list[tuple[float, float]]:
+        xy = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
         x, y = (xy - low[:, None]) / span[:, None]
         return list(zip((left + x * side).tolist(), (top + side - y * side).tolist(), strict=True))
 
@@ -197,13 +202,15 @@ def dashes(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]
     """A line in pieces of DASH with gaps between, as SVG draws it: corners fall where they do."""
     x, y = np.array(points).T
     along = np.concatenate([[0.0], np.hypot(np.diff(x), np.diff(y)).cumsum()])  # from the start
-    pieces: list[list[tuple[float, float]]] = []
-    for start in np.arange(0, along[-1], sum(DASH)):
-        end = min(start + DASH[0], along[-1])
-        corners = along[(along > start) & (along < end)]
-        places = np.array([start, *corners, end])
-        piece = zip(np.interp(places, along, x), np.interp(places, along, y), strict=True)
-        pieces.append([(float(a), float(b)) for a, b in piece])
+    starts = np.arange(0, along[-1], sum(DASH))
+    ends = np.minimum(starts + DASH[0], along[-1])
+    places = np.unique(np.concatenate([starts, ends, along]))
+    dash = np.searchsorted(starts, places, side="right") - 1  # the one begun last
+    drawn = places <= ends[dash]
+    corners = zip(np.interp(places, along, x), np.interp(places, along, y), strict=True)
+    pieces: list[list[tuple[float, float]]] = [[] for _ in starts]
+    for i, (a, b) in zip(dash[drawn], compress(corners, drawn), strict=True):
+        pieces[i].append((float(a), float(b)))
     return pieces
 
 

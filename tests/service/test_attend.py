@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from service import examples
+from service import examples, exchange
 from service.app import create_app
 from service.attend import nbytes
 from service.render import dashes, shrunk, viridis
@@ -123,8 +123,8 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
     ("changes", "pointer", "said"),
     [
         ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
-        ({"values": [1.0]}, "/values", "has 1 a sequence for 2 keys"),
-        ({"queries": [Q, Q]}, "/queries", "hold 2 sequences, /keys 1 and /values 1; give as many"),
+        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2); give one for"),
+        ({"queries": [Q, Q]}, "/queries", "have shape (2, 1, 2), /keys (1, 2, 2) and /values (1,"),
         ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 where the first has 2"),
         ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 where the first has 1"),
         ({"queries": []}, "/queries", "none of them empty"),
@@ -133,7 +133,7 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
         ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
         ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
-        ({"valid_lengths": [3]}, "/valid_lengths", "between 0 and the 2 keys"),
+        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3, but there are 2 keys"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
         ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
         ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
@@ -181,7 +181,8 @@ def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
 
 def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
     """One core and one place to wait: of four at once, two are refused; none is lost."""
-    settings = Settings(max_queue=1, max_sources=1, provider=Provider.cpu)
+    monkeypatch.setattr(exchange, "MOST_WAITING", 1)
+    settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         mechanisms, free = client.app.state.mechanisms, threading.Event()
         limiter = client.app.state.limiter
@@ -275,6 +276,16 @@ def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
     assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
 
 
+def test_a_line_of_very_many_points_is_drawn_from_some_of_them(client):
+    count = 50_000
+    body = {"mechanism": "average", "keys": [1], "values": [1], "queries": [0] * count}
+    body["truth"] = [0, 1] * (count // 2)
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
+    for line in root.findall(f"{SVG}polyline")[1:]:
+        assert 1000 < len(line.get("points").split()) <= 2000
+    assert picture(client, "image/png", body)
+
+
 def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
     rows = np.random.default_rng(0).random((401, 30)).astype(np.float32)
     cells = shrunk(rows)
@@ -296,6 +307,9 @@ def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
         ("application/json;q=0, */*", "image/svg+xml"),
         ("image/svg+xml;q=0, image/*", "image/png"),
         ("IMAGE/PNG; Q=0.5", "image/png"),
+        ("image/png;q=.5, image/svg+xml;q=0.7", "image/svg+xml"),
+        ("image/png;q=0.0001, image/svg+xml;q=0.001", "image/svg+xml"),
+        (",", "application/json"),
         ("text/html, */*;q=0.8", "application/json"),
         ([("accept", "text/html"), ("accept", "image/png")], "image/png"),
     ],
