@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from model.bundle import Card, WeightType, write_bundle
+from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import create_run, load_config, load_model
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
@@ -132,6 +132,9 @@ def export(
     notice: Annotated[Path, typer.Option(help="licence text to carry along", exists=True)],
     name: Annotated[str, typer.Option(help="as the API calls it; the folder's, if empty")] = "",
     weights: Annotated[WeightType, typer.Option(help="how weights lie on disk")] = WeightType.fp32,
+    precision: Annotated[
+        Precision, typer.Option(help="int8: graphs of 8-bit products beside those of fp32")
+    ] = Precision.fp32,
 ) -> None:
     """Write a bundle that the service can serve."""
     card = Card(
@@ -141,7 +144,7 @@ def export(
         attribution=attribution,
         notice=notice.read_text(encoding="utf-8"),
     )
-    write_bundle(load_model(model), card, weights, bundle)
+    write_bundle(load_model(model), card, weights, bundle, precision)
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
 

@@ -101,11 +101,16 @@ class Kernel(NamedTuple):
     """How attention is computed: in torch for training and as the oracle, as operators in export.
 
     attend(score, query, memory, valid_lengths, dropout) -> mixed values (B, H, T, D), weights
-    (B, H, T, S); write(cache, new, position) -> cache
+    (B, H, T, S).
+    attend_cached(score, query, own, past, position) for one position a row, query and own
+    (R, H * D), past (R, H, T, D) -> mixed values (R, H * D), weights (R, H, 1, T), past with own
+    at its position (R,).
     """
 
     attend: Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
-    write: Callable[[Tensor, Tensor, Tensor], Tensor]
+    attend_cached: Callable[
+        [nn.Module, Tensor, KeysValues, KeysValues, Tensor], tuple[Tensor, Tensor, KeysValues]
+    ]
 
 
 def attend(
@@ -115,7 +120,16 @@ def attend(
     return dropout(weights) @ memory.values, weights
 
 
-TORCH_KERNEL = Kernel(attend, write_cache)
+def attend_cached(
+    score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
+) -> tuple[Tensor, Tensor, KeysValues]:
+    query, *new = (x.unflatten(-1, (past.keys.size(1), 1, -1)) for x in (query, *own))
+    memory = KeysValues(*(write_cache(*each, position) for each in zip(past, new, strict=True)))
+    mixed, weights = attend(score, query, memory, position + 1, nn.Identity())
+    return mixed.flatten(1), weights, memory
+
+
+TORCH_KERNEL = Kernel(attend, attend_cached)
 
 
 class MultiHeadAttention(nn.Module):
@@ -135,12 +149,12 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def project(self, x: Tensor) -> KeysValues:
-        """(B, S, M), or (B, M) for one position each."""
+        """(B, S, M) -> (B, H, S, D)."""
         return KeysValues(self.split(self.key(x), x.size(0)), self.split(self.value(x), x.size(0)))
 
     def split(self, x: Tensor, batch: int) -> Tensor:
-        x = x.unflatten(-1, (self.num_heads, -1))  # (..., H, D)
-        return x.reshape(batch, -1, *x.shape[-2:]).transpose(1, 2)  # (B, H, T, D)
+        width = x.size(-1) // self.num_heads
+        return x.reshape(batch, -1, self.num_heads, width).transpose(1, 2)  # (B, H, T, D)
 
     def forward(
         self, x: Tensor, memory: KeysValues, valid_lengths: Tensor, kernel: Kernel
@@ -150,3 +164,12 @@ class MultiHeadAttention(nn.Module):
         mixed, weights = kernel.attend(self.score, query, memory, valid_lengths, self.dropout)
         mixed = mixed.transpose(1, 2).reshape(*x.shape[:-1], -1)  # (..., H * D)
         return self.output(mixed), weights
+
+    def step(
+        self, x: Tensor, past: KeysValues, position: Tensor, kernel: Kernel
+    ) -> tuple[Tensor, KeysValues, Tensor]:
+        """x (R, M), one position a row, over a cache (R, H, T, D) -> (R, M), the cache with this
+        position written, weights (R, H, 1, T)."""
+        own = KeysValues(self.key(x), self.value(x))  # (R, H * D)
+        mixed, weights, cache = kernel.attend_cached(self.score, self.query(x), own, past, position)
+        return self.output(mixed), cache, weights

@@ -11,18 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from safetensors.torch import save_file
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.config import InputError
 from model.data import pad
-from model.export import export_graphs
+from model.export import export_graphs, save_graphs
+from model.passes import share_weights, store_constants
+from model.quantize import quantize
 from model.tokenizer import UNK
 from model.transformer import Transformer
 
 FORMAT_VERSION = 1
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+class Precision(StrEnum):
+    """The arithmetic of a bundle's graphs; int8 comes beside fp32."""
+
+    fp32 = "fp32"
+    int8 = "int8"
 
 
 class WeightType(StrEnum):
@@ -41,7 +51,13 @@ class Card:
     notice: str
 
 
-def write_bundle(trained: TrainedModel, card: Card, weight_type: WeightType, bundle: Path) -> None:
+def write_bundle(
+    trained: TrainedModel,
+    card: Card,
+    weight_type: WeightType,
+    bundle: Path,
+    precision: Precision = Precision.fp32,
+) -> None:
     """Replaces `bundle` only once the new one is whole. Raises InputError if it is something else.
 
     With fp16 the model is rounded first: torch, the graphs and parity.npz all use the rounded one.
@@ -56,7 +72,13 @@ def write_bundle(trained: TrainedModel, card: Card, weight_type: WeightType, bun
         build = work / "new"
         (build / "fp32").mkdir(parents=True)
         transformer = store_weights(trained.transformer, weight_type, build / "fp32" / WEIGHTS)
-        export_graphs(transformer, build / "fp32" / WEIGHTS)
+        graphs = export_graphs(transformer)
+        if precision is Precision.int8:
+            (build / "int8").mkdir()
+            write_int8(graphs, build / "int8")
+        for proto in graphs.values():
+            share_weights(proto.graph, transformer.state_dict(), build / "fp32" / WEIGHTS)
+        save_graphs(graphs, build / "fp32")
         trained.source_tokenizer.save(str(build / TOKENIZERS[0]))
         trained.target_tokenizer.save(str(build / TOKENIZERS[1]))
         np.savez(build / "parity.npz", allow_pickle=False, **parity(transformer))
@@ -66,6 +88,15 @@ def write_bundle(trained: TrainedModel, card: Card, weight_type: WeightType, bun
         swap(build, bundle, work / "old")
     finally:
         shutil.rmtree(work)
+
+
+def write_int8(graphs: dict[str, onnx.ModelProto], folder: Path) -> None:
+    graphs = {name: onnx.ModelProto.FromString(p.SerializeToString()) for name, p in graphs.items()}
+    for proto in graphs.values():
+        quantize(proto)
+    store_constants([proto.graph for proto in graphs.values()], folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)
+    save_graphs(graphs, folder)
 
 
 def swap(new: Path, bundle: Path, old: Path) -> None:
@@ -114,7 +145,9 @@ def describe(trained: TrainedModel, card: Card, build: Path) -> dict[str, Any]:
         "decoder_start_ids": [config.bos_id],
         "tokenizers": dict(zip(("source", "target"), TOKENIZERS, strict=True)),
         "precisions": {
-            "fp32": {path.stem: f"fp32/{path.name}" for path in sorted(build.glob("fp32/*.onnx"))}
+            precision: {p.stem: f"{precision}/{p.name}" for p in sorted(graphs)}
+            for precision in Precision
+            if (graphs := list(build.glob(f"{precision}/*.onnx")))
         },
         "files": {
             path.relative_to(build).as_posix(): {

@@ -122,6 +122,9 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_sublayer.after(x, y), weights
 
 
+AttendSelf = Callable[[MultiHeadAttention, Tensor], tuple[Tensor, KeysValues, Tensor]]
+
+
 class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -135,20 +138,17 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        remember: Callable[[KeysValues], KeysValues],
-        target_lengths: Tensor,
+        attend_self: AttendSelf,
         cross: KeysValues,
         source_length: Tensor,
         kernel: Kernel,
     ) -> tuple[Tensor, KeysValues, Tensor, Tensor]:
         """x (B, T, M) whole targets, or (R, M) one position a row.
 
-        `remember` takes the keys and values of x and returns all that x may attend to.
-        Returns x, what was remembered, decoder attention, cross attention.
+        Returns x, the decoder's own keys and values, decoder attention, cross attention.
         """
         y = self.self_sublayer.before(x)
-        own = remember(self.self_attention.project(y))
-        y, decoder_attention = self.self_attention(y, own, target_lengths, kernel)
+        y, own, decoder_attention = attend_self(self.self_attention, y)
         x = self.self_sublayer.after(x, y)
         y = self.cross_sublayer.before(x)
         y, cross_attention = self.cross_attention(y, cross, source_length, kernel)
@@ -211,11 +211,15 @@ class Decoder(nn.Module):
         lengths = torch.minimum(position + 1, target_length.unsqueeze(1))  # (B, T)
         x = self.embedding(target_ids, position)  # (B, T, M)
 
-        def remember(own: KeysValues) -> KeysValues:
-            return own
+        def attend_self(
+            attention: MultiHeadAttention, y: Tensor
+        ) -> tuple[Tensor, KeysValues, Tensor]:
+            own = attention.project(y)
+            y, weights = attention(y, own, lengths, TORCH_KERNEL)
+            return y, own, weights
 
-        everything = [remember] * len(self.layers)
-        return self._layers(x, everything, lengths, cross, source_length, TORCH_KERNEL)
+        everywhere = [attend_self] * len(self.layers)
+        return self._layers(x, everywhere, cross, source_length, TORCH_KERNEL)
 
     def step(
         self,
@@ -231,20 +235,16 @@ class Decoder(nn.Module):
         The R rows are the B sources' in order, R / B to a source.
         """
 
-        def remember(past: KeysValues) -> Callable[[KeysValues], KeysValues]:
-            return lambda own: KeysValues(
-                kernel.write(past.keys, own.keys, position),
-                kernel.write(past.values, own.values, position),
-            )
+        def over(past: KeysValues) -> AttendSelf:
+            return lambda attention, y: attention.step(y, past, position, kernel)
 
         x = self.embedding(token, position)  # (R, M)
-        return self._layers(x, [*map(remember, cache)], position + 1, cross, source_length, kernel)
+        return self._layers(x, [*map(over, cache)], cross, source_length, kernel)
 
     def _layers(
         self,
         x: Tensor,
-        remember: list[Callable[[KeysValues], KeysValues]],
-        target_lengths: Tensor,
+        attend_self: list[AttendSelf],
         cross: list[KeysValues],
         source_length: Tensor,
         kernel: Kernel,
@@ -252,9 +252,9 @@ class Decoder(nn.Module):
         cache: list[KeysValues] = []
         decoder_attention: list[Tensor] = []
         cross_attention: list[Tensor] = []
-        for layer, remember_own, memory in zip(self.layers, remember, cross, strict=True):
+        for layer, attend_own, memory in zip(self.layers, attend_self, cross, strict=True):
             x, own, decoder_weights, cross_weights = layer(
-                x, remember_own, target_lengths, memory, source_length, kernel
+                x, attend_own, memory, source_length, kernel
             )
             cache.append(own)
             decoder_attention.append(decoder_weights)

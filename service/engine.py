@@ -22,7 +22,6 @@ from service.search import Search
 from service.session import Session, start_runtime
 from service.settings import Settings
 
-PRECISION = "fp32"
 STALLED_AFTER = 30.0  # seconds with work at hand and none of it done
 
 log = structlog.get_logger()
@@ -50,7 +49,7 @@ class Engine:
         """Opens the bundle's graphs. Raises StartupError."""
         start_runtime(settings.cores)
         self.bundle = bundle
-        self.session = Session(bundle, PRECISION, settings.provider)
+        self.session = Session(bundle, settings.precision, settings.provider)
         if settings.self_check:
             check_parity(self.session, bundle)
         config = bundle.manifest.config

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from service.bundle import Bundle, Graph
 from service.cache import Cache, Cross, Encoded, FloatArray, IntArray
 from service.errors import StartupError
-from service.settings import Provider
+from service.settings import Precision, Provider
 
 PROVIDERS = {
     Provider.cpu: "CPUExecutionProvider",
@@ -57,14 +57,17 @@ class TopTokens(NamedTuple):
 class Session:
     """The graphs of one bundle at one precision, open on one provider."""
 
-    def __init__(self, bundle: Bundle, precision: str, wanted: Provider) -> None:
+    def __init__(self, bundle: Bundle, precision: Precision, wanted: Provider) -> None:
         """Raises StartupError."""
-        if precision not in bundle.manifest.precisions:
-            raise StartupError(f"{bundle.root} has no graphs of precision {precision}")
         options = ort.SessionOptions()
         options.use_per_session_threads = False
         name = provider_name(wanted)
-        self.precision = precision
+        if precision is Precision.auto:
+            on_cpu = name == PROVIDERS[Provider.cpu] and "int8" in bundle.manifest.precisions
+            precision = Precision.int8 if on_cpu else Precision.fp32
+        if precision not in bundle.manifest.precisions:
+            raise StartupError(f"{bundle.root} has no graphs of precision {precision}")
+        self.precision: str = precision
         self._pad_id = bundle.manifest.pad_id
         self._config = bundle.manifest.config
         self._graphs = {

@@ -20,6 +20,12 @@ class Provider(StrEnum):
     tensorrt = "tensorrt"
 
 
+class Precision(StrEnum):
+    auto = "auto"
+    fp32 = "fp32"
+    int8 = "int8"
+
+
 class Settings(BaseSettings):
     """Serve encoder-decoder Transformers and show what they attend to."""
 
@@ -39,6 +45,10 @@ class Settings(BaseSettings):
     provider: Provider = Field(
         default=Provider.auto,
         description="auto is CUDA where there is one, else CPU; TensorRT only by name",
+    )
+    precision: Precision = Field(
+        default=Precision.auto,
+        description="auto is int8 on a CPU where the bundle has it, else fp32",
     )
     threads: int = Field(default=0, ge=0, description="shared by all models; 0 is one a core")
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")

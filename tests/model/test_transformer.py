@@ -151,7 +151,13 @@ def test_decoder_layer_equals_torch(norm_first):
     x, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
     lengths, source_length = torch.arange(1, 5).expand(2, 4), torch.tensor([6, 3])
     cross = ours.cross_attention.project(memory)
-    output, *_ = ours(x, lambda own: own, lengths, cross, source_length, TORCH_KERNEL)
+
+    def attend_self(attention, y):
+        own = attention.project(y)
+        y, weights = attention(y, own, lengths, TORCH_KERNEL)
+        return y, own, weights
+
+    output, *_ = ours(x, attend_self, cross, source_length, TORCH_KERNEL)
     expected = theirs(
         x,
         memory,
