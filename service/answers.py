@@ -7,14 +7,26 @@ import numpy as np
 from service.attention import Block, Kind, Selection
 from service.cache import FloatArray
 from service.entry import Answer
+from service.search import Hypothesis
 from service.served import Model
 from service.tokenizer import Token, Tokens
 
 
-def write_hypothesis(
+def write_hypotheses(
     model: Model, selection: Selection, source: Tokens, answer: Answer
+) -> list[dict[str, Any]]:
+    attention = answer.attention or [{} for _ in answer.hypotheses]
+    pairs = zip(answer.hypotheses, attention, strict=True)
+    return [write_hypothesis(model, selection, source, *pair) for pair in pairs]
+
+
+def write_hypothesis(
+    model: Model,
+    selection: Selection,
+    source: Tokens,
+    hypothesis: Hypothesis,
+    attention: dict[Kind, FloatArray],
 ) -> dict[str, Any]:
-    hypothesis = answer.decoded
     target = model.target.decode(hypothesis.token_ids)
     written: dict[str, Any] = {
         "text": target.text,
@@ -25,12 +37,16 @@ def write_hypothesis(
         "finish_reason": hypothesis.finish_reason,
     }
     if selection.layers:
-        written["attention"] = write_blocks(model, selection, source, target, answer)
+        written["attention"] = write_blocks(model, selection, source, target, attention)
     return written
 
 
 def write_blocks(
-    model: Model, selection: Selection, source: Tokens, target: Tokens, answer: Answer
+    model: Model,
+    selection: Selection,
+    source: Tokens,
+    target: Tokens,
+    attention: dict[Kind, FloatArray],
 ) -> list[Block]:
     start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
     axes: dict[Kind, tuple[list[Token], list[Token]]] = {
@@ -39,7 +55,7 @@ def write_blocks(
         "cross": (target.tokens, source.tokens),
     }
     blocks: list[Block] = []
-    for kind, weights in answer.attention.items():
+    for kind, weights in attention.items():
         rows, columns = axes[kind]
         blocks.append(selection.block(kind, weights, rows, columns))
     return blocks

@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service import bodies, examples, schemas
-from service.answers import pool, write_blocks, write_hypothesis
+from service.answers import pool, write_blocks, write_hypotheses
 from service.attend import (
     check_finite,
     check_heatmaps,
@@ -49,17 +49,20 @@ async def decode(
     body: Annotated[bodies.DecodeRequest, Body(openapi_examples=examples.DECODE)],
     request: Request,
 ) -> Response:
-    """Decode every source greedily and, if wanted, show the attention it was decoded with."""
+    """Decode every source, greedily or with beams, and, if wanted, show the attention of what was
+    decoded."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
-    limit = model.max_new_tokens(body.max_new_tokens)
+    search = model.search(body, body.num_hypotheses)
     seconds, sources = await read(request, model.source, body.source, "/source")
+    limit = search.max_new_tokens
     needed = sum(selection.nbytes(len(source.tokens), limit) for source in sources)
+    needed *= search.num_hypotheses
     check_size(request, needed, SELECT_LESS)
     entries = [
         Entry(
             source_ids=np.array(source.ids),
-            max_new_tokens=limit,
+            search=search,
             selection=selection,
         )
         for source in sources
@@ -69,14 +72,16 @@ async def decode(
     def write() -> dict[str, Any]:
         results = [
             {
-                "hypotheses": [write_hypothesis(model, selection, source, answer)],
+                "hypotheses": write_hypotheses(model, selection, source, answer),
                 "source_tokens": len(source.tokens),
             }
             for source, answer in zip(sources, answers, strict=True)
         ]
         usage = {
             "source_tokens": sum(len(source.tokens) for source in sources),
-            "target_tokens": sum(len(answer.decoded.token_ids) for answer in answers),
+            "target_tokens": sum(
+                len(hypothesis.token_ids) for answer in answers for hypothesis in answer.hypotheses
+            ),
         }
         return {"model": model.name, "results": results, "usage": usage}
 
@@ -96,25 +101,29 @@ async def attention(
     """Attention weights of every source with its target: the one given, or the one decoded."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
-    limit = model.max_new_tokens(body.max_new_tokens)
+    search = model.search(body)
     seconds, sources = await read(request, model.source, body.source, "/source")
     targets: list[Tokens] | None = None
     if body.target is not None:
-        if body.max_new_tokens is not None:
-            raise Invalid.at("/max_new_tokens", "means nothing where the target is given")
+        if given := body.model_fields_set & bodies.Searching.model_fields.keys() - {"model"}:
+            raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
         more, targets = await read(request, model.target, body.target, "/target")
         seconds["tokenize"] += more["tokenize"]
         if len(targets) != len(sources):
             detail = f"holds {len(targets)} for {len(sources)} sources; give one for each"
             raise Invalid.at("/target", detail)
-    lengths = [len(target.tokens) for target in targets] if targets else [limit] * len(sources)
+    lengths = (
+        [len(target.tokens) for target in targets]
+        if targets
+        else [search.max_new_tokens] * len(sources)
+    )
     pairs = zip(sources, lengths, strict=True)
     needed = sum(selection.nbytes(len(source.tokens), n) for source, n in pairs)
     check_size(request, needed, SELECT_LESS)
     entries = [
         Entry(
             source_ids=np.array(source.ids),
-            max_new_tokens=0 if targets else limit,
+            search=None if targets else search,
             target_ids=targets[i].ids if targets else [],
             selection=selection,
         )
@@ -123,12 +132,12 @@ async def attention(
     answers = await answers_to(request, model, entries)
 
     def write() -> dict[str, Any]:
-        decoded = targets or [model.target.decode(a.decoded.token_ids) for a in answers]
+        decoded = targets or [model.target.decode(a.hypotheses[0].token_ids) for a in answers]
         results = [
             {
                 "source": source.text,
                 "target": target.text,
-                "attention": write_blocks(model, selection, source, target, answer),
+                "attention": write_blocks(model, selection, source, target, answer.attention[0]),
             }
             for source, target, answer in zip(sources, decoded, answers, strict=True)
         ]

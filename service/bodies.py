@@ -136,21 +136,41 @@ class EncodeRequest(ModelRequest):
     normalize: bool = Field(default=False, description="scale every vector to length 1")
 
 
-class DecodeRequest(ModelRequest):
-    source: Source
+class Searching(ModelRequest):
+    """How to look for a target."""
+
     max_new_tokens: MaxNewTokens = None
+    beam_size: int = Field(
+        default=1, ge=1, le=64, description="hypotheses kept at each step; 1 is greedy search"
+    )
+    length_penalty: float = Field(
+        default=1.0,
+        ge=-10,
+        le=10,
+        description="score = sum of log-probs / tokens ** length_penalty; more favours longer ones",
+    )
+    early_stopping: bool = Field(
+        default=True,
+        description="stop when beam_size hypotheses have ended; false: when none can do better",
+    )
+
+
+class DecodeRequest(Searching):
+    source: Source
+    num_hypotheses: int = Field(
+        default=1, ge=1, le=64, description="to return, best first; at most beam_size"
+    )
     attention: AttentionSelection | None = Field(
         default=None, description="attention weights to return; {} is all cross-attention"
     )
 
 
-class AttentionRequest(ModelRequest):
+class AttentionRequest(Searching):
     source: Source
     target: Sequences | None = Field(
         default=None,
         description="One for each source; absent: what the model decodes. eos is added to texts.",
     )
-    max_new_tokens: MaxNewTokens = None
     attention: AttentionSelection = Field(
         default=AttentionSelection(), description="which weights; absent: all cross-attention"
     )

@@ -70,6 +70,12 @@ class Cache:
         """A copy of what one source's rows read, without padding."""
         return [array[source, :, : self.source_length[source]].copy() for array in self._cross]
 
+    @property
+    def _written(self) -> list[FloatArray]:
+        """What any row has written of its keys and values."""
+        longest = self.position.max(initial=0)
+        return [array[:, :, :longest] for array in self._self]
+
     def insert(self, crosses: Sequence[Cross]) -> None:
         """Append sources; their rows start at position 0."""
         new = np.array([cross[0].shape[1] for cross in crosses])
@@ -84,14 +90,14 @@ class Cache:
 
     def reorder(self, parents: IntArray) -> None:
         """(R,): row r goes on from row parents[r] of the same source."""
-        move(self._self, parents)
+        move(self._written, parents)
         self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
         """Only these sources stay, in this order."""
         self.binding = None
         rows = (keep[:, None] * self.width + np.arange(self.width)).ravel()
-        move(self._self, rows)
+        move(self._written, rows)
         move(self._cross, keep)
         self.source_length, self.position = self.source_length[keep], self.position[rows]
         longest = self.source_length.max(initial=0), self.position.max(initial=0)

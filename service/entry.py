@@ -6,24 +6,19 @@ from dataclasses import dataclass, field
 
 from service.attention import NOTHING, Kind, Selection
 from service.cache import FloatArray, IntArray
-from service.search import Hypothesis
+from service.search import Hypothesis, SearchOptions
 
 
 @dataclass(slots=True)
 class Answer:
-    """What an entry asked for: memory (S, M), a hypothesis, the selected attention weights
-    (layers, heads, queries, keys) by kind; and the seconds each stage took."""
+    """What an entry asked for: memory (S, M); hypotheses, best first; for each of them, or for the
+    target that was given, the selected attention weights (layers, heads, queries, keys) by kind;
+    and the seconds each stage took."""
 
     memory: FloatArray | None = None
-    hypothesis: Hypothesis | None = None
-    attention: dict[Kind, FloatArray] = field(default_factory=dict[Kind, FloatArray])
+    hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
+    attention: list[dict[Kind, FloatArray]] = field(default_factory=list[dict[Kind, FloatArray]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def decoded(self) -> Hypothesis:
-        """Of an entry that decodes."""
-        assert self.hypothesis is not None
-        return self.hypothesis
 
     @property
     def encoded(self) -> FloatArray:
@@ -34,15 +29,15 @@ class Answer:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Entry:
-    """One source: encoded; then decoded if it may generate tokens; then attended if attention is
-    selected, over `target_ids` if they are given, else over what it generated.
+    """One source: encoded; then decoded if a search is wanted; then attended if attention is
+    selected, over `target_ids` if they are given, else over the hypotheses.
 
     Made on the event loop, which alone touches `result`; the worker only looks whether it is done:
     a result that was cancelled, by its client or by a deadline, frees its rows at the next step.
     """
 
     source_ids: IntArray
-    max_new_tokens: int = 0
+    search: SearchOptions | None = None
     target_ids: list[int] = field(default_factory=list[int])
     selection: Selection = NOTHING
     arrived: float = field(default_factory=time.monotonic)
@@ -52,9 +47,22 @@ class Entry:
     answer: Answer = field(default_factory=Answer)
 
     @property
+    def rows(self) -> int:
+        """That it decodes at once."""
+        return self.search.beam_size if self.search else 1
+
+    @property
     def tokens(self) -> int:
-        """The most positions it may come to hold, source and target together."""
-        return len(self.source_ids) + max(self.max_new_tokens, len(self.target_ids))
+        """The most positions it may come to hold, source and target together, in all its rows."""
+        target = self.search.max_new_tokens if self.search else len(self.target_ids)
+        return self.rows * (len(self.source_ids) + target)
+
+    @property
+    def targets(self) -> list[list[int]]:
+        """What attention is paid in."""
+        if self.target_ids:
+            return [self.target_ids]
+        return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]
 
     @property
     def abandoned(self) -> bool:

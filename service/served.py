@@ -7,6 +7,7 @@ from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
 from service.engine import Engine
 from service.errors import Invalid, NotFound
+from service.search import SearchOptions
 from service.tokenizer import Tokenizer
 
 GRAPHS: dict[Kind, Graph] = {
@@ -34,6 +35,19 @@ class Model:
             detail = f"{wanted} is more than this model can generate: give 1 to {limit}"
             raise Invalid.at("/max_new_tokens", detail)
         return wanted or manifest.decoding.max_new_tokens
+
+    def search(self, body: bodies.Searching, num_hypotheses: int = 1) -> SearchOptions:
+        """Raises Invalid for options that contradict each other or the model."""
+        if num_hypotheses > body.beam_size:
+            detail = f"{num_hypotheses} is more than the {body.beam_size} of beam_size"
+            raise Invalid.at("/num_hypotheses", detail)
+        return SearchOptions(
+            max_new_tokens=self.max_new_tokens(body.max_new_tokens),
+            beam_size=body.beam_size,
+            num_hypotheses=num_hypotheses,
+            length_penalty=body.length_penalty,
+            early_stopping=body.early_stopping,
+        )
 
     def selection(self, wanted: bodies.AttentionSelection | None) -> Selection:
         """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""

@@ -26,14 +26,17 @@ PROVIDERS = {
 
 
 @once
-def start_runtime(threads: int) -> None:
-    """One thread pool for all sessions of the process: two pools spin on each other's cores.
-
-    Raises RuntimeError from a second call with another number.
-    """
-    ort.set_global_thread_pool_sizes(threads, 1)
+def load_cuda() -> None:
     if PROVIDERS[Provider.cuda] in ort.get_available_providers():
         ort.preload_dlls()  # CUDA and cuDNN as pip installed them
+
+
+def open_graph(path: Path, provider: str) -> ort.InferenceSession:
+    """A graph computes on the thread that runs it: the workers share the cores, no pool does."""
+    load_cuda()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(str(path), options, providers=[provider])
 
 
 def provider_name(wanted: Provider) -> str:
@@ -59,8 +62,6 @@ class Session:
 
     def __init__(self, bundle: Bundle, precision: Precision, wanted: Provider) -> None:
         """Raises StartupError."""
-        options = ort.SessionOptions()
-        options.use_per_session_threads = False
         name = provider_name(wanted)
         if precision is Precision.auto:
             on_cpu = name == PROVIDERS[Provider.cpu] and "int8" in bundle.manifest.precisions
@@ -71,7 +72,7 @@ class Session:
         self._pad_id = bundle.manifest.pad_id
         self._config = bundle.manifest.config
         self._graphs = {
-            graph: ort.InferenceSession(str(bundle.path(file)), options, providers=[name])
+            graph: open_graph(bundle.path(file), name)
             for graph, file in bundle.manifest.precisions[precision].items()
         }
         self.provider: str = self._graphs["step"].get_providers()[0]
@@ -81,6 +82,15 @@ class Session:
                 f" {self.provider} would work"
             )
         self._check_shapes()
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens there are to choose from."""
+        return self._config.target_vocab_size
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.provider == PROVIDERS[Provider.cpu]
 
     def supports(self, graph: Graph) -> bool:
         return graph in self._graphs
@@ -228,13 +238,8 @@ class Mechanisms:
     """The graphs of /v1/attend: attention without a model."""
 
     def __init__(self, folder: Path, wanted: Provider) -> None:
-        options = ort.SessionOptions()
-        options.use_per_session_threads = False
-        providers = [provider_name(wanted)]
-        self._graphs = {
-            path.stem: ort.InferenceSession(str(path), options, providers=providers)
-            for path in folder.glob("*.onnx")
-        }
+        provider = provider_name(wanted)
+        self._graphs = {path.stem: open_graph(path, provider) for path in folder.glob("*.onnx")}
 
     def attend(self, mechanism: str, feeds: dict[str, NDArray[Any]]) -> tuple[FloatArray, ...]:
         """-> outputs (B, T, V), weights (B, T, S)."""

@@ -50,7 +50,9 @@ class Settings(BaseSettings):
         default=Precision.auto,
         description="auto is int8 on a CPU where the bundle has it, else fp32",
     )
-    threads: int = Field(default=0, ge=0, description="shared by all models; 0 is one a core")
+    threads: int = Field(
+        default=0, ge=0, description="that decode, for each model, on a core each; 0 is one a core"
+    )
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
     max_sources: int = Field(default=256, ge=1, description="in one request")

@@ -1,7 +1,6 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from service.bundle import load_bundle
-from service.session import Session, start_runtime
+from service.session import Session
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
 
 TINY = Path(__file__).parent / "fixtures" / "tiny"
@@ -38,7 +37,6 @@ def bundle(request):
 
 @pytest.fixture(scope="session")
 def session(bundle):
-    start_runtime(os.cpu_count() or 1)
     return Session(bundle, "fp32", Provider.cpu)
 
 
@@ -61,14 +59,14 @@ def post(client):
     return send
 
 
-@pytest.fixture(scope="session")
-def server():
+@contextlib.contextmanager
+def serving(*flags):
     """The address of `python -m service` in a process of its own, as a user starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "service", "--port", str(port)]
+    command = [sys.executable, "-m", "service", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(300):
         with contextlib.suppress(urllib.error.URLError):
@@ -79,3 +77,15 @@ def server():
     yield address
     process.terminate()
     process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def server():
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def fp32_server():
+    with serving("--precision", "fp32") as address:
+        yield address

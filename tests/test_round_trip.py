@@ -34,26 +34,26 @@ def words(request):
     return list(dict.fromkeys(source for source, _ in pairs))[:200]
 
 
-def test_http_decodes_what_the_torch_model_decodes(server, g2p, words, tmp_path):
+def test_http_decodes_what_the_torch_model_decodes(fp32_server, g2p, words, tmp_path):
     assert len(words) == 200
     (tmp_path / "pairs.tsv").write_text("".join(f"{word}\tAH0\n" for word in words))
     arguments = ["evaluate", g2p, tmp_path / "pairs.tsv", "--predictions", tmp_path / "out.tsv"]
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     torchs = dict(line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines())
-    answer = httpx2.post(f"{server}/v1/decode", json={"source": words}, timeout=60).json()
+    answer = httpx2.post(f"{fp32_server}/v1/decode", json={"source": words}, timeout=60).json()
     ours = [result["hypotheses"][0]["text"] for result in answer["results"]]
     assert dict(zip(words, ours, strict=True)) == torchs
 
 
 @torch.no_grad()
-def test_http_shows_the_attention_and_scores_of_the_torch_model(server, g2p):
+def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p):
     trained = load_model(g2p)
     model = trained.transformer
     kinds = ["encoder", "decoder", "cross"]
     words = WORDS.read_text().split()[:20]
     body = {"source": words, "attention": {"kinds": kinds}}
-    answer = httpx2.post(f"{server}/v1/decode", json=body, timeout=60).json()
+    answer = httpx2.post(f"{fp32_server}/v1/decode", json=body, timeout=60).json()
     for word, result in zip(words, answer["results"], strict=True):
         (hypothesis,) = result["hypotheses"]
         source_ids = torch.tensor([trained.source_tokenizer.encode(word).ids])

@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NOTHING, select
+from service.batch import Batch
 from service.bundle import load_bundle
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
+from service.search import SearchOptions
 from service.settings import Provider, Settings
 
-SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50)
+SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
+ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
 
 
 @asynccontextmanager
@@ -36,8 +39,12 @@ def everything(bundle):
     return select(["encoder", "decoder", "cross"], "all", "all", bundle.manifest.config)
 
 
-def entry(source, **wanted):
-    return Entry(source_ids=np.array(source), **wanted)
+def entry(source, max_new_tokens=0, beam_size=1, **wanted):
+    options = SearchOptions(
+        max_new_tokens=max_new_tokens, beam_size=beam_size, num_hypotheses=beam_size
+    )
+    search = options if max_new_tokens else None
+    return Entry(source_ids=np.array(source), search=search, **wanted)
 
 
 async def answers(engine, entries):
@@ -46,7 +53,7 @@ async def answers(engine, entries):
 
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
-Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans())
+Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([1, 1, 2, 4]))
 
 
 @settings(max_examples=20, deadline=None)
@@ -56,9 +63,9 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
     limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
     changed = SETTINGS.model_copy(update=limits)
 
-    def make(source, limit, attends):
+    def make(source, limit, attends, beam_size):
         selection = everything(tiny_bundle) if attends and limit else NOTHING
-        return entry(source, max_new_tokens=limit, selection=selection)
+        return entry(source, limit, beam_size, selection=selection)
 
     async def run():
         async with running(tiny_bundle, changed) as engine:
@@ -67,16 +74,15 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
         return together, alone
 
     for batched, single in zip(*asyncio.run(run()), strict=True):
-        if single.hypothesis is None:
+        if single.memory is not None:
             np.testing.assert_allclose(batched.memory, single.memory, rtol=1e-4, atol=1e-5)
-            continue
-        assert batched.hypothesis.token_ids == single.hypothesis.token_ids
-        np.testing.assert_allclose(
-            batched.hypothesis.log_probs, single.hypothesis.log_probs, rtol=1e-4, atol=1e-5
-        )
-        assert batched.attention.keys() == single.attention.keys()
-        for kind, weights in batched.attention.items():
-            np.testing.assert_allclose(weights, single.attention[kind], rtol=1e-4, atol=1e-5)
+        for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
+            assert one.token_ids == other.token_ids
+            np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-5)
+        for one, other in zip(batched.attention, single.attention, strict=True):
+            assert one.keys() == other.keys()
+            for kind, weights in one.items():
+                np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
 
 
 def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny_bundle):
@@ -88,18 +94,19 @@ def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny
         async with running(bundle) as engine:
             one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
             (decoded,) = await answers(engine, [one])
-            ids = decoded.hypothesis.token_ids
+            ids = decoded.hypotheses[0].token_ids
             given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
             (forced,) = await answers(engine, [given])
         return decoded, forced
 
     decoded, forced = asyncio.run(run())
-    count = len(decoded.hypothesis.token_ids)
-    assert decoded.attention["cross"].shape == (2, 5, count, 3)
-    assert decoded.attention["decoder"].shape == (2, 5, count, count + 1)
-    assert (decoded.attention["decoder"][:, :, 0, 1] > 0).all()
-    for kind, weights in decoded.attention.items():
-        np.testing.assert_allclose(weights, forced.attention[kind], rtol=1e-5, atol=1e-6)
+    count = len(decoded.hypotheses[0].token_ids)
+    (attention,) = decoded.attention
+    assert attention["cross"].shape == (2, 5, count, 3)
+    assert attention["decoder"].shape == (2, 5, count, count + 1)
+    assert (attention["decoder"][:, :, 0, 1] > 0).all()
+    for kind, weights in attention.items():
+        np.testing.assert_allclose(weights, forced.attention[0][kind], rtol=1e-5, atol=1e-6)
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
@@ -117,7 +124,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
             engine.session.step = step
             (decoded,) = await answers(engine, [entry([4, 5], max_new_tokens=3)])
             assert encoded.memory.shape == (2, 35)
-            assert len(decoded.hypothesis.token_ids) == 3
+            assert len(decoded.hypotheses[0].token_ids) == 3
             assert engine.ready
 
     asyncio.run(run())
@@ -141,7 +148,7 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
     rows, cancel, cancelled = [], threading.Event(), threading.Event()
 
     async def run():
-        async with running(tiny_bundle) as engine:
+        async with running(tiny_bundle, ONE_WORKER) as engine:
             step = engine.session.step
 
             def watched(cache, tokens, k):
@@ -162,13 +169,13 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 
     kept = asyncio.run(run())
     assert len(kept) == 20
-    assert len(rows) == len(kept[0].hypothesis.token_ids) > 4
+    assert len(rows) == len(kept[0].hypotheses[0].token_ids) > 4
     assert rows[:3] == [40, 40, 40]
     assert set(rows[3:]) == {20}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle):
+def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
     """Even what fails while a failure is cleaned up."""
 
     async def run():
@@ -177,12 +184,12 @@ def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle):
             def fail(*_):
                 raise MemoryError
 
-            engine.session.step = engine._cache.compact = fail
+            engine.session.step = fail
+            monkeypatch.setattr(Batch, "drop", fail)
             entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
             assert engine.ready
             engine.submit(entries)
             outcomes = await asyncio.gather(*(e.result for e in entries), return_exceptions=True)
-            await asyncio.to_thread(engine._thread.join, 10)
             assert not engine.ready
             with pytest.raises(Unavailable):
                 engine.submit([entry([4])])
@@ -206,7 +213,6 @@ def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
             engine.session.encode = slow
             engine.submit([one := entry([4], max_new_tokens=2)])
             await asyncio.to_thread(started.wait, 10)
-            engine._waiting.append(entry([5]))
             assert engine.ready
             monkeypatch.setattr("service.engine.STALLED_AFTER", 0.0)
             assert not engine.ready
@@ -221,7 +227,7 @@ def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
         async with running(tiny_bundle) as engine:
             entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
             engine.submit(entries)
-        assert all([(await one.result).hypothesis for one in entries])
+        assert all([(await one.result).hypotheses for one in entries])
         assert not engine.ready
         with pytest.raises(Unavailable):
             engine.submit([entry([4])])

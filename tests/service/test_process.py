@@ -12,15 +12,16 @@ import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
 from service.entry import Entry
+from service.search import SearchOptions
 from service.settings import Settings
 
 async def main():
     app = create_app(Settings())
     async with app.router.lifespan_context(app):
         engine = app.state.models["g2p-en"].engine
-        entry = Entry(source_ids=np.array([5, 6]), max_new_tokens=5)
+        entry = Entry(source_ids=np.array([5, 6]), search=SearchOptions(max_new_tokens=5))
         engine.submit([entry])
-        assert (await entry.result).hypothesis
+        assert (await entry.result).hypotheses
 
 asyncio.run(main())
 roots = {name.partition(".")[0] for name in sys.modules}

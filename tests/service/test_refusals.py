@@ -155,14 +155,14 @@ def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(clie
     limit()
     again = client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
     assert again.status_code == 200
-    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+    assert client.app.state.models["g2p-en"].engine.rows == 0
     gc.collect()
     assert caplog.text == ""
 
 
 def test_a_full_queue_says_when_to_come_back(client, monkeypatch):
     engine = client.app.state.models["tiny"].engine
-    monkeypatch.setattr(engine, "_scheduler", Scheduler(1, 100, 100))
+    monkeypatch.setattr(engine._queue, "_scheduler", Scheduler(1, 100, 100))
     answer = client.post("/v1/decode", json={"model": "tiny", "source": ["red", "blue"]})
     assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
     assert answer.headers["retry-after"] == "1"
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_frees_its_rows(client, caplog):
     client.portal.call(client.app, decode_scope(), receive, send)
     assert sent[0]["status"] == 499  # to nobody
     client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
-    assert client.app.state.models["g2p-en"].engine._cache.sources == 0
+    assert client.app.state.models["g2p-en"].engine.rows == 0
     gc.collect()
     assert caplog.text == ""
 

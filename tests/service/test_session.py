@@ -149,7 +149,6 @@ def unbound(session, cache, bundle):
         feeds |= {f"self_{name}": own, f"cross_{name}": cross}
     path = bundle.path(bundle.manifest.precisions["fp32"]["step"])
     options = ort.SessionOptions()
-    options.use_per_session_threads = False
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 

@@ -1,0 +1,72 @@
+"""Entries that wait for a worker, shared out so that all workers hold as many rows."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from service.entry import Entry
+from service.errors import Unavailable
+from service.scheduler import Scheduler
+
+
+class Queue:
+    def __init__(self, scheduler: Scheduler, workers: int) -> None:
+        self._scheduler = scheduler
+        self._waiting: deque[Entry] = deque()
+        self._rows = dict.fromkeys(range(workers), 0)  # those that each working worker holds
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def open(self) -> bool:
+        return not self._closed
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """All are accepted or none is. Raises Overloaded, and Unavailable once it is closed."""
+        with self._changed:
+            if self._closed:
+                raise Unavailable("this model takes no requests now")
+            self._scheduler.check_queue(len(self._waiting), len(entries))
+            self._waiting.extend(entries)
+            self._changed.notify(len(entries))
+
+    def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
+        """What to encode next beside the entries that the worker is decoding.
+
+        Waits for it unless the worker is busy. None: there will be nothing any more.
+        """
+        with self._changed:
+            self._rows[worker] = sum(entry.rows for entry in running)
+            self._changed.wait_for(lambda: busy or self._waiting or self._closed)
+            self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
+            if not self._waiting:
+                return None if self._closed and not busy else []
+            sizes = (entry.tokens for entry in self._waiting)
+            admitted = self._scheduler.admit(sizes, [entry.tokens for entry in running])
+            taken: list[Entry] = []
+            share = self._share()
+            while len(taken) < admitted and self._rows[worker] < share:
+                taken.append(self._waiting.popleft())
+                self._rows[worker] += taken[-1].rows
+            return taken
+
+    def _share(self) -> int:
+        """Of all rows, waiting and running, what one worker should hold."""
+        rows = sum(self._rows.values()) + sum(entry.rows for entry in self._waiting)
+        return -(-rows // len(self._rows))
+
+    def close(self) -> None:
+        """Nothing more is taken in; what waits is still given out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def leave(self, worker: int) -> list[Entry]:
+        """A worker has ended. After the last one nobody will take what is returned."""
+        self.close()
+        with self._changed:
+            del self._rows[worker]
+            if self._rows:
+                return []
+            left, self._waiting = list(self._waiting), deque()
+            return left

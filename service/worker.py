@@ -1,0 +1,180 @@
+"""One thread that encodes, decodes and attends for a bundle, with a cache of its own."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import structlog
+
+from service.batch import Batch
+from service.bundle import Manifest
+from service.cache import Cross
+from service.entry import Answer, Entry
+from service.errors import HeedError, PassFailed, Unavailable
+from service.queue import Queue
+from service.scheduler import Scheduler
+from service.session import Session
+
+log = structlog.get_logger()
+Deliver = Callable[[Sequence[tuple[Entry, Answer | HeedError]]], None]
+
+
+@dataclass(slots=True)
+class Decoded:
+    """An entry that waits for its attention; `cross` is what cross-attention reads."""
+
+    entry: Entry
+    cross: Cross
+
+
+class Worker:
+    """Newcomers join its rows between two steps; rows that have ended leave at once."""
+
+    def __init__(
+        self,
+        number: int,
+        session: Session,
+        manifest: Manifest,
+        scheduler: Scheduler,
+        queue: Queue,
+        deliver: Deliver,
+    ) -> None:
+        self.busy_since: float | None = None  # when this iteration began; None while it waits
+        self._number = number
+        self._session = session
+        self._manifest = manifest
+        self._scheduler = scheduler
+        self._queue = queue
+        self._deliver = deliver
+        self._batches: dict[int, Batch] = {}  # by the rows of an entry
+        self._decoded: list[Decoded] = []
+
+    def run(self) -> None:
+        try:
+            while (newcomers := self._next()) is not None:
+                self.busy_since = time.monotonic()
+                if self._decoded:
+                    count = self._scheduler.one_pass(one.entry.tokens for one in self._decoded)
+                    some = self._decoded[:count]
+                    self._try([one.entry for one in some], partial(self._attend, some))
+                elif newcomers:
+                    self._try(newcomers, partial(self._encode, newcomers))
+                for batch in self._batches.values():
+                    if batch.live:
+                        entries = [live.entry for live in batch.live]
+                        self._try(entries, partial(self._step, batch))
+        finally:  # nothing is left by now, unless this worker is dying
+            held = [*self._running, *(one.entry for one in self._decoded)]
+            left = [*held, *self._queue.leave(self._number)]
+            gone = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
+            self._deliver([(entry, gone) for entry in left])
+
+    @property
+    def rows(self) -> int:
+        """Being decoded."""
+        return sum(entry.rows for entry in self._running)
+
+    @property
+    def _running(self) -> list[Entry]:
+        return [live.entry for batch in self._batches.values() for live in batch.live]
+
+    def _next(self) -> list[Entry] | None:
+        """What to encode; waits for it where there is nothing else to do."""
+        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
+        if abandoned := [entry for entry in self._running if entry.abandoned]:
+            self._drop(abandoned)
+        if self._decoded:
+            return []
+        running = self._running
+        if not running:
+            self.busy_since = None
+        return self._queue.take(self._number, running, busy=bool(running))
+
+    def _drop(self, entries: Sequence[Entry]) -> None:
+        for batch in self._batches.values():
+            batch.drop(entries)
+
+    def _try(self, entries: list[Entry], work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever broke, these clients must hear of it and no others
+            log.exception("pass failed", entries=len(entries))
+            failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
+            self._deliver([(entry, failure) for entry in entries])
+            self._decoded = [one for one in self._decoded if one.entry not in entries]
+            self._drop(entries)
+
+    def _encode(self, entries: list[Entry]) -> None:
+        started = time.monotonic()
+        encoded = self._session.encode([entry.source_ids for entry in entries])
+        ended = time.monotonic()
+        joining: dict[int, list[tuple[Entry, Cross]]] = {}
+        for entry, (memory, cross) in zip(entries, encoded, strict=True):
+            entry.answer.seconds |= {"queue": started - entry.arrived, "encode": ended - started}
+            if entry.search:
+                joining.setdefault(entry.rows, []).append((entry, cross))
+            elif entry.selection.layers:
+                self._decoded.append(Decoded(entry, cross))
+            else:
+                entry.answer.memory = memory
+                self._deliver([(entry, entry.answer)])
+        for width, pairs in joining.items():
+            self._batch(width).join([entry for entry, _ in pairs], [cross for _, cross in pairs])
+
+    def _batch(self, width: int) -> Batch:
+        if width not in self._batches:
+            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
+            self._batches[width] = Batch(self._session, width, start_ids, eos_id)
+        return self._batches[width]
+
+    def _step(self, batch: Batch) -> None:
+        done: list[Entry] = []
+        for entry, cross in batch.step():
+            if cross is None:
+                done.append(entry)
+            else:
+                self._decoded.append(Decoded(entry, cross))
+        self._deliver([(entry, entry.answer) for entry in done])
+
+    def _attend(self, some: list[Decoded]) -> None:
+        """The forced pass: weights of what was decoded, or given, as they were at each step."""
+        started = time.monotonic()
+        for one in some:
+            one.entry.answer.attention = [{} for _ in one.entry.targets]
+        self._attend_sources([one.entry for one in some])
+        self._attend_targets(some)
+        for one in some:
+            one.entry.answer.seconds["attention"] = time.monotonic() - started
+        del self._decoded[: len(some)]
+        self._deliver([(one.entry, one.entry.answer) for one in some])
+
+    def _attend_sources(self, entries: list[Entry]) -> None:
+        wanted = [entry for entry in entries if "encoder" in entry.selection.layers]
+        if not wanted:
+            return
+        weights = self._session.encoder_attention([entry.source_ids for entry in wanted])
+        for entry, all_layers in zip(wanted, weights, strict=True):
+            picked = entry.selection.pick("encoder", all_layers)
+            for attention in entry.answer.attention:
+                attention["encoder"] = picked
+
+    def _attend_targets(self, some: list[Decoded]) -> None:
+        wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
+        start_ids = self._manifest.decoder_start_ids
+        rows = [
+            (one.entry.selection, attention, [*start_ids, *target[:-1]], one.cross)
+            for one in wanted
+            for target, attention in zip(one.entry.targets, one.entry.answer.attention, strict=True)
+        ]
+        if not rows:
+            return
+        targets, crosses = [np.array(ids) for _, _, ids, _ in rows], [cross for *_, cross in rows]
+        first = len(start_ids) - 1  # this row predicts the first token
+        weights = self._session.attention(targets, crosses)
+        for (selection, attention, _, _), (decoder, cross) in zip(rows, weights, strict=True):
+            if "decoder" in selection.layers:
+                attention["decoder"] = selection.pick("decoder", decoder[:, :, first:])
+            if "cross" in selection.layers:
+                attention["cross"] = selection.pick("cross", cross[:, :, first:])
