@@ -102,12 +102,17 @@ class Kernel(NamedTuple):
 
     attend(score, query, memory, valid_lengths, dropout) -> mixed values (B, H, T, D), weights
     (B, H, T, S).
+    attend_self(score, query, own, valid_lengths, dropout, num_heads) for whole sequences, query
+    and own (B, T, H * D) -> mixed values (B, T, H * D), weights (B, H, T, T).
     attend_cached(score, query, own, past, position) for one position a row, query and own
     (R, H * D), past (R, H, T, D) -> mixed values (R, H * D), weights (R, H, 1, T), past with own
     at its position (R,).
     """
 
     attend: Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
+    attend_self: Callable[
+        [nn.Module, Tensor, KeysValues, Tensor, nn.Module, int], tuple[Tensor, Tensor]
+    ]
     attend_cached: Callable[
         [nn.Module, Tensor, KeysValues, KeysValues, Tensor], tuple[Tensor, Tensor, KeysValues]
     ]
@@ -120,6 +125,19 @@ def attend(
     return dropout(weights) @ memory.values, weights
 
 
+def attend_self(
+    score: nn.Module,
+    query: Tensor,
+    own: KeysValues,
+    valid_lengths: Tensor,
+    dropout: nn.Module,
+    num_heads: int,
+) -> tuple[Tensor, Tensor]:
+    query, keys, values = (split_heads(x, num_heads) for x in (query, *own))
+    mixed, weights = attend(score, query, KeysValues(keys, values), valid_lengths, dropout)
+    return merge_heads(mixed), weights
+
+
 def attend_cached(
     score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
 ) -> tuple[Tensor, Tensor, KeysValues]:
@@ -129,7 +147,17 @@ def attend_cached(
     return mixed.flatten(1), weights, memory
 
 
-TORCH_KERNEL = Kernel(attend, attend_cached)
+TORCH_KERNEL = Kernel(attend, attend_self, attend_cached)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, T, H * D) -> (B, H, T, D)."""
+    return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, T, H * D)."""
+    return x.transpose(1, 2).flatten(2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -150,19 +178,25 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, x: Tensor) -> KeysValues:
         """(B, S, M) -> (B, H, S, D)."""
-        return KeysValues(self.split(self.key(x), x.size(0)), self.split(self.value(x), x.size(0)))
-
-    def split(self, x: Tensor, batch: int) -> Tensor:
-        width = x.size(-1) // self.num_heads
-        return x.reshape(batch, -1, self.num_heads, width).transpose(1, 2)  # (B, H, T, D)
+        return KeysValues(*(split_heads(f(x), self.num_heads) for f in (self.key, self.value)))
 
     def forward(
         self, x: Tensor, memory: KeysValues, valid_lengths: Tensor, kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, M), or its rows (B * T, M) -> the same shape, and weights (B, H, T, S)."""
-        query = self.split(self.query(x), memory.keys.size(0))  # (B, H, T, D)
+        query = self.query(x)
+        query = split_heads(query.reshape(memory.keys.size(0), -1, query.size(-1)), self.num_heads)
         mixed, weights = kernel.attend(self.score, query, memory, valid_lengths, self.dropout)
-        mixed = mixed.transpose(1, 2).reshape(*x.shape[:-1], -1)  # (..., H * D)
+        return self.output(merge_heads(mixed).reshape(*x.shape[:-1], -1)), weights
+
+    def attend_self(
+        self, x: Tensor, valid_lengths: Tensor, kernel: Kernel
+    ) -> tuple[Tensor, Tensor]:
+        """x (B, T, M) to itself -> (B, T, M), weights (B, H, T, T)."""
+        own = KeysValues(self.key(x), self.value(x))
+        mixed, weights = kernel.attend_self(
+            self.score, self.query(x), own, valid_lengths, self.dropout, self.num_heads
+        )
         return self.output(mixed), weights
 
     def step(

@@ -20,7 +20,7 @@ from model.config import InputError
 from model.data import pad
 from model.export import export_graphs, save_graphs
 from model.passes import share_weights, store_constants
-from model.quantize import quantize
+from model.quantize import Scales, calibrate, quantize
 from model.tokenizer import UNK
 from model.transformer import Transformer
 
@@ -75,7 +75,7 @@ def write_bundle(
         graphs = export_graphs(transformer)
         if precision is Precision.int8:
             (build / "int8").mkdir()
-            write_int8(graphs, build / "int8")
+            write_int8(graphs, calibrate(transformer), build / "int8")
         for proto in graphs.values():
             share_weights(proto.graph, transformer.state_dict(), build / "fp32" / WEIGHTS)
         save_graphs(graphs, build / "fp32")
@@ -90,10 +90,10 @@ def write_bundle(
         shutil.rmtree(work)
 
 
-def write_int8(graphs: dict[str, onnx.ModelProto], folder: Path) -> None:
+def write_int8(graphs: dict[str, onnx.ModelProto], scales: Scales, folder: Path) -> None:
     graphs = {name: onnx.ModelProto.FromString(p.SerializeToString()) for name, p in graphs.items()}
     for proto in graphs.values():
-        quantize(proto)
+        quantize(proto, scales)
     store_constants([proto.graph for proto in graphs.values()], folder / WEIGHTS)
     (folder / WEIGHTS).chmod(0o644)
     save_graphs(graphs, folder)

@@ -1,44 +1,94 @@
 """int8 as a pass over exported graphs: 8-bit products whose rows do not know each other.
 
-Weights have a scale for each output channel, activations one for each row, taken from the row
-itself, so a row's numbers are the same alone and in any batch. Dynamic quantisation of a whole
-tensor (`DynamicQuantizeMatMul`) lets one row change the answer of another.
+Weights have a scale for each output channel. Activations have one for each row, taken from the row
+itself, or a constant where calibration finds that rows hardly differ in size, as after a layer
+norm: either way a row's numbers are the same alone and in any batch. Dynamic quantisation of a
+whole tensor (`DynamicQuantizeMatMul`) lets one row change the answer of another.
 """
 
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from torch import Tensor, nn
 
+from model.data import pad
+from model.generate import greedy_search
 from model.passes import MICROSOFT
+from model.transformer import Transformer
 
 FloatArray = NDArray[np.float32]
 LARGE_EMBEDDING = 1 << 20  # bytes from which an embedding is worth two more operators a look-up
+LIKE = 4.0  # times the median row: rows up to this size share one scale
+MARGIN = 1.15  # room above the largest row that calibration saw
+Scales = dict[bytes, float]  # the largest activation a weight is multiplied with, by its bytes
+
+
+@torch.no_grad()
+def calibrate(model: Transformer) -> Scales:
+    """Runs random sources, and what the model makes of them, through torch."""
+    rows: dict[str, list[Tensor]] = {}
+    linears = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+
+    def watch(name: str) -> Any:
+        def see(_: nn.Module, inputs: tuple[Tensor]) -> None:
+            rows.setdefault(name, []).append(inputs[0].abs().amax(-1).flatten())
+
+        return see
+
+    pairs = samples(model)
+    hooks = [each.register_forward_pre_hook(watch(name)) for name, each in linears.items()]
+    for source, target in pairs:  # one by one: padding is no activation
+        model(*(torch.tensor(x) for x in ([source], [len(source)], [target], [len(target)])))
+    for hook in hooks:
+        hook.remove()
+    scales: Scales = {}
+    for name, linear in linears.items():
+        sizes = torch.cat(rows[name])
+        if sizes.max() <= LIKE * sizes.median():
+            weight = linear.weight.detach().numpy()
+            scales[weight.tobytes()] = MARGIN * sizes.max().item()
+    return scales
+
+
+def samples(model: Transformer) -> list[tuple[list[int], list[int]]]:
+    """Random sources, and decoder inputs that the model makes of them."""
+    config = model.config
+    random = np.random.default_rng(0)
+    longest = min(24, config.max_source_length), min(24, config.max_target_length - 1)
+    first = max(config.specials) + 1
+    lengths = random.integers(1, longest[0] + 1, 32).tolist()
+    sources = [random.integers(first, config.source_vocab_size, n).tolist() for n in lengths]
+    found = greedy_search(model, *pad(sources, config.pad_id), longest[1])
+    return [
+        (source, [config.bos_id, *hypothesis.token_ids[:-1]])
+        for source, hypothesis in zip(sources, found, strict=True)
+    ]
 
 
 class Quantizer:
-    """Rewrites one graph. Every row that several products read is quantised once."""
+    """Rewrites one graph. Rows that several products read are quantised once."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, scales: Scales) -> None:
         self._graph = graph
+        self._scales = scales
         self._arrays = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         self._producers = {name: node for node in graph.node for name in node.output}
         self._nodes: list[onnx.NodeProto] = []
-        self._rows: dict[str, tuple[str, str, str, str]] = {}
+        self._seen: set[str] = set()  # rows that are quantised already
 
     def run(self) -> None:
+        merge_biases(self._graph, self._arrays)
         for node in self._graph.node:
             weight = self._arrays.get(node.input[1]) if len(node.input) > 1 else None
             if node.op_type == "Concat" and all(name in self._arrays for name in node.input):
-                axis = node.attribute[0].i
-                parts = [self._arrays[name] for name in node.input]
-                self._arrays[node.output[0]] = np.concatenate(parts, axis)
-            elif node.op_type == "Gemm" and weight is not None:
-                self._product(node, weight.T, node.input[2])
-            elif node.op_type == "MatMul" and weight is not None and weight.ndim == 2:
-                self._product(node, weight, None)
+                self._fold(node)
+            elif node.op_type in ("Gemm", "MatMul") and weight is not None and weight.ndim == 2:
+                transposed = node.op_type == "Gemm"
+                self._product(node, weight.T if transposed else weight)
             elif node.op_type == "Gather" and self._is_large(node.input[0]):
                 self._look_up(node)
             else:
@@ -52,42 +102,54 @@ class Quantizer:
             if name in used
         )
 
-    def _product(self, node: onnx.NodeProto, weight: FloatArray, bias: str | None) -> None:
-        """weight (K, N) -> quantised rows x int8 weight, back to float by both scales, + bias."""
-        rows, scale, zero_point, largest = self._quantized_rows(node.input[0])
-        name, product, output = node.input[1], f"{node.output[0]}_product", node.output[0]
+    def _fold(self, node: onnx.NodeProto) -> None:
+        """A concatenation of constants is one; of weights it has their activations' scale."""
+        parts = [self._arrays[name] for name in node.input]
+        whole = np.concatenate(parts, node.attribute[0].i)
+        self._arrays[node.output[0]] = whole
+        if scale := self._scales.get(parts[0].tobytes()):
+            self._scales[whole.tobytes()] = scale
+
+    def _product(self, node: onnx.NodeProto, weight: FloatArray) -> None:
+        """weight (K, N): rows as u8 x weight as int8, back to float by both scales, + bias."""
+        rows, name, *bias = node.input
+        output = node.output[0]
         self._arrays |= quantized(f"{name}_int8", weight, axis=0)
-        inputs = [rows, f"{name}_int8", scale, f"{name}_int8_scale", zero_point]
-        self._add("MatMulIntegerToFloat", inputs, product, domain=MICROSOFT)
-        if bias is None:
-            self._add("Mul", [product, largest], output)
-        else:
-            self._add("Mul", [product, largest], f"{output}_scaled")
-            self._add("Add", [f"{output}_scaled", bias], output)
-
-    def _quantized_rows(self, name: str) -> tuple[str, str, str, str]:
-        """Names of the rows as u8, of their scale and zero point, and of each row's largest size.
-
-        A row of zeros is divided by zero; whatever integers come of it are multiplied by that zero.
-        """
-        if name in self._rows:
-            return self._rows[name]
-        producer = self._producers.get(name)
+        producer = self._producers.get(rows)
         positive = producer is not None and producer.op_type == "Relu"
         levels, zero = (255, 0) if positive else (127, 128)
-        scale, zero_point, last = f"scale_{levels}", f"zero_{zero}", "last_axis"
-        self._arrays[scale] = np.array(1 / levels, np.float32)
+        zero_point = f"zero_{zero}"
         self._arrays[zero_point] = np.array(zero, np.uint8)
-        self._arrays[last] = np.array([-1])
-        size = name
-        if not positive:
-            size = f"{name}_size"
-            self._add("Abs", [name], size)
-        self._add("ReduceMax", [size, last], f"{name}_largest", keepdims=1)
-        self._add("Div", [name, f"{name}_largest"], f"{name}_unit")
-        self._add("QuantizeLinear", [f"{name}_unit", scale, zero_point], f"{name}_u8")
-        self._rows[name] = f"{name}_u8", scale, zero_point, f"{name}_largest"
-        return self._rows[name]
+        largest = self._scales.get(np.ascontiguousarray(weight.T).tobytes())
+        if largest is not None:
+            scale, units = f"{rows}_scale", rows
+            self._arrays[scale] = np.array(largest / levels, np.float32)
+        else:
+            scale, units = f"scale_{levels}", self._divided(rows, positive)
+            self._arrays[scale] = np.array(1 / levels, np.float32)
+        if f"{units}_u8" not in self._seen:
+            self._add("QuantizeLinear", [units, scale, zero_point], f"{units}_u8")
+        inputs = [f"{units}_u8", f"{name}_int8", scale, f"{name}_int8_scale", zero_point]
+        if largest is not None:
+            self._add("MatMulIntegerToFloat", [*inputs, "", *bias], output, domain=MICROSOFT)
+            return
+        self._add("MatMulIntegerToFloat", inputs, f"{output}_units", domain=MICROSOFT)
+        scaled = f"{output}_scaled" if bias else output
+        self._add("Mul", [f"{output}_units", f"{rows}_largest"], scaled)
+        if bias:
+            self._add("Add", [scaled, *bias], output)
+
+    def _divided(self, rows: str, positive: bool) -> str:
+        """Rows by their largest sizes. One of zeros is divided by zero; whatever integers come of
+        that are multiplied by the zero again."""
+        if f"{rows}_units" not in self._seen:
+            self._arrays["last_axis"] = np.array([-1])
+            if not positive:
+                self._add("Abs", [rows], f"{rows}_sizes")
+            sizes = rows if positive else f"{rows}_sizes"
+            self._add("ReduceMax", [sizes, "last_axis"], f"{rows}_largest", keepdims=1)
+            self._add("Div", [rows, f"{rows}_largest"], f"{rows}_units")
+        return f"{rows}_units"
 
     def _is_large(self, name: str) -> bool:
         return name in self._arrays and self._arrays[name].nbytes >= LARGE_EMBEDDING
@@ -102,7 +164,24 @@ class Quantizer:
         self._add("Mul", [f"{output}_unit", f"{output}_scale"], output)
 
     def _add(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
+        self._seen.add(output)
         self._nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
+
+
+def merge_biases(graph: onnx.GraphProto, constants: dict[str, NDArray[Any]]) -> None:
+    """A product of three axes is exported as MatMul and Add: the bias becomes its third input."""
+    products = {node.output[0]: node for node in graph.node if node.op_type == "MatMul"}
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        product = products.get(node.input[0]) if node.op_type == "Add" else None
+        bias = constants.get(node.input[1]) if product else None
+        if product is None or bias is None or bias.ndim != 1 or product.input[1] not in constants:
+            kept.append(node)
+            continue
+        product.input.append(node.input[1])
+        product.output[0] = node.output[0]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def quantized(name: str, weight: FloatArray, axis: int) -> dict[str, NDArray[np.generic]]:
@@ -113,8 +192,8 @@ def quantized(name: str, weight: FloatArray, axis: int) -> dict[str, NDArray[np.
     return {name: np.rint(unit).astype(np.int8), f"{name}_scale": scale.astype(np.float32)}
 
 
-def quantize(proto: onnx.ModelProto) -> None:
+def quantize(proto: onnx.ModelProto, scales: Scales) -> None:
     """Products with constant matrices, and large embeddings, become int8."""
-    Quantizer(proto.graph).run()
+    Quantizer(proto.graph, scales).run()
     if MICROSOFT not in (opset.domain for opset in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))

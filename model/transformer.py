@@ -116,7 +116,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, source_length: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
         """(B, S, M) -> (B, S, M), encoder attention (B, H, S, S)."""
         y = self.self_sublayer.before(x)
-        y, weights = self.self_attention(y, self.self_attention.project(y), source_length, kernel)
+        y, weights = self.self_attention.attend_self(y, source_length, kernel)
         x = self.self_sublayer.after(x, y)
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
         return self.feed_forward_sublayer.after(x, y), weights

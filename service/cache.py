@@ -18,6 +18,9 @@ Cross = list[FloatArray]  # key and value of each decoder layer in turn, (H, S, 
 
 LENGTH_STEP = 16  # positions by which room for S and T is made
 FEWEST_ROWS = 8
+KEPT = (
+    64 << 20
+)  # bytes that are never given back: new memory costs more than the step that fills it
 
 
 class Encoded(NamedTuple):
@@ -31,8 +34,8 @@ class Cache:
     """Rows r * width to (r + 1) * width - 1 belong to source r.
 
     There is room for more rows and positions than are in use, so that rows come and go without a
-    new allocation each time; it is given back when half of it would do. `binding` is whatever a
-    session ties to the memory as it lies now; it is dropped when the memory moves.
+    new allocation each time; beyond KEPT it is given back when half of it would do. `binding` is
+    whatever a session ties to the memory as it lies now; it is dropped when the memory moves.
     """
 
     def __init__(self, config: Config, width: int) -> None:
@@ -100,8 +103,9 @@ class Cache:
         move(self._written, rows)
         move(self._cross, keep)
         self.source_length, self.position = self.source_length[keep], self.position[rows]
-        longest = self.source_length.max(initial=0), self.position.max(initial=0)
-        self._make_room(self.sources, *longest)
+        if self._is_large:
+            longest = self.source_length.max(initial=0), self.position.max(initial=0)
+            self._make_room(self.sources, *longest)
 
     def grow(self, capacity: int) -> None:
         """Room for at least `capacity` positions a row."""
@@ -110,15 +114,19 @@ class Cache:
     def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
         self.binding = None
         held, rows = self._cross[0].shape, sources * self.width
-        own = fit_rows(len(self._self[0]), rows), fit_length(self.capacity, capacity)
-        cross = fit_rows(len(self._cross[0]), sources), fit_length(held[2], source_length)
+        own = self._fit_rows(len(self._self[0]), rows), fit_length(self.capacity, capacity)
+        cross = self._fit_rows(len(self._cross[0]), sources), fit_length(held[2], source_length)
         self._self = [resized(array, *own) for array in self._self]
         self._cross = [resized(array, *cross) for array in self._cross]
 
+    @property
+    def _is_large(self) -> bool:
+        return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
 
-def fit_rows(held: int, needed: int) -> int:
-    """The next number of rows: twice what is needed when it is too few or far too many."""
-    return held if needed <= held <= 4 * max(needed, FEWEST_ROWS) else 2 * needed
+    def _fit_rows(self, held: int, needed: int) -> int:
+        """The next number of rows: twice what is needed when it is too few or far too many."""
+        too_many = held > 4 * max(needed, FEWEST_ROWS) and self._is_large
+        return held if needed <= held and not too_many else 2 * needed
 
 
 def fit_length(held: int, needed: int) -> int:

@@ -24,6 +24,8 @@ PROVIDERS = {
     Provider.tensorrt: "TensorrtExecutionProvider",
 }
 
+SLOWER_FUSIONS = ["SkipLayerNormFusion"]  # than an addition and a LayerNormalization, on CPUs
+
 
 @once
 def load_cuda() -> None:
@@ -36,7 +38,9 @@ def open_graph(path: Path, provider: str) -> ort.InferenceSession:
     load_cuda()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(str(path), options, providers=[provider])
+    return ort.InferenceSession(
+        str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
+    )
 
 
 def provider_name(wanted: Provider) -> str:

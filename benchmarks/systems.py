@@ -1,0 +1,152 @@
+"""The systems that are compared, each in a process of its own: (batch of ids) -> ids and scores."""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+Ids = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: a batch of sources, how many beams, how many tokens to generate."""
+
+    sources: Ids
+    beam_size: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`open` runs in the child: (folder of the models, *options) -> a function that answers."""
+
+    name: str
+    open: Callable[..., Callable[[Call], Ids]]
+    options: tuple[Any, ...]
+
+
+def heed(folder: Path, precision: str) -> Callable[[Call], Ids]:
+    import numpy as np
+
+    from service.bundle import load_bundle
+    from service.engine import Engine
+    from service.entry import Entry
+    from service.search import SearchOptions
+    from service.settings import Precision, Provider, Settings
+
+    settings = Settings(provider=Provider.cpu, precision=Precision(precision), self_check=False)
+    engine = Engine(load_bundle(folder / "heed"), settings)
+    loop = asyncio.new_event_loop()
+
+    async def start() -> None:
+        engine.start()
+
+    async def run(call: Call) -> Ids:
+        options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
+        entries = [Entry(source_ids=np.array(ids), search=options) for ids in call.sources]
+        engine.submit(entries)
+        answers = await asyncio.gather(*(entry.result for entry in entries))
+        return [answer.hypotheses[0].token_ids for answer in answers]
+
+    loop.run_until_complete(start())
+    return lambda call: loop.run_until_complete(run(call))
+
+
+def ctranslate2(
+    folder: Path, compute_type: str, inter_threads: int, intra_threads: int
+) -> Callable[[Call], Ids]:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(folder / "ctranslate2"),
+        compute_type=compute_type,
+        inter_threads=inter_threads,
+        intra_threads=intra_threads,
+    )
+
+    def run(call: Call) -> Ids:
+        results = translator.translate_batch(
+            [[str(token) for token in ids] for ids in call.sources],
+            beam_size=call.beam_size,
+            min_decoding_length=call.new_tokens,
+            max_decoding_length=call.new_tokens,
+            max_batch_size=-(-len(call.sources) // inter_threads),
+        )
+        return [[int(token) for token in result.hypotheses[0]] for result in results]
+
+    return run
+
+
+def no_cache(folder: Path, size: str) -> Callable[[Call], Ids]:
+    """The loop that tutorials show: the whole decoder again for every token."""
+    import torch
+
+    from benchmarks.models import CONFIGS, random_model
+
+    del folder
+    model = random_model(CONFIGS[size])
+
+    @torch.inference_mode()
+    def run(call: Call) -> Ids:
+        source_ids = torch.tensor(call.sources)
+        source_length = torch.full((len(source_ids),), source_ids.size(1))
+        memory, _ = model.encoder(source_ids, source_length)
+        cross = model.decoder.cross(memory)
+        ids = torch.full((len(source_ids), 1), model.config.bos_id)
+        for _ in range(call.new_tokens):
+            length = torch.full((len(ids),), ids.size(1))
+            hidden = model.decoder(ids, length, cross, source_length).hidden[:, -1]
+            ids = torch.cat([ids, model.generator(hidden).argmax(-1, keepdim=True)], 1)
+        return ids[:, 1:].tolist()
+
+    return run
+
+
+def serve(pipe: Any, system: System, folder: Path) -> None:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the parent's
+    run = system.open(folder, *system.options)
+    pipe.send(os.getpid())
+    while (call := pipe.recv()) is not None:
+        started = time.perf_counter()
+        ids = run(call)
+        pipe.send((time.perf_counter() - started, ids))
+    status = Path("/proc/self/status").read_text()
+    pipe.send(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
+
+
+class Running:
+    """A system in a child process that waits, asleep, between its calls."""
+
+    def __init__(self, system: System, folder: Path) -> None:
+        self.name = system.name
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, system, folder), daemon=True)
+        self._process.start()
+        self._pipe.recv()
+
+    def __call__(self, call: Call) -> tuple[float, Ids]:
+        """-> seconds, generated ids"""
+        self._pipe.send(call)
+        return self._pipe.recv()
+
+    def close(self) -> float:
+        """-> its peak memory, MiB"""
+        self._pipe.send(None)
+        peak: float = self._pipe.recv()
+        self._process.join()
+        return peak
+
+
+def ctranslate2_settings(compute_type: str, cores: int) -> Sequence[System]:
+    """Workers x threads, of which its best is to be taken; a batch is split among the workers."""
+    pairs = sorted({(1, 1), (1, cores), (cores, 1)})
+    names = [f"ctranslate2 {compute_type} {inter} x {intra}" for inter, intra in pairs]
+    options = [(compute_type, *pair) for pair in pairs]
+    return [System(name, ctranslate2, each) for name, each in zip(names, options, strict=True)]
