@@ -34,13 +34,14 @@ class Cache:
     """Rows r * width to (r + 1) * width - 1 belong to source r.
 
     There is room for more rows and positions than are in use, so that rows come and go without a
-    new allocation each time; beyond KEPT it is given back when half of it would do. `binding` is
-    whatever a session ties to the memory as it lies now; it is dropped when the memory moves.
+    new allocation each time; beyond KEPT it is given back when half of it would do. `bindings`
+    are what a session ties to the memory of so many rows; they go when the memory moves.
     """
 
     def __init__(self, config: Config, width: int) -> None:
         self.width = width
-        self.source_length = np.zeros(0, np.int64)  # (B,)
+        self.sources = 0
+        self._source_length = np.zeros(0, np.int64)  # (>= B,)
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
         empty = [
             np.zeros((0, config.num_heads, 0, width), np.float32)
@@ -48,11 +49,12 @@ class Cache:
         ]
         self._self = empty * config.num_decoder_layers  # (>= R, H, T, D)
         self._cross = empty * config.num_decoder_layers  # (>= B, H, >= S, D)
-        self.binding: Any = None
+        self.bindings: dict[Any, Any] = {}
 
     @property
-    def sources(self) -> int:
-        return len(self.source_length)
+    def source_length(self) -> IntArray:
+        """(B,)"""
+        return self._source_length[: self.sources]
 
     @property
     def capacity(self) -> int:
@@ -81,14 +83,15 @@ class Cache:
 
     def insert(self, crosses: Sequence[Cross]) -> None:
         """Append sources; their rows start at position 0."""
-        new = np.array([cross[0].shape[1] for cross in crosses])
-        lengths, first = np.concatenate([self.source_length, new]), self.sources
-        self._make_room(len(lengths), lengths.max(), self.capacity)
+        new = [cross[0].shape[1] for cross in crosses]
+        longest = max(*new, self.source_length.max(initial=1))
+        first, self.sources = self.sources, self.sources + len(new)
+        self._make_room(longest, self.capacity)
+        self.source_length[first:] = new
         for i, cross in enumerate(crosses, first):
             for array, part in zip(self._cross, cross, strict=True):
                 array[i, :, : part.shape[1]] = part
         starts = np.zeros(len(crosses) * self.width, np.int64)
-        self.source_length = lengths
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
@@ -98,26 +101,28 @@ class Cache:
 
     def compact(self, keep: IntArray) -> None:
         """Only these sources stay, in this order."""
-        self.binding = None
         rows = (keep[:, None] * self.width + np.arange(self.width)).ravel()
         move(self._written, rows)
         move(self._cross, keep)
-        self.source_length, self.position = self.source_length[keep], self.position[rows]
+        self.source_length[: len(keep)] = self.source_length[keep]
+        self.sources, self.position = len(keep), self.position[rows]
         if self._is_large:
-            longest = self.source_length.max(initial=0), self.position.max(initial=0)
-            self._make_room(self.sources, *longest)
+            self._make_room(self.source_length.max(initial=0), self.position.max(initial=0))
 
     def grow(self, capacity: int) -> None:
         """Room for at least `capacity` positions a row."""
-        self._make_room(self.sources, self.source_length.max(initial=0), capacity)
+        self._make_room(self.source_length.max(initial=0), capacity)
 
-    def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
-        self.binding = None
-        held, rows = self._cross[0].shape, sources * self.width
+    def _make_room(self, source_length: int, capacity: int) -> None:
+        held, rows = self._cross[0].shape, self.sources * self.width
         own = self._fit_rows(len(self._self[0]), rows), fit_length(self.capacity, capacity)
-        cross = self._fit_rows(len(self._cross[0]), sources), fit_length(held[2], source_length)
+        cross = self._fit_rows(held[0], self.sources), fit_length(held[2], source_length)
+        if own == self._self[0].shape[:3:2] and cross == held[:3:2]:
+            return
+        self.bindings = {}
         self._self = [resized(array, *own) for array in self._self]
         self._cross = [resized(array, *cross) for array in self._cross]
+        self._source_length = np.resize(self._source_length, cross[0])
 
     @property
     def _is_large(self) -> bool:

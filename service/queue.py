@@ -35,8 +35,10 @@ class Queue:
 
         Waits for it unless the worker is busy. None: there will be nothing any more.
         """
+        self._rows[worker] = sum(entry.rows for entry in running)
+        if busy and not self._waiting:
+            return []
         with self._changed:
-            self._rows[worker] = sum(entry.rows for entry in running)
             self._changed.wait_for(lambda: busy or self._waiting or self._closed)
             self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
             if not self._waiting:

@@ -3,9 +3,11 @@
 Axes: B sources that are decoded together, W rows (beams) of each, R = B x W, K candidates a row.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,106 +127,136 @@ class Greedy:
         self._runs = [self._runs[i] for i in keep]
 
 
-class Step(NamedTuple):
-    """What the rows of one source read at one position, and which row each continued; (W,)."""
+class Beam(NamedTuple):
+    """What one row of a source reads, and which row it continues."""
 
-    tokens: IntArray
-    log_probs: FloatArray
-    parents: IntArray
+    total: float  # sum of log-probs; -inf: there is no beam yet
+    row: int
+    token: int
+    log_prob: float
 
 
 @dataclass(slots=True)
 class Tree:
-    """One source of a beam search: its steps so far and the hypotheses that have ended."""
+    """One source of a beam search: its beams at every step, and the hypotheses that have ended."""
 
     options: SearchOptions
     forced: list[int]
-    steps: list[Step] = field(default_factory=list[Step])
+    totals: list[float]
+    steps: list[list[Beam]] = field(default_factory=list[list[Beam]])
     ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
 
-    def end(self, row: int, *last: tuple[int, float]) -> None:
+    def grow(self, log_probs: list[list[float]], ids: list[list[int]], eos_id: int) -> list[Beam]:
+        """(W, K) candidates of each row -> its beams at the next step. Of the best 2 W, those among
+        the best W that are eos end a hypothesis, and the best W of the others go on."""
+        width = self.options.beam_size
+        candidates = [
+            (total + log_prob, row, place)
+            for row, total in enumerate(self.totals)
+            if total > -math.inf
+            for place, log_prob in enumerate(log_probs[row])
+        ]
+        candidates.sort(key=itemgetter(0), reverse=True)
+        going: list[Beam] = []
+        for rank, (total, row, place) in enumerate(candidates[: 2 * width]):
+            beam = Beam(total, row, ids[row][place], log_probs[row][place])
+            if beam.token != eos_id:
+                going.append(beam)
+            elif rank < width:
+                self._end(row, beam)
+            if len(going) == width:
+                break
+        self.steps.append(in_place(going, width))
+        self.totals = [beam.total for beam in self.steps[-1]]
+        return self.steps[-1]
+
+    @property
+    def has_ended(self) -> bool:
+        """At the limit the beams are hypotheses too."""
+        if len(self.steps) < self.options.max_new_tokens:
+            return self._is_full
+        if not self._is_full:
+            for row, total in enumerate(self.totals):
+                if total > -math.inf:
+                    self._end(row)
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        """W hypotheses have ended and, without early stopping, no beam can overtake the worst of
+        them at its present length."""
+        options = self.options
+        if len(self.ended) < options.beam_size:
+            return False
+        best = max(self.totals) / len(self.steps) ** options.length_penalty
+        return options.early_stopping or self.ended[-1].score >= best
+
+    def _end(self, row: int, *last: Beam) -> None:
         """The hypothesis that a row holds, and perhaps eos after it."""
-        pairs = list(last)
+        beams = list(last)
         for step in reversed(self.steps):
-            pairs.append((int(step.tokens[row]), float(step.log_probs[row])))
-            row = int(step.parents[row])
-        pairs.reverse()
-        token_ids, log_probs = [token for token, _ in pairs], [value for _, value in pairs]
+            beams.append(step[row])
+            row = step[row].row
+        beams.reverse()
+        token_ids, log_probs = [b.token for b in beams], [b.log_prob for b in beams]
         reason, penalty = "eos" if last else "length", self.options.length_penalty
         self.ended.append(Hypothesis(token_ids, log_probs, reason, penalty))
         self.ended.sort(key=lambda hypothesis: -hypothesis.score)
         del self.ended[self.options.beam_size :]
 
-    def has_ended(self, sums: NDArray[np.float64]) -> bool:
-        """sums (W,) of the log-probs of the rows. At the limit the rows are hypotheses too."""
-        options, length = self.options, len(self.steps)
-        if length == options.max_new_tokens:
-            for row in np.flatnonzero(np.isfinite(sums)) if not self._is_full(sums) else ():
-                self.end(int(row))
-            return True
-        return length > 0 and self._is_full(sums)
 
-    def _is_full(self, sums: NDArray[np.float64]) -> bool:
-        options = self.options
-        if len(self.ended) < options.beam_size:
-            return False
-        best = sums.max() / len(self.steps) ** options.length_penalty
-        return options.early_stopping or self.ended[-1].score >= best
+def in_place(beams: Sequence[Beam], width: int) -> list[Beam]:
+    """A beam for each row: the first that continues a row stands there, so that the cache of that
+    row stays where it is; the others stand where nobody goes on."""
+    standing: list[Beam | None] = [None] * width
+    others: list[Beam] = []
+    for beam in beams:
+        if standing[beam.row] is None:
+            standing[beam.row] = beam
+        else:
+            others.append(beam)
+    rest = iter(others)
+    return [
+        beam or next(rest, None) or Beam(-math.inf, row, 0, 0.0)
+        for row, beam in enumerate(standing)
+    ]
 
 
 class Beams:
-    """Beam search. Of the best 2 W candidates of a source, those among its best W that are eos end
-    a hypothesis, and the best W of the others go on. A source ends when W hypotheses have ended
-    and, without early stopping, no row can overtake the worst of them at its present length.
-    """
+    """Beam search, each source on its own: in lists, which for some dozens of numbers are faster
+    than arrays."""
 
     def __init__(self, width: int, forced_ids: Sequence[int], eos_id: int) -> None:
         self.candidates = 2 * width
+        self._width = width
         self._forced_ids = list(forced_ids)
         self._eos_id = eos_id
         self._trees: list[Tree] = []
-        self._sums = np.zeros((0, width))  # (B, W) of log-probs; -inf: no beam there yet
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
-        self._trees += [Tree(each, self._forced_ids.copy()) for each in options]
-        starts = np.full((len(options), self._sums.shape[1]), -np.inf)
-        starts[:, 0] = 0.0
-        self._sums = np.concatenate([self._sums, starts])
+        totals = [0.0] + [-math.inf] * (self._width - 1)
+        self._trees += [Tree(each, self._forced_ids.copy(), totals) for each in options]
 
     def advance(self, log_probs: FloatArray, ids: IntArray) -> Choice:
-        count, width = self._sums.shape
-        log_probs = log_probs.reshape(count, width, -1).copy()
-        ids = ids.reshape(count, width, -1).copy()
-        forced = [i for i, tree in enumerate(self._trees) if tree.forced]
-        for i in forced:
-            log_probs[i], log_probs[i, :, 0] = -np.inf, 0.0
-            ids[i] = self._trees[i].forced.pop(0)
-        order, sums = self._best(log_probs)
-        parents = order // log_probs.shape[2]
-        tokens, log_probs = (pick(x.reshape(count, -1), order) for x in (ids, log_probs))
-        ending = tokens == self._eos_id
-        ending[forced] = False
-        for i, rank in np.argwhere(ending[:, :width] & np.isfinite(sums[:, :width])).tolist():
-            self._trees[i].end(int(parents[i, rank]), (self._eos_id, float(log_probs[i, rank])))
-        going = np.argsort(ending, axis=1, kind="stable")[:, :width]  # (B, W)
-        going = pick(going, order_in_place(pick(parents, going)))
-        tokens, log_probs, parents, self._sums = (
-            pick(x, going) for x in (tokens, log_probs, parents, sums)
-        )
+        shape = (len(self._trees), self._width, -1)
+        lists = log_probs.reshape(shape).tolist(), ids.reshape(shape).tolist()
+        tokens: list[int] = []
+        parents: list[int] = []
         ended: list[int] = []
-        for i in sorted(set(range(count)) - set(forced)):
-            self._trees[i].steps.append(Step(tokens[i], log_probs[i], parents[i]))
-            if self._trees[i].has_ended(self._sums[i]):
+        for i, (tree, scores, names) in enumerate(zip(self._trees, *lists, strict=True)):
+            rows = range(i * self._width, (i + 1) * self._width)
+            if tree.forced:
+                tokens += [tree.forced.pop(0)] * self._width
+                parents += rows
+                continue
+            beams = tree.grow(scores, names, self._eos_id)
+            tokens += [beam.token for beam in beams]
+            if tree.has_ended:
                 ended.append(i)
-        parents[ended] = np.arange(width)  # nobody reads their caches any more
-        first = np.arange(count)[:, None] * width
-        return Choice(tokens.ravel(), (first + parents).ravel(), ended)
-
-    def _best(self, log_probs: FloatArray) -> tuple[IntArray, NDArray[np.float64]]:
-        """The best 2 W of each source's (W, K) candidates, as indices into them, and their sums."""
-        sums = (self._sums[:, :, None] + log_probs).reshape(len(log_probs), -1)
-        order = np.argsort(-sums, axis=1, kind="stable")[:, : 2 * log_probs.shape[1]]
-        return order, pick(sums, order)
+                parents += rows  # nobody reads their caches any more
+            else:
+                parents += [rows[beam.row] for beam in beams]
+        return Choice(np.array(tokens), np.array(parents), ended)
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         tree = self._trees[source]
@@ -232,24 +264,3 @@ class Beams:
 
     def compact(self, keep: IntArray) -> None:
         self._trees = [self._trees[i] for i in keep]
-        self._sums = self._sums[keep]
-
-
-def pick(array: NDArray[Any], places: IntArray) -> NDArray[Any]:
-    """(B, ...), (B, N) indices along the second axis -> (B, N)."""
-    return array[np.arange(len(array))[:, None], places]
-
-
-def order_in_place(parents: IntArray) -> IntArray:
-    """(B, W) -> for each row which of the new beams stands there, (B, W): the first child of a
-    parent stands in its place, so that the cache of that row stays where it is."""
-    width = parents.shape[1]
-    same = parents[:, :, None] == parents[:, None, :]  # (B, child, earlier child)
-    later = np.tril(same, -1).any(2)  # (B, W): not the first child
-    taken = (parents[:, None, :] == np.arange(width)[:, None]).any(2)  # (B, row)
-    children = np.argsort(later, axis=1, kind="stable")  # the first children, then the others
-    free = np.argsort(~taken, axis=1, kind="stable")  # the taken rows, then the free ones
-    rows = np.where(pick(later, children), free, pick(parents, children))
-    standing = np.empty_like(parents)
-    standing[np.arange(len(parents))[:, None], rows] = children
-    return standing

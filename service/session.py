@@ -117,9 +117,10 @@ class Session:
         last = int(cache.position.max())
         if last >= cache.capacity:
             cache.grow(last + 1)
-        if cache.binding is None or cache.binding.top.ids.shape != (len(tokens), k):
-            cache.binding = Binding(self._graphs["step"], cache, self._keys_values, k)
-        top = cache.binding.run(tokens, cache.position)
+        if (len(tokens), k) not in cache.bindings:
+            binding = Binding(self._graphs["step"], cache, self._keys_values, k)
+            cache.bindings[len(tokens), k] = binding
+        top = cache.bindings[len(tokens), k].run(tokens, cache.position)
         cache.position += 1
         return top
 

@@ -82,12 +82,13 @@ class Worker:
 
     def _next(self) -> list[Entry] | None:
         """What to encode; waits for it where there is nothing else to do."""
-        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
-        if abandoned := [entry for entry in self._running if entry.abandoned]:
+        running = self._running
+        if abandoned := [entry for entry in running if entry.abandoned]:
             self._drop(abandoned)
+            running = self._running
+        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
         if self._decoded:
             return []
-        running = self._running
         if not running:
             self.busy_since = None
         return self._queue.take(self._number, running, busy=bool(running))

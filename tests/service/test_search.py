@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.search import SearchOptions, new_search, order_in_place, pick
+from service.search import Beam, SearchOptions, in_place, new_search
 
 EOS = 2
 
@@ -138,10 +138,10 @@ def test_forced_ids_are_no_part_of_a_hypothesis_of_beams():
     assert forced == plain  # what they do to the cache is all they do
 
 
-@given(seed=st.integers(0, 999), width=st.integers(1, 6))
-def test_the_first_child_of_a_row_stands_in_its_place(seed, width):
-    parents = np.random.default_rng(seed).integers(0, width, (3, width))
-    standing = order_in_place(parents)
-    assert (np.sort(standing, axis=1) == np.arange(width)).all()
-    for rows, before in zip(pick(parents, standing), parents, strict=True):
-        assert all(rows[row] == row for row in set(before))
+@given(rows=st.lists(st.integers(0, 5), max_size=6))
+def test_the_first_beam_of_a_row_stands_in_its_place(rows):
+    beams = [Beam(-float(i), row, i, 0.0) for i, row in enumerate(rows)]
+    standing = in_place(beams, 6)
+    assert sorted(beam for beam in standing if beam.total > -np.inf) == sorted(beams)
+    for row in set(rows):
+        assert standing[row] is beams[rows.index(row)]

@@ -152,7 +152,10 @@ def unbound(session, cache, bundle):
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(session, bundle):
+def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
+    session, bundle, monkeypatch
+):
+    monkeypatch.setattr("service.cache.KEPT", 0)
     cache = session.new_cache(width=1)
     lengths = [bundle.manifest.limits.max_source_length, *[2] * 99]
     cache.insert(crosses(session, sources(bundle, lengths)))
