@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 FIXTURE := tests/fixtures/tiny/bundle.json
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long check format fixture image clean
+.PHONY: all serve test test-long bench check format fixture image clean
 
 all: check test
 
@@ -32,6 +32,9 @@ test: $(VENV)/dev $(FIXTURE)
 
 test-long: $(VENV)/dev $(FIXTURE)
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/dev
+	$(BIN)/python -m benchmarks
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check

@@ -243,13 +243,13 @@ class Beams:
         tokens: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        for i, (tree, scores, names) in enumerate(zip(self._trees, *lists, strict=True)):
+        for i, (tree, row_log_probs, row_ids) in enumerate(zip(self._trees, *lists, strict=True)):
             rows = range(i * self._width, (i + 1) * self._width)
             if tree.forced:
                 tokens += [tree.forced.pop(0)] * self._width
                 parents += rows
                 continue
-            beams = tree.grow(scores, names, self._eos_id)
+            beams = tree.grow(row_log_probs, row_ids, self._eos_id)
             tokens += [beam.token for beam in beams]
             if tree.has_ended:
                 ended.append(i)

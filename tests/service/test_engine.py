@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.search import SearchOptions
-from service.settings import Provider, Settings
+from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
@@ -83,6 +84,27 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
             assert one.keys() == other.keys()
             for kind, weights in one.items():
                 np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
+
+
+def test_int8_answers_do_not_depend_on_neighbours(g2p):
+    """Texts are those of each source alone; so are log-probs, but for rounding."""
+    bundle = load_bundle(g2p)
+    random = np.random.default_rng(0)
+    sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
+    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_queue": 99})
+
+    async def run():
+        async with running(bundle, int8) as engine:
+            assert engine.session.precision == "int8"
+            beams = [1, 1, 4] * 20
+            make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
+            together = await answers(engine, [one() for one in make])
+            return together, [(await answers(engine, [one()]))[0] for one in make]
+
+    for batched, single in zip(*asyncio.run(run()), strict=True):
+        one, other = batched.hypotheses[0], single.hypotheses[0]
+        assert one.token_ids == other.token_ids
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
 
 
 def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny_bundle):

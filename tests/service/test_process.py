@@ -6,10 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import structlog
+
+from service.__main__ import configure_logs
 
 SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
+from service.__main__ import configure_logs
 from service.__main__ import create_app
 from service.entry import Entry
 from service.search import SearchOptions
@@ -103,3 +107,22 @@ def test_the_runtime_reports_to_nobody(tmp_path):
 def test_importing_the_application_starts_nothing():
     done = python("-c", "import threading, service.app; print(threading.active_count())")
     assert done.stdout.strip() == "1", done.stderr
+
+
+def test_a_traceback_in_the_log_shows_no_values(capsys):
+    """They would be what people sent."""
+    before = structlog.get_config()
+    configure_logs()
+    try:
+        read("a word of a user")
+    except ValueError:
+        structlog.get_logger().exception("pass failed")
+    finally:
+        structlog.configure(**before)
+    said = capsys.readouterr().out
+    assert "ValueError" in said
+    assert "a word of a user" not in said.replace('read("a word of a user")', "")
+
+
+def read(text):
+    raise ValueError(len(text))

@@ -1,0 +1,74 @@
+"""The searches of the service beside CTranslate2's, on the default model's weights at fp32."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import ctranslate2
+import numpy as np
+import pytest
+
+from benchmarks.models import write_ctranslate2
+from model.checkpoint import load_model
+from service.bundle import load_bundle
+from service.engine import Engine
+from service.entry import Entry
+from service.search import SearchOptions
+from service.settings import Precision, Provider, Settings
+
+WORDS = Path(__file__).parent / "words.txt"
+TOLERANCE = 0.02  # of scores: CTranslate2 computes exponentials less exactly
+
+
+@pytest.fixture(scope="module")
+def sources(g2p):
+    """200 words and 300 heaps of letters, as ids."""
+    letters, random_ = "abcdefghijklmnopqrstuvwxyz", random.Random(0)
+    heaps = ["".join(random_.choices(letters, k=random_.randint(1, 14))) for _ in range(300)]
+    tokenizer = load_model(g2p).source_tokenizer
+    return [tokenizer.encode(word).ids for word in [*WORDS.read_text().split(), *heaps]]
+
+
+@pytest.fixture(scope="module")
+def translator(g2p, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers") / "ctranslate2"
+    write_ctranslate2(load_model(g2p).transformer, folder)
+    return ctranslate2.Translator(str(folder), compute_type="float32")
+
+
+def decode(bundle, sources, **options):
+    async def run():
+        engine = Engine(
+            load_bundle(bundle), Settings(provider=Provider.cpu, precision=Precision.fp32)
+        )
+        engine.start()
+        search = SearchOptions(max_new_tokens=63, **options)
+        entries = [Entry(source_ids=np.array(ids), search=search) for ids in sources]
+        engine.submit(entries)
+        answers = await asyncio.gather(*(entry.result for entry in entries))
+        await asyncio.to_thread(engine.close)
+        return [answer.hypotheses for answer in answers]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
+def test_hypotheses_are_those_of_ctranslate2(g2p, sources, translator, beam_size, length_penalty):
+    """Real ends of sequences; where two differ, their scores lie closer than the tolerance."""
+    options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    ours = decode(g2p, sources, num_hypotheses=beam_size, **options)
+    theirs = translator.translate_batch(
+        [[str(token) for token in ids] for ids in sources],
+        num_hypotheses=beam_size,
+        max_decoding_length=63,
+        return_scores=True,
+        return_end_token=True,
+        **options,
+    )
+    different = 0
+    for hypotheses, result in zip(ours, theirs, strict=True):
+        ids = [[int(token) for token in tokens] for tokens in result.hypotheses]
+        different += hypotheses[0].token_ids != ids[0]
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        np.testing.assert_allclose(scores[0], result.scores[0], rtol=TOLERANCE, atol=TOLERANCE)
+    assert different <= 0.004 * len(sources)
