@@ -15,6 +15,10 @@ DECODE: Examples = {
         "summary": "… and show which letters each sound comes from",
         "value": {"source": ["attention"], "attention": {"kinds": ["cross"]}},
     },
+    "beams": {
+        "summary": "The three best of four beams",
+        "value": {"source": "read", "beam_size": 4, "num_hypotheses": 3},
+    },
     "start": {
         "summary": "Only the first three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},

@@ -52,6 +52,28 @@ def test_max_new_tokens_cuts_and_says_so(post):
     assert hypothesis["finish_reason"] == "length"
 
 
+def test_beams_come_back_best_first_each_with_its_own_attention(post):
+    body = {"source": ["read", "ax"], "beam_size": 4, "num_hypotheses": 3, "attention": {}}
+    _, answer = post("/v1/decode", **body)
+    for source, result in zip(body["source"], answer["results"], strict=True):
+        hypotheses = result["hypotheses"]
+        scores = [hypothesis["score"] for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({hypothesis["text"] for hypothesis in hypotheses}) == 3
+        for hypothesis in hypotheses:
+            assert hypothesis["score"] == pytest.approx(np.mean(hypothesis["log_probs"]), rel=1e-5)
+            target = [hypothesis["token_ids"]]
+            _, given = post("/v1/attention", source=[source], target=target)
+            (block,), (same,) = hypothesis["attention"], given["results"][0]["attention"]
+            assert same["rows"] == block["rows"]
+            np.testing.assert_allclose(block["data"], same["data"], atol=5e-3)
+
+
+def test_a_target_that_is_given_is_not_searched(post):
+    status, document = post("/v1/attention", source="a", target="EY1", beam_size=4)
+    assert (status, document["errors"][0]["pointer"]) == (422, "/beam_size")
+
+
 @pytest.mark.parametrize("path", ["/v1/decode", "/v1/attention"])
 def test_attention_blocks_are_labelled_and_unpadded(post, path):
     wanted = {"kinds": ["encoder", "decoder", "cross"], "layers": [0, -1], "heads": [-1]}

@@ -13,7 +13,6 @@ from service.__main__ import configure_logs
 SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
-from service.__main__ import configure_logs
 from service.__main__ import create_app
 from service.entry import Entry
 from service.search import SearchOptions

@@ -47,6 +47,10 @@ BAD = [
     ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "greater than or equal to 1"),
     ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
     ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
+    ({"source": "a", "beam_size": 0}, 422, "/beam_size", "greater than or equal to 1"),
+    ({"source": "a", "beam_size": 65}, 422, "/beam_size", "less than or equal to 64"),
+    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "more than the 1 of beam_size"),
+    ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "less than or equal to 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
     (
