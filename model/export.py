@@ -50,7 +50,7 @@ def attend_self(
     dropout: nn.Module,
     num_heads: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention-24, which parts the heads itself, a third faster than transpositions before it."""
+    """Attention-24, which parts the heads itself, faster than transpositions before it."""
     if not isinstance(score, ScaledDotProduct):
         return TORCH_KERNEL.attend_self(score, query, own, valid_lengths, dropout, num_heads)
     mixed = symbolic(
@@ -68,7 +68,7 @@ def attend_cached(
     score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
 ) -> tuple[Tensor, Tensor, KeysValues]:
     """GroupQueryAttention of ONNX Runtime where it computes the score: it writes the cache in place
-    and attends, 2 to 8 times faster than TensorScatter-24 and Attention-24, which take the heads
+    and attends, faster than TensorScatter-24 and Attention-24 (docs/adr/0005), which take the heads
     that it refuses."""
     width = past.keys.size(-1)
     supported = width == past.values.size(-1) and width % 8 == 0

@@ -78,7 +78,7 @@ class Worker:
 
     @property
     def _running(self) -> list[Entry]:
-        return [live.entry for batch in self._batches.values() for live in batch.live]
+        return [live.entry for batch in [*self._batches.values()] for live in batch.live]
 
     def _next(self) -> list[Entry] | None:
         """What to encode; waits for it where there is nothing else to do."""
