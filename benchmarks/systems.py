@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Ids = list[list[int]]
+Timed = tuple[float, Ids]  # seconds, and what was generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class System:
     """`open` runs in the child: (folder of the models, *options) -> a function that answers."""
 
     name: str
-    open: Callable[..., Callable[[Call], Ids]]
+    open: Callable[..., Callable[[Call], Timed]]
     options: tuple[Any, ...]
 
 
-def heed(folder: Path, precision: str) -> Callable[[Call], Ids]:
+def heed(folder: Path, precision: str) -> Callable[[Call], Timed]:
     import numpy as np
 
     from service.bundle import load_bundle
@@ -47,12 +48,15 @@ def heed(folder: Path, precision: str) -> Callable[[Call], Ids]:
     async def start() -> None:
         engine.start()
 
-    async def run(call: Call) -> Ids:
+    async def run(call: Call) -> Timed:
         options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
-        entries = [Entry(source_ids=np.array(ids), search=options) for ids in call.sources]
+        sources = [np.array(ids) for ids in call.sources]
+        started = time.perf_counter()
+        entries = [Entry(source_ids=ids, search=options) for ids in sources]
         engine.submit(entries)
         answers = await asyncio.gather(*(entry.result for entry in entries))
-        return [answer.hypotheses[0].token_ids for answer in answers]
+        seconds = time.perf_counter() - started
+        return seconds, [answer.hypotheses[0].token_ids for answer in answers]
 
     loop.run_until_complete(start())
     return lambda call: loop.run_until_complete(run(call))
@@ -60,7 +64,7 @@ def heed(folder: Path, precision: str) -> Callable[[Call], Ids]:
 
 def ctranslate2(
     folder: Path, compute_type: str, inter_threads: int, intra_threads: int
-) -> Callable[[Call], Ids]:
+) -> Callable[[Call], Timed]:
     import ctranslate2
 
     translator = ctranslate2.Translator(
@@ -70,20 +74,22 @@ def ctranslate2(
         intra_threads=intra_threads,
     )
 
-    def run(call: Call) -> Ids:
+    def run(call: Call) -> Timed:
+        sources = [[str(token) for token in ids] for ids in call.sources]
+        started = time.perf_counter()
         results = translator.translate_batch(
-            [[str(token) for token in ids] for ids in call.sources],
+            sources,
             beam_size=call.beam_size,
-            min_decoding_length=call.new_tokens,
             max_decoding_length=call.new_tokens,
             max_batch_size=-(-len(call.sources) // inter_threads),
         )
-        return [[int(token) for token in result.hypotheses[0]] for result in results]
+        seconds = time.perf_counter() - started
+        return seconds, [[int(token) for token in result.hypotheses[0]] for result in results]
 
     return run
 
 
-def no_cache(folder: Path, size: str) -> Callable[[Call], Ids]:
+def no_cache(folder: Path, size: str) -> Callable[[Call], Timed]:
     """The loop that tutorials show: the whole decoder again for every token."""
     import torch
 
@@ -93,7 +99,8 @@ def no_cache(folder: Path, size: str) -> Callable[[Call], Ids]:
     model = random_model(CONFIGS[size])
 
     @torch.inference_mode()
-    def run(call: Call) -> Ids:
+    def run(call: Call) -> Timed:
+        started = time.perf_counter()
         source_ids = torch.tensor(call.sources)
         source_length = torch.full((len(source_ids),), source_ids.size(1))
         memory, _ = model.encoder(source_ids, source_length)
@@ -103,7 +110,7 @@ def no_cache(folder: Path, size: str) -> Callable[[Call], Ids]:
             length = torch.full((len(ids),), ids.size(1))
             hidden = model.decoder(ids, length, cross, source_length).hidden[:, -1]
             ids = torch.cat([ids, model.generator(hidden).argmax(-1, keepdim=True)], 1)
-        return ids[:, 1:].tolist()
+        return time.perf_counter() - started, ids[:, 1:].tolist()
 
     return run
 
@@ -113,9 +120,7 @@ def serve(pipe: Any, system: System, folder: Path) -> None:
     run = system.open(folder, *system.options)
     pipe.send(os.getpid())
     while (call := pipe.recv()) is not None:
-        started = time.perf_counter()
-        ids = run(call)
-        pipe.send((time.perf_counter() - started, ids))
+        pipe.send(run(call))
     status = Path("/proc/self/status").read_text()
     pipe.send(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
 
@@ -131,8 +136,7 @@ class Running:
         self._process.start()
         self._pipe.recv()
 
-    def __call__(self, call: Call) -> tuple[float, Ids]:
-        """-> seconds, generated ids"""
+    def __call__(self, call: Call) -> Timed:
         self._pipe.send(call)
         return self._pipe.recv()
 

@@ -6,6 +6,7 @@ norm: either way a row's numbers are the same alone and in any batch. Dynamic qu
 whole tensor (`DynamicQuantizeMatMul`) lets one row change the answer of another.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def calibrate(model: Transformer) -> Scales:
     scales: Scales = {}
     for name, linear in linears.items():
         sizes = torch.cat(rows[name])
-        if sizes.max() <= LIKE * sizes.median():
+        if 0 < sizes.max() <= LIKE * sizes.median():
             weight = linear.weight.detach().numpy()
             scales[weight.tobytes()] = MARGIN * sizes.max().item()
     return scales
@@ -170,7 +171,12 @@ class Quantizer:
 
 def merge_biases(graph: onnx.GraphProto, constants: dict[str, NDArray[Any]]) -> None:
     """A product of three axes is exported as MatMul and Add: the bias becomes its third input."""
-    products = {node.output[0]: node for node in graph.node if node.op_type == "MatMul"}
+    uses = Counter(name for node in graph.node for name in node.input)
+    products = {
+        node.output[0]: node
+        for node in graph.node
+        if node.op_type == "MatMul" and uses[node.output[0]] == 1
+    }
     kept: list[onnx.NodeProto] = []
     for node in graph.node:
         product = products.get(node.input[0]) if node.op_type == "Add" else None

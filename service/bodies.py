@@ -151,7 +151,8 @@ class Searching(ModelRequest):
     )
     early_stopping: bool = Field(
         default=True,
-        description="stop when beam_size hypotheses have ended; false: when none can do better",
+        description="stop when beam_size hypotheses have ended; false: when, moreover, no beam"
+        " scores better at its present length",
     )
 
 

@@ -85,8 +85,9 @@ class Cache:
         """Append sources; their rows start at position 0."""
         new = [cross[0].shape[1] for cross in crosses]
         longest = max(*new, self.source_length.max(initial=1))
-        first, self.sources = self.sources, self.sources + len(new)
-        self._make_room(longest, self.capacity)
+        first, count = self.sources, self.sources + len(new)
+        self._make_room(count, longest, self.capacity)
+        self.sources = count
         self.source_length[first:] = new
         for i, cross in enumerate(crosses, first):
             for array, part in zip(self._cross, cross, strict=True):
@@ -107,21 +108,22 @@ class Cache:
         self.source_length[: len(keep)] = self.source_length[keep]
         self.sources, self.position = len(keep), self.position[rows]
         if self._is_large:
-            self._make_room(self.source_length.max(initial=0), self.position.max(initial=0))
+            longest = self.source_length.max(initial=0), self.position.max(initial=0)
+            self._make_room(self.sources, *longest)
 
     def grow(self, capacity: int) -> None:
         """Room for at least `capacity` positions a row."""
-        self._make_room(self.source_length.max(initial=0), capacity)
+        self._make_room(self.sources, self.source_length.max(initial=0), capacity)
 
-    def _make_room(self, source_length: int, capacity: int) -> None:
-        held, rows = self._cross[0].shape, self.sources * self.width
+    def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
+        held, rows = self._cross[0].shape, sources * self.width
         own = self._fit_rows(len(self._self[0]), rows), fit_length(self.capacity, capacity)
-        cross = self._fit_rows(held[0], self.sources), fit_length(held[2], source_length)
+        cross = self._fit_rows(held[0], sources), fit_length(held[2], source_length)
         if own == self._self[0].shape[:3:2] and cross == held[:3:2]:
             return
-        self.bindings = {}
-        self._self = [resized(array, *own) for array in self._self]
-        self._cross = [resized(array, *cross) for array in self._cross]
+        own_memory = [resized(array, *own) for array in self._self]
+        cross_memory = [resized(array, *cross) for array in self._cross]
+        self.bindings, self._self, self._cross = {}, own_memory, cross_memory
         self._source_length = np.resize(self._source_length, cross[0])
 
     @property

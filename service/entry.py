@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from service.attention import NOTHING, Kind, Selection
 from service.cache import FloatArray, IntArray
+from service.scheduler import Size
 from service.search import Hypothesis, SearchOptions
 
 
@@ -52,10 +53,14 @@ class Entry:
         return self.search.beam_size if self.search else 1
 
     @property
-    def tokens(self) -> int:
-        """The most positions it may come to hold, source and target together, in all its rows."""
+    def size(self) -> Size:
         target = self.search.max_new_tokens if self.search else len(self.target_ids)
-        return self.rows * (len(self.source_ids) + target)
+        return Size(len(self.source_ids), self.rows, len(self.source_ids) + target)
+
+    @property
+    def attended(self) -> int:
+        """Positions of its pass of attention, in all its targets."""
+        return sum(len(self.source_ids) + len(target) for target in self.targets)
 
     @property
     def targets(self) -> list[list[int]]:

@@ -43,8 +43,8 @@ class Queue:
             self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
             if not self._waiting:
                 return None if self._closed and not busy else []
-            sizes = (entry.tokens for entry in self._waiting)
-            admitted = self._scheduler.admit(sizes, [entry.tokens for entry in running])
+            sizes = (entry.size for entry in self._waiting)
+            admitted = self._scheduler.admit(sizes, (entry.size for entry in running))
             taken: list[Entry] = []
             share = self._share()
             while len(taken) < admitted and self._rows[worker] < share:

@@ -1,14 +1,24 @@
-"""Which entries run together. Pure policy: it sees how many positions each entry may come to hold,
-source and target together, and no tensor, queue or clock.
+"""Which entries run together. Pure policy: it sees how many rows and positions each entry may come
+to hold, and no tensor, queue or clock.
 
 Rows of a batch are padded to the longest, so budgets are in padded positions. In a pass that is no
 step a position may cost more than one: additive and Gaussian scores hold a vector for every pair.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.errors import Overloaded
+
+
+class Size(NamedTuple):
+    """Positions of a source, the rows that decode it, and the most positions of one of them,
+    source and target together."""
+
+    source: int
+    rows: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +36,27 @@ class Scheduler:
                 f" {self.max_queue}"
             )
 
-    def admit(self, waiting: Iterable[int], running: Sequence[int]) -> int:
+    def admit(self, waiting: Iterable[Size], running: Iterable[Size]) -> int:
         """How many of the first waiting may be encoded now and then decoded with the running.
 
         An entry larger than a budget runs alone.
         """
-        longest, count = max(running, default=0), len(running)
-        longest_new = admitted = 0
-        for tokens in waiting:
-            longest, longest_new = max(longest, tokens), max(longest_new, tokens)
-            held, encoded = longest * (count + admitted + 1), longest_new * (admitted + 1)
-            fits = held <= self.max_batch_tokens and self._fits_a_pass(encoded)
-            if not fits and count + admitted > 0:
+        rows: dict[int, int] = {}  # by width: rows of one width are padded to the longest of them
+        longest: dict[int, int] = {}
+
+        def add(size: Size) -> int:
+            rows[size.rows] = rows.get(size.rows, 0) + size.rows
+            longest[size.rows] = max(longest.get(size.rows, 0), size.positions)
+            return sum(count * longest[width] for width, count in rows.items())
+
+        for size in running:
+            add(size)
+        alone, admitted, longest_source = not rows, 0, 0
+        for size in waiting:
+            longest_source = max(longest_source, size.source)
+            encoded = longest_source * (admitted + 1)
+            fits = add(size) <= self.max_batch_tokens and self._fits_a_pass(encoded)
+            if not fits and not (alone and admitted == 0):
                 break
             admitted += 1
         return admitted

@@ -26,6 +26,15 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
+def cpu_limit() -> int:
+    """Cores that a container may use (cgroup v2), or all where nothing limits it."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, round(int(quota) / int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return os.cpu_count() or 1
+
+
 class Settings(BaseSettings):
     """Serve encoder-decoder Transformers and show what they attend to."""
 
@@ -66,14 +75,14 @@ class Settings(BaseSettings):
     max_pass_tokens: int = Field(
         default=4096,
         ge=1,
-        description="positions encoded, or attended to, between two decoding steps, a model",
+        description="positions encoded, or attended to, between two decoding steps of a thread",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
 
     @property
     def cores(self) -> int:
-        """How many to compute on."""
-        return self.threads or os.cpu_count() or 1
+        """How many to compute on: at most those this process may use."""
+        return self.threads or min(len(os.sched_getaffinity(0)), cpu_limit())
 
     @field_validator("bundles", mode="before")
     @classmethod

@@ -52,21 +52,24 @@ class Worker:
         self._decoded: list[Decoded] = []
 
     def run(self) -> None:
+        newcomers: list[Entry] | None = []
         try:
             while (newcomers := self._next()) is not None:
                 self.busy_since = time.monotonic()
                 if self._decoded:
-                    count = self._scheduler.one_pass(one.entry.tokens for one in self._decoded)
+                    count = self._scheduler.one_pass(one.entry.attended for one in self._decoded)
                     some = self._decoded[:count]
                     self._try([one.entry for one in some], partial(self._attend, some))
                 elif newcomers:
                     self._try(newcomers, partial(self._encode, newcomers))
-                for batch in self._batches.values():
+                for width, batch in [*self._batches.items()]:
                     if batch.live:
                         entries = [live.entry for live in batch.live]
-                        self._try(entries, partial(self._step, batch))
+                        self._try(entries, partial(self._step, batch), width)
+                    elif width > 1:
+                        del self._batches[width]  # or each width would keep memory of its own
         finally:  # nothing is left by now, unless this worker is dying
-            held = [*self._running, *(one.entry for one in self._decoded)]
+            held = [*(newcomers or []), *self._running, *(one.entry for one in self._decoded)]
             left = [*held, *self._queue.leave(self._number)]
             gone = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
             self._deliver([(entry, gone) for entry in left])
@@ -97,7 +100,8 @@ class Worker:
         for batch in self._batches.values():
             batch.drop(entries)
 
-    def _try(self, entries: list[Entry], work: Callable[[], None]) -> None:
+    def _try(self, entries: list[Entry], work: Callable[[], None], width: int = 0) -> None:
+        """Where rows of a width are at work and it fails, their batch is thrown away with them."""
         try:
             work()
         except Exception as error:  # whatever broke, these clients must hear of it and no others
@@ -105,7 +109,17 @@ class Worker:
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
             self._deliver([(entry, failure) for entry in entries])
             self._decoded = [one for one in self._decoded if one.entry not in entries]
-            self._drop(entries)
+            self._batches.pop(width, None)
+
+    def _join(self, width: int, pairs: list[tuple[Entry, Cross]]) -> None:
+        """What breaks while rows join may have broken the rows that are there."""
+        if width not in self._batches:
+            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
+            self._batches[width] = Batch(self._session, width, start_ids, eos_id)
+        batch = self._batches[width]
+        entries = [entry for entry, _ in pairs]
+        held = [*(live.entry for live in batch.live), *entries]
+        self._try(held, partial(batch.join, entries, [cross for _, cross in pairs]), width)
 
     def _encode(self, entries: list[Entry]) -> None:
         started = time.monotonic()
@@ -122,13 +136,7 @@ class Worker:
                 entry.answer.memory = memory
                 self._deliver([(entry, entry.answer)])
         for width, pairs in joining.items():
-            self._batch(width).join([entry for entry, _ in pairs], [cross for _, cross in pairs])
-
-    def _batch(self, width: int) -> Batch:
-        if width not in self._batches:
-            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
-            self._batches[width] = Batch(self._session, width, start_ids, eos_id)
-        return self._batches[width]
+            self._join(width, pairs)
 
     def _step(self, batch: Batch) -> None:
         done: list[Entry] = []

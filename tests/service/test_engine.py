@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NOTHING, select
-from service.batch import Batch
 from service.bundle import load_bundle
+from service.cache import Cache
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.search import SearchOptions
 from service.settings import Precision, Provider, Settings
+from service.worker import Worker
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
@@ -152,6 +153,50 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
     asyncio.run(run())
 
 
+def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
+    """Its neighbours fail with it, for their memory may be broken; whoever comes next does not."""
+
+    async def run():
+        async with running(tiny_bundle, ONE_WORKER) as engine:
+            step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+
+            def slow(*arguments):
+                begun.set()
+                assert go_on.wait(10)
+                return step(*arguments)
+
+            engine.session.step = slow
+            engine.submit([first := entry([4, 5], 20)])
+            assert await asyncio.to_thread(begun.wait, 10)
+            with monkeypatch.context() as broken:
+                broken.setattr(Cache, "_make_room", out_of_memory)
+                engine.submit([second := entry([4, 5], 20)])
+                go_on.set()
+                outcomes = await asyncio.gather(first.result, second.result, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {PassFailed}
+            (answer,) = await answers(engine, [entry([4, 5], 3)])
+            assert len(answer.hypotheses[0].token_ids) == 3
+            assert engine.rows == 0
+
+    asyncio.run(run())
+
+
+def out_of_memory(*_):
+    raise MemoryError
+
+
+def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle, ONE_WORKER) as engine:
+            for beam_size in (1, 2, 3, 4, 5):
+                await answers(engine, [entry([4, 5], 3, beam_size)])
+            await answers(engine, [entry([4, 5], 3)])
+            (worker,) = engine._workers
+            return list(worker._batches)
+
+    assert asyncio.run(run()) == [1]
+
+
 def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
     async def run():
         async with running(tiny_bundle) as engine:
@@ -207,7 +252,7 @@ def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
                 raise MemoryError
 
             engine.session.step = fail
-            monkeypatch.setattr(Batch, "drop", fail)
+            monkeypatch.setattr(Worker, "_try", fail)
             entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
             assert engine.ready
             engine.submit(entries)

@@ -3,10 +3,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import Overloaded
-from service.scheduler import Scheduler
+from service.scheduler import Scheduler, Size
 
-Sizes = st.lists(st.integers(1, 60), max_size=30)
-Budget = st.integers(1, 400)
+Sizes = st.lists(
+    st.builds(
+        lambda source, rows, target: Size(source, rows, source + target),
+        st.integers(1, 60),
+        st.sampled_from([1, 1, 2, 5]),
+        st.integers(0, 60),
+    ),
+    max_size=30,
+)
+Budget = st.integers(1, 2000)
+
+
+def held(sizes):
+    """Padded positions: rows of one width are padded to the longest of them."""
+    widths = {size.rows for size in sizes}
+    batches = [[size for size in sizes if size.rows == width] for width in widths]
+    return sum(len(b) * b[0].rows * max(size.positions for size in b) for b in batches)
 
 
 def test_a_request_is_queued_whole_or_refused_whole():
@@ -19,8 +34,8 @@ def test_a_request_is_queued_whole_or_refused_whole():
 @given(waiting=Sizes, running=Sizes, batch=Budget, one_pass=Budget)
 def test_admission_fills_its_budgets_of_padded_positions(waiting, running, batch, one_pass):
     def fits(count):
-        rows, new = [*running, *waiting[:count]], waiting[:count]
-        return len(rows) * max(rows) <= batch and len(new) * max(new) <= one_pass
+        new = waiting[:count]
+        return held([*running, *new]) <= batch and count * max(s.source for s in new) <= one_pass
 
     admitted = Scheduler(9, batch, one_pass).admit(waiting, running)
     assert admitted <= len(waiting)
@@ -41,7 +56,7 @@ def test_a_position_that_costs_more_makes_a_pass_smaller(waiting, budget, cost):
     assert admitted == Scheduler(9, 10**6, budget // cost).admit(waiting, [])
 
 
-@given(sizes=Sizes.filter(bool), budget=Budget)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), budget=st.integers(1, 400))
 def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
     count = Scheduler(9, 9, budget).one_pass(sizes)
     assert count == 1 or count * max(sizes[:count]) <= budget
