@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from model.attention import TORCH_KERNEL
-from model.config import InputError, TransformerConfig
+from model.config import InputError, NormKind, TransformerConfig
 from model.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -101,6 +101,12 @@ def test_a_constant_row_has_a_norm_and_a_gradient():
     normed.square().sum().backward()
     assert (normed == 0).all()
     assert torch.isfinite(x.grad).all()
+
+
+def test_a_width_of_one_has_no_unbiased_norm():
+    sizes = {"source_vocab_size": 9, "target_vocab_size": 9, "d_model": 1, "num_heads": 1}
+    with pytest.raises(InputError, match="at least 2"):
+        TransformerConfig(norm=NormKind.unbiased_layer_norm, **sizes)
 
 
 def copy_attention(ours, theirs):
