@@ -88,7 +88,7 @@ def run_cells(size: str, folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def run_without_cache(folder: Path) -> dict[int, list[float]]:
-    """Milliseconds of three calls by batch, beside ours at fp32."""
+    """Milliseconds of three calls, by batch."""
     system = Running(System("no cache", no_cache, ("base",)), folder)
     found: dict[int, list[float]] = {}
     for batch in (1, 8):
@@ -127,7 +127,7 @@ COLUMNS = [
 ]
 HEAD = """# Performance
 
-Written by `make bench`; do not edit. Milliseconds a call, medians of {rounds} rounds; a ratio
+Written by `python -m benchmarks`; do not edit. Milliseconds a call, medians of {rounds} rounds; a ratio
 above 1 means that Heed is faster. All systems wait in processes of their own and take turns, call
 by call, with the same random weights and sources, and generate exactly as many tokens. CTranslate2
 is given its best setting in each cell, workers x threads; Heed runs as it starts. In brackets the

@@ -18,9 +18,7 @@ Cross = list[FloatArray]  # key and value of each decoder layer in turn, (H, S, 
 
 LENGTH_STEP = 16  # positions by which room for S and T is made
 FEWEST_ROWS = 8
-KEPT = (
-    64 << 20
-)  # bytes that are never given back: new memory costs more than the step that fills it
+KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a step
 
 
 class Encoded(NamedTuple):
