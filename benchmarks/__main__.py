@@ -127,11 +127,11 @@ COLUMNS = [
 ]
 HEAD = """# Performance
 
-Written by `python -m benchmarks`; do not edit. Milliseconds a call, medians of {rounds} rounds;
-a ratio above 1 means that Heed is faster. All systems wait in processes of their own and take turns, call
-by call, with the same random weights and sources, and generate exactly as many tokens. CTranslate2
-is given its best setting in each cell, workers x threads; Heed runs as it starts. In brackets the
-quartiles of the ratios of single rounds. `same`: sources that both decode to the same tokens.
+Written by `python -m benchmarks`; do not edit. Milliseconds a call, medians of {rounds} rounds.
+A ratio above 1 means that Heed is faster; in brackets the quartiles of the ratios of single rounds.
+`same`: sources that both decode to the same tokens. All systems wait in processes of their own and
+take turns, call by call, with the same random weights and sources, and generate exactly as many
+tokens. CTranslate2 is given its best setting in each cell, workers x threads; Heed runs as it is.
 
 {machine}
 
