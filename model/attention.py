@@ -168,7 +168,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
+        self.num_heads, self.d_qk = config.num_heads, config.d_qk
         self.query = nn.Linear(config.d_model, config.num_heads * config.d_qk)
         self.key = nn.Linear(config.d_model, config.num_heads * config.d_qk)
         self.value = nn.Linear(config.d_model, config.num_heads * config.d_v)
@@ -184,10 +184,12 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, memory: KeysValues, valid_lengths: Tensor, kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, M), or its rows (B * T, M) -> the same shape, and weights (B, H, T, S)."""
-        query = self.query(x)
-        query = split_heads(query.reshape(memory.keys.size(0), -1, query.size(-1)), self.num_heads)
+        parted = self.query(x).reshape(memory.keys.size(0), -1, self.num_heads, self.d_qk)
+        query = parted.transpose(1, 2)  # (B, H, T, D)
         mixed, weights = kernel.attend(self.score, query, memory, valid_lengths, self.dropout)
-        return self.output(merge_heads(mixed).reshape(*x.shape[:-1], -1)), weights
+        return self.output(
+            mixed.transpose(1, 2).reshape(*x.shape[:-1], self.output.in_features)
+        ), weights
 
     def attend_self(
         self, x: Tensor, valid_lengths: Tensor, kernel: Kernel

@@ -31,15 +31,15 @@ Axes = dict[str, dict[int, Dim] | None]
 def attend(
     score: nn.Module, query: Tensor, memory: KeysValues, valid_lengths: Tensor, dropout: nn.Module
 ) -> tuple[Tensor, Tensor]:
-    """ONNX Attention-24 where it computes the score; it shows no weights, so they come back with no
-    columns. Other scores are traced as torch computes them."""
+    """Products and a softmax, which ONNX Runtime computes faster than its Attention-24 wherever a
+    source has few queries (docs/adr/0005). One mask, added, serves all layers."""
     if not isinstance(score, ScaledDotProduct):
         return TORCH_KERNEL.attend(score, query, memory, valid_lengths, dropout)
-    inputs = (query, *memory, None, None, None, valid_lengths)
-    shape = (*query.shape[:-1], memory.values.size(-1))  # (B, H, T, D)
-    return symbolic("Attention", inputs, dtype=query.dtype, shape=shape, version=OPSET), query[
-        ..., :0
-    ]
+    valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)
+    mask = torch.where(valid, 0.0, torch.finfo(query.dtype).min)
+    scaled = query * query.size(-1) ** -0.5  # not the scores: there are more of them
+    weights = (scaled @ memory.keys.transpose(-2, -1) + mask).softmax(-1)  # (B, H, T, S)
+    return weights @ memory.values, weights
 
 
 def attend_self(

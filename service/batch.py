@@ -31,8 +31,9 @@ class Batch:
         self._search = new_search(width, forced_ids, eos_id)
         self._tokens = np.zeros(0, np.int64)  # (R,): what each row reads next
 
-    def join(self, entries: Sequence[Entry], crosses: Sequence[Cross]) -> None:
-        self._cache.insert(crosses)
+    def join(self, entries: Sequence[Entry], cross: Cross) -> None:
+        """`cross` is of these entries, in their order."""
+        self._cache.insert(cross)
         self._search.insert([entry.search for entry in entries if entry.search])
         now = time.monotonic()
         self.live += [Live(entry, now) for entry in entries]

@@ -26,6 +26,7 @@ class Config(BaseModel):
     source_vocab_size: Count
     target_vocab_size: Count
     d_model: Count
+    d_ff: Count
     num_heads: Count
     d_qk: Count
     d_v: Count
@@ -34,6 +35,13 @@ class Config(BaseModel):
     num_decoder_layers: Count
     max_source_length: Count
     max_target_length: Count
+
+    @property
+    def step_weights(self) -> int:
+        """Parameters that a decoding step multiplies with."""
+        attention = 3 * self.num_heads * (self.d_qk + self.d_v)  # cross keys and values are there
+        layer = self.d_model * (attention + 2 * self.d_ff)
+        return self.num_decoder_layers * layer + self.d_model * self.target_vocab_size
 
 
 class Limits(Part):

@@ -5,7 +5,8 @@ width of a head: d_qk of keys, d_v of values.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +15,25 @@ from service.bundle import Config
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
-Cross = list[FloatArray]  # key and value of each decoder layer in turn, (H, S, D)
 
-LENGTH_STEP = 16  # positions by which room for S and T is made
+SOURCE_STEP, TARGET_STEP = 8, 16  # positions by which room for S and T is made
 FEWEST_ROWS = 8
 KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a step
 
 
-class Encoded(NamedTuple):
-    """One source, encoded: memory (S, M), and what cross-attention reads of it."""
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """What cross-attention reads of B sources: key and value of each decoder layer in turn, (B, H,
+    S, D), and how many of the S positions are a source's own (B,)."""
 
-    memory: FloatArray
-    cross: Cross
+    keys_values: list[FloatArray]
+    source_length: IntArray
+
+    def pick(self, sources: Sequence[int]) -> "Cross":
+        """A copy of these."""
+        source_length = self.source_length[sources]
+        longest = source_length.max()
+        return Cross([array[sources, :, :longest] for array in self.keys_values], source_length)
 
 
 class Cache:
@@ -41,12 +49,14 @@ class Cache:
         self.sources = 0
         self._source_length = np.zeros(0, np.int64)  # (>= B,)
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
-        empty = [
-            np.zeros((0, config.num_heads, 0, width), np.float32)
-            for width in (config.d_qk, config.d_v)
-        ]
-        self._self = empty * config.num_decoder_layers  # (>= R, H, T, D)
-        self._cross = empty * config.num_decoder_layers  # (>= B, H, >= S, D)
+        self._layers = range(config.num_decoder_layers)
+        self._self, self._cross = (
+            [
+                np.zeros((config.num_decoder_layers, 0, config.num_heads, 0, width), np.float32)
+                for width in (config.d_qk, config.d_v)
+            ]
+            for _ in range(2)
+        )  # keys and values of all layers, (L, >= R, H, T, D) and (L, >= B, H, >= S, D)
         self.bindings: dict[Any, Any] = {}
 
     @property
@@ -57,53 +67,47 @@ class Cache:
     @property
     def capacity(self) -> int:
         """Positions a row has room for."""
-        return self._self[0].shape[2]
+        return self._self[0].shape[3]
 
     @property
     def self_keys_values(self) -> list[FloatArray]:
         """Key and value of each layer in turn, (R, H, T, D)."""
-        return [array[: self.sources * self.width] for array in self._self]
+        rows = self.sources * self.width
+        return [array[layer, :rows] for layer in self._layers for array in self._self]
 
     @property
     def cross_keys_values(self) -> list[FloatArray]:
         """Key and value of each layer in turn, (B, H, S, D)."""
-        return [array[: self.sources] for array in self._cross]
+        return [array[layer, : self.sources] for layer in self._layers for array in self._cross]
 
     def cross(self, source: int) -> Cross:
-        """A copy of what one source's rows read, without padding."""
-        return [array[source, :, : self.source_length[source]].copy() for array in self._cross]
+        """What one source's rows read."""
+        return Cross(self.cross_keys_values, self.source_length).pick([source])
 
-    @property
-    def _written(self) -> list[FloatArray]:
-        """What any row has written of its keys and values."""
-        longest = self.position.max(initial=0)
-        return [array[:, :, :longest] for array in self._self]
-
-    def insert(self, crosses: Sequence[Cross]) -> None:
+    def insert(self, cross: Cross) -> None:
         """Append sources; their rows start at position 0."""
-        new = [cross[0].shape[1] for cross in crosses]
-        longest = max(*new, self.source_length.max(initial=1))
-        first, count = self.sources, self.sources + len(new)
-        self._make_room(count, longest, self.capacity)
+        first, count = self.sources, self.sources + len(cross.source_length)
+        longest = cross.keys_values[0].shape[2]
+        self._make_room(count, max(longest, self.source_length.max(initial=1)), self.capacity)
         self.sources = count
-        self.source_length[first:] = new
-        for i, cross in enumerate(crosses, first):
-            for array, part in zip(self._cross, cross, strict=True):
-                array[i, :, : part.shape[1]] = part
-        starts = np.zeros(len(crosses) * self.width, np.int64)
+        self.source_length[first:] = cross.source_length
+        for held, new in zip(self.cross_keys_values, cross.keys_values, strict=True):
+            held[first:, :, :longest] = new
+        starts = np.zeros((count - first) * self.width, np.int64)
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
         """(R,): row r goes on from row parents[r] of the same source."""
-        move(self._written, parents)
+        self._move_rows(parents)
         self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
         """Only these sources stay, in this order."""
         rows = (keep[:, None] * self.width + np.arange(self.width)).ravel()
-        move(self._written, rows)
-        move(self._cross, keep)
-        self.source_length[: len(keep)] = self.source_length[keep]
+        if len(keep):
+            self._move_rows(rows)
+            move(self._cross, keep, None)
+            self.source_length[: len(keep)] = self.source_length[keep]
         self.sources, self.position = len(keep), self.position[rows]
         if self._is_large:
             longest = self.source_length.max(initial=0), self.position.max(initial=0)
@@ -113,11 +117,22 @@ class Cache:
         """Room for at least `capacity` positions a row."""
         self._make_room(self.sources, self.source_length.max(initial=0), capacity)
 
+    def _move_rows(self, order: IntArray) -> None:
+        """What any row has written of its keys and values."""
+        move(self._self, order, self.position.max(initial=0))
+
     def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
-        held, rows = self._cross[0].shape, sources * self.width
-        own = self._fit_rows(len(self._self[0]), rows), fit_length(self.capacity, capacity)
-        cross = self._fit_rows(held[0], sources), fit_length(held[2], source_length)
-        if own == self._self[0].shape[:3:2] and cross == held[:3:2]:
+        _, held_rows, _, held_capacity, _ = self._self[0].shape
+        _, held_sources, _, held_length, _ = self._cross[0].shape
+        own = (
+            self._fit_rows(held_rows, sources * self.width),
+            fit_length(held_capacity, capacity, TARGET_STEP),
+        )
+        cross = (
+            self._fit_rows(held_sources, sources),
+            fit_length(held_length, source_length, SOURCE_STEP),
+        )
+        if own == (held_rows, held_capacity) and cross == (held_sources, held_length):
             return
         own_memory = [resized(array, *own) for array in self._self]
         cross_memory = [resized(array, *cross) for array in self._cross]
@@ -134,23 +149,25 @@ class Cache:
         return held if needed <= held and not too_many else 2 * needed
 
 
-def fit_length(held: int, needed: int) -> int:
-    rounded = -(-needed // LENGTH_STEP) * LENGTH_STEP
-    return held if rounded <= held <= 2 * max(rounded, LENGTH_STEP) else rounded
+def fit_length(held: int, needed: int, step: int) -> int:
+    rounded = -(-needed // step) * step
+    return held if rounded <= held <= 2 * max(rounded, step) else rounded
 
 
 def resized(array: FloatArray, rows: int, length: int) -> FloatArray:
-    """`array` (rows, H, length, D) itself if it has that size, else a copy of what fits."""
-    if array.shape[0] == rows and array.shape[2] == length:
+    """`array` (L, rows, H, length, D) itself if it has that size, else a copy of what fits."""
+    layers, held_rows, heads, held_length, width = array.shape
+    if (held_rows, held_length) == (rows, length):
         return array
-    new = np.zeros((rows, array.shape[1], length, array.shape[3]), array.dtype)
-    rows, length = min(rows, array.shape[0]), min(length, array.shape[2])
-    new[:rows, :, :length] = array[:rows, :, :length]
+    new = np.zeros((layers, rows, heads, length, width), array.dtype)
+    rows, length = min(rows, held_rows), min(length, held_length)
+    new[:, :rows, :, :length] = array[:, :rows, :, :length]
     return new
 
 
-def move(arrays: Sequence[FloatArray], order: IntArray) -> None:
-    """In place: row i becomes what row order[i] was. Rows that stay are not copied."""
+def move(arrays: Sequence[FloatArray], order: IntArray, length: int | None) -> None:
+    """In place: row i (axis 1) becomes what row order[i] was, in its first `length` positions. Rows
+    that stay are not copied."""
     moved = np.flatnonzero(order != np.arange(len(order)))
     for array in arrays if len(moved) else ():
-        array[moved] = array[order[moved]]
+        array[:, moved, :, :length] = array[:, order[moved], :, :length]

@@ -22,12 +22,12 @@ class Engine:
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Opens the bundle's graphs. Raises StartupError."""
         self.bundle = bundle
-        self.session = Session(bundle, settings.precision, settings.provider)
+        self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
         manifest = bundle.manifest
         plain = manifest.config.score_function == "scaled_dot_product"
-        count = settings.cores if self.session.on_cpu else 1
+        count = self.session.workers
         scheduler = Scheduler(
             settings.max_queue,
             -(-settings.max_batch_tokens // count),

@@ -40,26 +40,26 @@ def compare(session: Session, torch: Torch) -> Iterator[Pair]:
     """Every tensor of every source, without padding."""
     sources = unpadded(torch["source_ids"], torch["source_length"])
     targets = unpadded(torch["decoder_input_ids"], torch["decoder_length"])
-    encoded = session.encode(sources)
-    for i, source in enumerate(encoded):
-        yield f"memory[{i}]", source.memory, torch["memory"][i, : len(source.memory)]
-    crosses = [source.cross for source in encoded]
-    yield from compare_steps(session, torch, crosses, targets)
+    encoded, cross = session.encode(sources)
+    for i, memory in enumerate(encoded):
+        yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
+    yield from compare_steps(session, torch, cross, targets)
     if session.supports("encoder_attention"):
         for i, weights in enumerate(session.encoder_attention(sources)):
             yield from compare_layers("encoder_attention", i, weights, torch)
     if session.supports("attention"):
+        crosses = [cross.pick([i]) for i in range(len(sources))]
         for i, (decoder, cross) in enumerate(session.attention(targets, crosses)):
             yield from compare_layers("decoder_attention", i, decoder, torch)
             yield from compare_layers("cross_attention", i, cross, torch)
 
 
 def compare_steps(
-    session: Session, torch: Torch, crosses: Sequence[Cross], targets: Sequence[IntArray]
+    session: Session, torch: Torch, cross: Cross, targets: Sequence[IntArray]
 ) -> Iterator[Pair]:
     """Cached steps beside the one forward pass that torch made."""
     cache = session.new_cache(width=1)
-    cache.insert(crosses)
+    cache.insert(cross)
     vocabulary = torch["log_probs"].shape[-1]
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
         top = session.step(cache, tokens, vocabulary)

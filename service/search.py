@@ -4,9 +4,8 @@ Axes: B sources that are decoded together, W rows (beams) of each, R = B x W, K 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -146,26 +145,19 @@ class Tree:
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])
     ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
 
-    def grow(self, log_probs: list[list[float]], ids: list[list[int]], eos_id: int) -> list[Beam]:
-        """(W, K) candidates of each row -> its beams at the next step. Of the best 2 W, those among
-        the best W that are eos end a hypothesis, and the best W of the others go on."""
+    def grow(self, best: Iterable[tuple[float, int, int, float]], eos_id: int) -> list[Beam]:
+        """The best 2 W candidates, (total, row, token, log-prob) each -> the beams at the next
+        step. Those among the best W that are eos end a hypothesis; the best W others go on."""
         width = self.options.beam_size
-        candidates = [
-            (total + log_prob, row, place)
-            for row, total in enumerate(self.totals)
-            if total > -math.inf
-            for place, log_prob in enumerate(log_probs[row])
-        ]
-        candidates.sort(key=itemgetter(0), reverse=True)
         going: list[Beam] = []
-        for rank, (total, row, place) in enumerate(candidates[: 2 * width]):
-            beam = Beam(total, row, ids[row][place], log_probs[row][place])
+        for rank, candidate in enumerate(best):
+            beam = Beam(*candidate)
+            if beam.total == -math.inf or len(going) == width:
+                break
             if beam.token != eos_id:
                 going.append(beam)
             elif rank < width:
-                self._end(row, beam)
-            if len(going) == width:
-                break
+                self._end(beam.row, beam)
         self.steps.append(in_place(going, width))
         self.totals = [beam.total for beam in self.steps[-1]]
         return self.steps[-1]
@@ -223,8 +215,8 @@ def in_place(beams: Sequence[Beam], width: int) -> list[Beam]:
 
 
 class Beams:
-    """Beam search, each source on its own: in lists, which for some dozens of numbers are faster
-    than arrays."""
+    """Beam search, each source on its own: one sort for all of them, then lists, which for some
+    dozens of numbers are faster than arrays."""
 
     def __init__(self, width: int, forced_ids: Sequence[int], eos_id: int) -> None:
         self.candidates = 2 * width
@@ -238,18 +230,16 @@ class Beams:
         self._trees += [Tree(each, self._forced_ids.copy(), totals) for each in options]
 
     def advance(self, log_probs: FloatArray, ids: IntArray) -> Choice:
-        shape = (len(self._trees), self._width, -1)
-        lists = log_probs.reshape(shape).tolist(), ids.reshape(shape).tolist()
         tokens: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        for i, (tree, row_log_probs, row_ids) in enumerate(zip(self._trees, *lists, strict=True)):
+        for i, (tree, best) in enumerate(zip(self._trees, self._best(log_probs, ids), strict=True)):
             rows = range(i * self._width, (i + 1) * self._width)
             if tree.forced:
                 tokens += [tree.forced.pop(0)] * self._width
                 parents += rows
                 continue
-            beams = tree.grow(row_log_probs, row_ids, self._eos_id)
+            beams = tree.grow(best, self._eos_id)
             tokens += [beam.token for beam in beams]
             if tree.has_ended:
                 ended.append(i)
@@ -257,6 +247,23 @@ class Beams:
             else:
                 parents += [rows[beam.row] for beam in beams]
         return Choice(np.array(tokens), np.array(parents), ended)
+
+    def _best(
+        self, log_probs: FloatArray, ids: IntArray
+    ) -> Iterator[Iterator[tuple[float, int, int, float]]]:
+        """The best 2 W candidates of each source's W x K: total, row, token, log-prob."""
+        shape = (len(self._trees), self._width, -1)
+        totals = np.array([tree.totals for tree in self._trees])[:, :, None]  # (B, W, 1), float64
+        candidates = (log_probs.reshape(shape) + totals).reshape(len(self._trees), -1)  # (B, W * K)
+        order = np.argsort(-candidates, kind="stable")[:, : 2 * self._width]  # (B, 2 W)
+        picked = (
+            np.take_along_axis(candidates, order, 1),
+            order // log_probs.shape[1],
+            np.take_along_axis(ids.reshape(candidates.shape), order, 1),
+            np.take_along_axis(log_probs.reshape(candidates.shape), order, 1),
+        )
+        columns = (array.tolist() for array in picked)
+        return (zip(*source, strict=True) for source in zip(*columns, strict=True))
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         tree = self._trees[source]

@@ -14,9 +14,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from service.bundle import Bundle, Graph
-from service.cache import Cache, Cross, Encoded, FloatArray, IntArray
+from service.cache import Cache, Cross, FloatArray, IntArray
 from service.errors import StartupError
-from service.settings import Precision, Provider
+from service.settings import Precision, Provider, Settings
 
 PROVIDERS = {
     Provider.cpu: "CPUExecutionProvider",
@@ -24,7 +24,12 @@ PROVIDERS = {
     Provider.tensorrt: "TensorrtExecutionProvider",
 }
 
-SLOWER_FUSIONS = ["SkipLayerNormFusion"]  # than an addition and a LayerNormalization, on CPUs
+CACHED = 16 << 20  # bytes of weights that a step may read and still be faster on one core
+
+SLOWER_FUSIONS = [
+    "SkipLayerNormFusion",  # than an addition and a LayerNormalization, on CPUs
+    "MatMulScaleFusion",  # a product that scales takes no short cut for a single row
+]
 
 
 @once
@@ -33,11 +38,12 @@ def load_cuda() -> None:
         ort.preload_dlls()  # CUDA and cuDNN as pip installed them
 
 
-def open_graph(path: Path, provider: str) -> ort.InferenceSession:
-    """A graph computes on the thread that runs it: the workers share the cores, no pool does."""
+def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
+    """Computes on the thread that runs it, and `threads` - 1 others, which sleep between runs."""
     load_cuda()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return ort.InferenceSession(
         str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
     )
@@ -64,8 +70,9 @@ class TopTokens(NamedTuple):
 class Session:
     """The graphs of one bundle at one precision, open on one provider."""
 
-    def __init__(self, bundle: Bundle, precision: Precision, wanted: Provider) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Raises StartupError."""
+        precision, wanted = settings.precision, settings.provider
         name = provider_name(wanted)
         if precision is Precision.auto:
             on_cpu = name == PROVIDERS[Provider.cpu] and "int8" in bundle.manifest.precisions
@@ -75,8 +82,11 @@ class Session:
         self.precision: str = precision
         self._pad_id = bundle.manifest.pad_id
         self._config = bundle.manifest.config
+        self.workers = 1
+        if name == PROVIDERS[Provider.cpu]:
+            self.workers = settings.workers or self._default_workers(settings.cores)
         self._graphs = {
-            graph: open_graph(bundle.path(file), name)
+            graph: open_graph(bundle.path(file), name, max(1, settings.cores // self.workers))
             for graph, file in bundle.manifest.precisions[precision].items()
         }
         self.provider: str = self._graphs["step"].get_providers()[0]
@@ -92,25 +102,19 @@ class Session:
         """Tokens there are to choose from."""
         return self._config.target_vocab_size
 
-    @property
-    def on_cpu(self) -> bool:
-        return self.provider == PROVIDERS[Provider.cpu]
-
     def supports(self, graph: Graph) -> bool:
         return graph in self._graphs
 
     def new_cache(self, width: int) -> Cache:
         return Cache(self._config, width)
 
-    def encode(self, sources: Sequence[IntArray]) -> list[Encoded]:
+    def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], Cross]:
+        """-> memory (S, M) of each, and what cross-attention reads of them all."""
         ids, lengths = self._padded(sources)
         names = ["memory", *(f"cross_{name}" for name in self._keys_values)]
         feeds = {"source_ids": ids, "source_length": lengths}
         memory, *cross = self._run("encoder", names, feeds)
-        return [
-            Encoded(memory[i, :length], [array[i, :, :length] for array in cross])
-            for i, length in enumerate(lengths)
-        ]
+        return [memory[i, :length] for i, length in enumerate(lengths)], Cross(cross, lengths)
 
     def step(self, cache: Cache, tokens: IntArray, k: int) -> TopTokens:
         """Every row reads its token (R,) at its position and moves on by one."""
@@ -127,21 +131,22 @@ class Session:
     def attention(
         self, targets: Sequence[IntArray], crosses: Sequence[Cross]
     ) -> list[tuple[FloatArray, FloatArray]]:
-        """Decoder inputs (T,) and their sources -> decoder attention (L, H, T, T) and
+        """Decoder inputs (T,) and their sources, one each -> decoder attention (L, H, T, T) and
         cross-attention (L, H, T, S) of each."""
         ids, lengths = self._padded(targets)
-        source_length = np.array([cross[0].shape[1] for cross in crosses])
+        source_length = np.concatenate([cross.source_length for cross in crosses])
         feeds: dict[str, NDArray[Any]] = {
             "decoder_input_ids": ids,
             "decoder_length": lengths,
             "source_length": source_length,
         }
         for index, name in enumerate(self._keys_values):
-            heads, _, head_width = crosses[0][index].shape
-            shape = (len(crosses), heads, source_length.max(), head_width)
+            parts = [cross.keys_values[index] for cross in crosses]
+            _, heads, _, head_width = parts[0].shape
+            shape = (len(parts), heads, source_length.max(), head_width)
             feeds[f"cross_{name}"] = padded = np.zeros(shape, np.float32)
-            for row, cross in zip(padded, crosses, strict=True):
-                row[:, : cross[index].shape[1]] = cross[index]
+            for i, part in enumerate(parts):
+                padded[i, :, : part.shape[2]] = part[0]
         layers = self._config.num_decoder_layers
         kinds = ("decoder_attention", "cross_attention")
         names = [f"{kind}_{layer}" for kind in kinds for layer in range(layers)]
@@ -158,6 +163,12 @@ class Session:
         feeds = {"source_ids": ids, "source_length": lengths}
         weights = self._run("encoder_attention", names, feeds)
         return [stacked(weights, i, length, length) for i, length in enumerate(lengths)]
+
+    def _default_workers(self, cores: int) -> int:
+        """One a core, as long as the caches hold what each of them reads; beyond that, all cores
+        share each product and the weights are read once (docs/adr/0005)."""
+        size = self._config.step_weights * (1 if self.precision == Precision.int8 else 4)
+        return cores if size <= CACHED else 1
 
     @property
     def _keys_values(self) -> list[str]:

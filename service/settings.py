@@ -60,7 +60,13 @@ class Settings(BaseSettings):
         description="auto is int8 on a CPU where the bundle has it, else fp32",
     )
     threads: int = Field(
-        default=0, ge=0, description="that decode, for each model, on a core each; 0 is one a core"
+        default=0, ge=0, description="cores to compute on; 0 is all that this process may use"
+    )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        description="that decode a batch each and share the threads, for each model; 0 is one a"
+        " thread for a small model, one in all for a large one",
     )
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")

@@ -111,32 +111,33 @@ class Worker:
             self._decoded = [one for one in self._decoded if one.entry not in entries]
             self._batches.pop(width, None)
 
-    def _join(self, width: int, pairs: list[tuple[Entry, Cross]]) -> None:
+    def _join(self, width: int, entries: list[Entry], cross: Cross) -> None:
         """What breaks while rows join may have broken the rows that are there."""
         if width not in self._batches:
             start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
             self._batches[width] = Batch(self._session, width, start_ids, eos_id)
         batch = self._batches[width]
-        entries = [entry for entry, _ in pairs]
         held = [*(live.entry for live in batch.live), *entries]
-        self._try(held, partial(batch.join, entries, [cross for _, cross in pairs]), width)
+        self._try(held, partial(batch.join, entries, cross), width)
 
     def _encode(self, entries: list[Entry]) -> None:
         started = time.monotonic()
-        encoded = self._session.encode([entry.source_ids for entry in entries])
+        memory, cross = self._session.encode([entry.source_ids for entry in entries])
         ended = time.monotonic()
-        joining: dict[int, list[tuple[Entry, Cross]]] = {}
-        for entry, (memory, cross) in zip(entries, encoded, strict=True):
-            entry.answer.seconds |= {"queue": started - entry.arrived, "encode": ended - started}
+        joining: dict[int, list[int]] = {}  # places in the batch, by the rows of an entry
+        for i, entry in enumerate(entries):
+            entry.answer.seconds = {"queue": started - entry.arrived, "encode": ended - started}
             if entry.search:
-                joining.setdefault(entry.rows, []).append((entry, cross))
+                joining.setdefault(entry.rows, []).append(i)
             elif entry.selection.layers:
-                self._decoded.append(Decoded(entry, cross))
+                self._decoded.append(Decoded(entry, cross.pick([i])))
             else:
-                entry.answer.memory = memory
+                entry.answer.memory = memory[i]
                 self._deliver([(entry, entry.answer)])
-        for width, pairs in joining.items():
-            self._join(width, pairs)
+        for width, places in joining.items():
+            whole = len(places) == len(entries)
+            theirs = cross if whole else cross.pick(places)
+            self._join(width, [entries[i] for i in places], theirs)
 
     def _step(self, batch: Batch) -> None:
         done: list[Entry] = []

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.bundle import load_bundle
 from service.session import Session
-from service.settings import DEFAULT_BUNDLE, Provider, Settings
+from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 TINY = Path(__file__).parent / "fixtures" / "tiny"
 
@@ -37,7 +37,7 @@ def bundle(request):
 
 @pytest.fixture(scope="session")
 def session(bundle):
-    return Session(bundle, "fp32", Provider.cpu)
+    return Session(bundle, Settings(precision=Precision.fp32, provider=Provider.cpu))
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,8 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty):
     )
     best = language.all_hypotheses(3, penalty)[:5]
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
-    assert found[0].token_ids == best[0][1]
+    ties = [ids for score, ids in best if score == pytest.approx(best[0][0], rel=1e-6)]
+    assert found[0].token_ids in ties  # the same transitions in another order score the same
 
 
 @given(seed=st.integers(0, 999), beam_size=st.integers(2, 6), limit=st.integers(1, 8))

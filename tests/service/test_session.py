@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from service.errors import StartupError
 from service.parity import check_parity, compare
 from service.session import Session, provider_name
-from service.settings import Provider
+from service.settings import Precision, Provider, Settings
+
+FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu)
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
@@ -48,15 +50,15 @@ def sources(bundle, lengths, seed=0):
 def test_a_batch_is_encoded_and_attended_like_each_source_alone(session, bundle, lengths):
     batch = sources(bundle, lengths)
     targets = [np.array([1, *[5] * n]) for n in lengths[::-1]]
-    encoded = session.encode(batch)
-    together = session.attention(targets, [source.cross for source in encoded])
+    memory, _ = session.encode(batch)
+    together = session.attention(targets, crosses(session, batch))
     encoders = session.encoder_attention(batch)
     for i, source in enumerate(batch):
-        (alone,) = session.encode([source])
-        assert_close(encoded[i].memory, alone.memory)
+        (alone,), cross_alone = session.encode([source])
+        assert_close(memory[i], alone)
         (weights,) = session.encoder_attention([source])
         assert_close(encoders[i], weights)
-        ((decoder, cross),) = session.attention([targets[i]], [alone.cross])
+        ((decoder, cross),) = session.attention([targets[i]], [cross_alone])
         assert_close(together[i][0], decoder)
         assert_close(together[i][1], cross)
 
@@ -73,13 +75,14 @@ def test_attention_rows_sum_to_one_and_the_decoder_sees_no_later_token(session, 
 
 
 def crosses(session, batch):
-    return [source.cross for source in session.encode(batch)]
+    cross = session.encode(batch)[1]
+    return [cross.pick([i]) for i in range(len(batch))]
 
 
 def log_probs_alone(session, source, tokens, size):
     """Step by step in a cache of one row -> (len(tokens), V)."""
     cache = session.new_cache(width=1)
-    cache.insert(crosses(session, [source]))
+    cache.insert(session.encode([source])[1])
     return np.array([by_id(session.step(cache, np.array([t]), size))[0] for t in tokens])
 
 
@@ -102,7 +105,7 @@ def test_rows_that_come_and_go_answer_as_if_they_were_alone(session, bundle, dat
             new = sources(
                 bundle, random.integers(1, 12, random.integers(1, 4)), random.integers(99)
             )
-            cache.insert(crosses(session, new))
+            cache.insert(session.encode(new)[1])
             live, read = [*live, *new], [*read, *([] for _ in new)]
         elif live and action == "compact":
             keep = random.permutation(len(live))[: random.integers(0, len(live) + 1)]
@@ -121,7 +124,7 @@ def test_rows_of_one_source_follow_their_parents(session, bundle):
     """Three rows a source: after reorder each row has the past of the row it continues."""
     batch = sources(bundle, [4, 7])
     cache, size = session.new_cache(width=3), bundle.manifest.config.target_vocab_size
-    cache.insert(crosses(session, batch))
+    cache.insert(session.encode(batch)[1])
     first, second, third = [4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4], [5] * 6
     parents = [2, 2, 0, 3, 5, 3]
     session.step(cache, np.array(first), 1)
@@ -158,7 +161,7 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
     monkeypatch.setattr("service.cache.KEPT", 0)
     cache = session.new_cache(width=1)
     lengths = [bundle.manifest.limits.max_source_length, *[2] * 99]
-    cache.insert(crosses(session, sources(bundle, lengths)))
+    cache.insert(session.encode(sources(bundle, lengths))[1])
     cache.grow(40)
     busy = sum(array.base.nbytes for array in cache.self_keys_values + cache.cross_keys_values)
     cache.compact(np.array([1, 2]))
@@ -169,7 +172,7 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
 def test_a_step_copies_no_cache(session, bundle):
     """What copies it takes at least as much memory again, as the same graph does when not bound."""
     cache = session.new_cache(width=2)
-    cache.insert(crosses(session, sources(bundle, [3, 5])))
+    cache.insert(session.encode(sources(bundle, [3, 5]))[1])
     cache.grow(5000)
     size = sum(array.nbytes for array in cache.self_keys_values)
     session.step(cache, np.full(4, 4), 2)
@@ -194,7 +197,7 @@ def test_a_provider_that_is_not_here_is_refused_by_name():
 
 def test_a_missing_precision_is_named(bundle):
     with pytest.raises(StartupError, match="no graphs of precision int4"):
-        Session(bundle, "int4", Provider.cpu)
+        Session(bundle, FP32.model_copy(update={"precision": "int4"}))
 
 
 def test_a_graph_that_contradicts_the_configuration_is_refused(bundle):
@@ -202,4 +205,4 @@ def test_a_graph_that_contradicts_the_configuration_is_refused(bundle):
     other = config.model_copy(update={"num_decoder_layers": config.num_decoder_layers + 1})
     altered = bundle.manifest.model_copy(update={"config": other})
     with pytest.raises(StartupError, match="the step graph takes"):
-        Session(type(bundle)(bundle.root, altered), "fp32", Provider.cpu)
+        Session(type(bundle)(bundle.root, altered), FP32)
