@@ -207,7 +207,7 @@ async def tokenize(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(write, seconds)
+    return await respond(write, seconds, tokens=sum(len(text.ids) for text in texts))
 
 
 @router.post(

@@ -22,6 +22,14 @@ class Answer:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
+    def size(self) -> int:
+        """Numbers that it holds."""
+        arrays = [weights for kinds in self.attention for weights in kinds.values()]
+        arrays += [] if self.memory is None else [self.memory]
+        tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
+        return tokens + sum(array.size for array in arrays)
+
+    @property
     def encoded(self) -> FloatArray:
         """The memory, of an entry that is encoded and no more."""
         assert self.memory is not None

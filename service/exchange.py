@@ -25,6 +25,7 @@ from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
+LITTLE = 4096  # characters or numbers that are read or written sooner than a thread is woken
 MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
 Result = TypeVar("Result")
 
@@ -48,7 +49,7 @@ def model_of(request: Request, name: str | None) -> Model:
 async def read(
     request: Request, tokenizer: Tokenizer, value: str | Sequence[str | list[int]], pointer: str
 ) -> tuple[dict[str, float], list[Tokens]]:
-    """Tokenizes off the event loop. The first fault refuses the whole request."""
+    """The first fault refuses the whole request."""
     limit = settings_of(request).max_sources
     if not isinstance(value, str) and len(value) > limit:
         raise TooLarge.at(pointer, f"holds {len(value)} sequences; the limit is {limit}")
@@ -64,8 +65,14 @@ async def read(
         ]
 
     started = time.monotonic()
-    sequences = await run_in_threadpool(read_all)
+    size = len(value) if isinstance(value, str) else sum(map(len, value))
+    sequences = await compute(read_all, size)
     return {"tokenize": time.monotonic() - started}, sequences
+
+
+async def compute(work: Callable[[], Result], size: int) -> Result:
+    """Off the event loop, unless it is done sooner than handed over."""
+    return work() if size <= LITTLE else await run_in_threadpool(work)
 
 
 def check_size(request: Request, needed: int, advice: str) -> None:
@@ -155,11 +162,16 @@ async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
 
 
 async def respond(
-    write: Callable[[], dict[str, Any]], seconds: dict[str, float], answers: Sequence[Answer] = ()
+    write: Callable[[], dict[str, Any]],
+    seconds: dict[str, float],
+    answers: Sequence[Answer] = (),
+    tokens: int = 0,
 ) -> Response:
-    """Writes off the event loop. A stage lasted as long as it did for the slowest source."""
+    """What is written holds the answers, or so many tokens. A stage lasted as long as it did for
+    the slowest source."""
     started = time.monotonic()
-    content = await run_in_threadpool(lambda: to_json(write()))
+    size = tokens + sum(answer.size for answer in answers)
+    content = await compute(lambda: to_json(write()), size)
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))

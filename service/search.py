@@ -252,18 +252,14 @@ class Beams:
         self, log_probs: FloatArray, ids: IntArray
     ) -> Iterator[Iterator[tuple[float, int, int, float]]]:
         """The best 2 W candidates of each source's W x K: total, row, token, log-prob."""
-        shape = (len(self._trees), self._width, -1)
-        totals = np.array([tree.totals for tree in self._trees])[:, :, None]  # (B, W, 1), float64
-        candidates = (log_probs.reshape(shape) + totals).reshape(len(self._trees), -1)  # (B, W * K)
+        sources, k = len(self._trees), log_probs.shape[1]
+        totals = np.array([tree.totals for tree in self._trees])  # (B, W), float64
+        candidates = (log_probs + totals.reshape(-1, 1)).reshape(sources, -1)  # (B, W * K)
         order = np.argsort(-candidates, kind="stable")[:, : 2 * self._width]  # (B, 2 W)
-        picked = (
-            np.take_along_axis(candidates, order, 1),
-            order // log_probs.shape[1],
-            np.take_along_axis(ids.reshape(candidates.shape), order, 1),
-            np.take_along_axis(log_probs.reshape(candidates.shape), order, 1),
-        )
-        columns = (array.tolist() for array in picked)
-        return (zip(*source, strict=True) for source in zip(*columns, strict=True))
+        places = order + np.arange(sources)[:, None] * candidates.shape[1]
+        columns = (candidates.ravel()[places], order // k, ids.ravel()[places])
+        picked = (array.tolist() for array in (*columns, log_probs.ravel()[places]))
+        return (zip(*source, strict=True) for source in zip(*picked, strict=True))
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         tree = self._trees[source]

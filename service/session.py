@@ -88,6 +88,7 @@ class Session:
         self._graphs = {
             graph: open_graph(bundle.path(file), name, max(1, settings.cores // self.workers))
             for graph, file in bundle.manifest.precisions[precision].items()
+            if settings.attention or graph in ("encoder", "step")
         }
         self.provider: str = self._graphs["step"].get_providers()[0]
         if self.provider != name and wanted is not Provider.auto:

@@ -68,6 +68,10 @@ class Settings(BaseSettings):
         description="that decode a batch each and share the threads, for each model; 0 is one a"
         " thread for a small model, one in all for a large one",
     )
+    attention: bool = Field(
+        default=True,
+        description="open the graphs that show attention, which keep weights of their own",
+    )
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
     max_sources: int = Field(default=256, ge=1, description="in one request")

@@ -1,4 +1,5 @@
-"""The searches of the service beside CTranslate2's, on the default model's weights at fp32."""
+"""The searches of the service beside those of CTranslate2 and Hugging Face transformers, on the
+default model's weights at fp32, each with a forward pass of its own."""
 
 import asyncio
 import random
@@ -7,9 +8,12 @@ from pathlib import Path
 import ctranslate2
 import numpy as np
 import pytest
+import torch
 
+from benchmarks.hugging_face import to_hugging_face
 from benchmarks.models import write_ctranslate2
 from model.checkpoint import load_model
+from model.data import pad
 from service.bundle import load_bundle
 from service.engine import Engine
 from service.entry import Entry
@@ -72,3 +76,33 @@ def test_hypotheses_are_those_of_ctranslate2(g2p, sources, translator, beam_size
         scores = [hypothesis.score for hypothesis in hypotheses]
         np.testing.assert_allclose(scores[0], result.scores[0], rtol=TOLERANCE, atol=TOLERANCE)
     assert different <= 0.004 * len(sources)
+
+
+@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
+def test_hypotheses_are_those_of_hugging_face(g2p, sources, beam_size, length_penalty):
+    """All of every source, best first; sums of other orders of addition may swap a near tie."""
+    options = {"length_penalty": length_penalty, "early_stopping": True}
+    ours = decode(g2p, sources, beam_size=beam_size, num_hypotheses=beam_size, **options)
+    model = load_model(g2p).transformer
+    theirs = to_hugging_face(model)
+    found: list[list[int]] = []
+    for first in range(0, len(sources), 100):
+        input_ids, lengths = pad(sources[first : first + 100], model.config.pad_id)
+        generated = theirs.generate(
+            input_ids=input_ids,
+            attention_mask=(torch.arange(input_ids.size(1)) < lengths[:, None]).long(),
+            max_new_tokens=63,
+            do_sample=False,
+            num_beams=beam_size,
+            num_return_sequences=beam_size,
+            **(options if beam_size > 1 else {}),
+        )
+        found += [up_to_eos(row, model.config.eos_id) for row in generated[:, 1:].tolist()]
+    ids = [hypothesis.token_ids for hypotheses in ours for hypothesis in hypotheses]
+    assert len(ids) == len(found)
+    different = sum(a != b for a, b in zip(ids, found, strict=True))
+    assert different <= 0.002 * len(ids)
+
+
+def up_to_eos(ids, eos_id):
+    return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids

@@ -1,0 +1,62 @@
+"""Our weights in a model of Hugging Face transformers: the M2M100 family is the same network, with
+learned positions in a buffer and a projection without bias, which are replaced."""
+
+import torch
+from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+from model.transformer import Transformer
+
+
+def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
+    """Of a model with norm_first, as M2M100 has it."""
+    config = model.config
+    assert config.norm_first
+    theirs = M2M100ForConditionalGeneration(
+        M2M100Config(
+            vocab_size=max(config.source_vocab_size, config.target_vocab_size),
+            max_position_embeddings=config.max_target_length,
+            encoder_layers=config.num_encoder_layers,
+            decoder_layers=config.num_decoder_layers,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_layerdrop=0.0,
+            decoder_layerdrop=0.0,
+            d_model=config.d_model,
+            pad_token_id=config.pad_id,
+            bos_token_id=config.bos_id,
+            eos_token_id=config.eos_id,
+            decoder_start_token_id=config.bos_id,
+            tie_word_embeddings=False,
+        )
+    ).eval()
+    sides = (theirs.model.encoder, model.encoder), (theirs.model.decoder, model.decoder)
+    for side, ours in sides:
+        side.embed_tokens.weight = ours.embedding.tokens.weight
+        skipped = torch.zeros(config.pad_id + 1, config.d_model)
+        side.embed_positions.weights = torch.cat([skipped, ours.embedding.positions])
+        side.layer_norm.load_state_dict(ours.norm.state_dict())
+        for layer, our_layer in zip(side.layers, ours.layers, strict=True):
+            copy_layer(layer, our_layer)
+    theirs.lm_head = model.generator
+    theirs.generation_config.forced_eos_token_id = None
+    return theirs
+
+
+def copy_layer(layer, ours) -> None:
+    copy_attention(layer.self_attn, ours.self_attention)
+    layer.self_attn_layer_norm.load_state_dict(ours.self_sublayer.norm.state_dict())
+    if hasattr(ours, "cross_attention"):
+        copy_attention(layer.encoder_attn, ours.cross_attention)
+        layer.encoder_attn_layer_norm.load_state_dict(ours.cross_sublayer.norm.state_dict())
+    layer.fc1.load_state_dict(ours.feed_forward.up.state_dict())
+    layer.fc2.load_state_dict(ours.feed_forward.down.state_dict())
+    layer.final_layer_norm.load_state_dict(ours.feed_forward_sublayer.norm.state_dict())
+
+
+def copy_attention(attention, ours) -> None:
+    attention.q_proj.load_state_dict(ours.query.state_dict())
+    attention.k_proj.load_state_dict(ours.key.state_dict())
+    attention.v_proj.load_state_dict(ours.value.state_dict())
+    attention.out_proj.load_state_dict(ours.output.state_dict())
