@@ -32,7 +32,7 @@ class System:
     options: tuple[Any, ...]
 
 
-def heed(folder: Path, precision: str) -> Callable[[Call], Timed]:
+def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[Call], Timed]:
     import numpy as np
 
     from service.bundle import load_bundle
@@ -41,7 +41,12 @@ def heed(folder: Path, precision: str) -> Callable[[Call], Timed]:
     from service.search import SearchOptions
     from service.settings import Precision, Provider, Settings
 
-    settings = Settings(provider=Provider.cpu, precision=Precision(precision), self_check=False)
+    settings = Settings(
+        provider=Provider.cpu,
+        precision=Precision(precision),
+        attention=attention,
+        self_check=False,
+    )
     engine = Engine(load_bundle(folder / "heed"), settings)
     loop = asyncio.new_event_loop()
 
@@ -60,6 +65,10 @@ def heed(folder: Path, precision: str) -> Callable[[Call], Timed]:
 
     loop.run_until_complete(start())
     return lambda call: loop.run_until_complete(run(call))
+
+
+def heed_without_attention(folder: Path, precision: str) -> Callable[[Call], Timed]:
+    return heed(folder, precision, attention=False)
 
 
 def ctranslate2(
@@ -110,6 +119,31 @@ def no_cache(folder: Path, size: str) -> Callable[[Call], Timed]:
             length = torch.full((len(ids),), ids.size(1))
             hidden = model.decoder(ids, length, cross, source_length).hidden[:, -1]
             ids = torch.cat([ids, model.generator(hidden).argmax(-1, keepdim=True)], 1)
+        return time.perf_counter() - started, ids[:, 1:].tolist()
+
+    return run
+
+
+def hugging_face(folder: Path, size: str) -> Callable[[Call], Timed]:
+    """Its own `generate`, float32, attention by torch's fused operator."""
+    import torch
+
+    from benchmarks.hugging_face import to_hugging_face
+    from benchmarks.models import CONFIGS, random_model
+
+    del folder
+    model = to_hugging_face(random_model(CONFIGS[size]))
+
+    def run(call: Call) -> Timed:
+        started = time.perf_counter()
+        source_ids = torch.tensor(call.sources)
+        ids = model.generate(
+            input_ids=source_ids,
+            attention_mask=torch.ones_like(source_ids),
+            max_new_tokens=call.new_tokens,
+            num_beams=call.beam_size,
+            do_sample=False,
+        )
         return time.perf_counter() - started, ids[:, 1:].tolist()
 
     return run

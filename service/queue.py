@@ -13,6 +13,7 @@ class Queue:
     def __init__(self, scheduler: Scheduler, workers: int) -> None:
         self._scheduler = scheduler
         self._waiting: deque[Entry] = deque()
+        self._waiting_rows = 0  # of all that wait
         self._rows = dict.fromkeys(range(workers), 0)  # those that each working worker holds
         self._closed = False
         self._changed = threading.Condition()
@@ -26,8 +27,11 @@ class Queue:
         with self._changed:
             if self._closed:
                 raise Unavailable("this model takes no requests now")
+            if len(self._waiting) + len(entries) > self._scheduler.max_queue:
+                self._forget_abandoned()
             self._scheduler.check_queue(len(self._waiting), len(entries))
             self._waiting.extend(entries)
+            self._waiting_rows += sum(entry.rows for entry in entries)
             self._changed.notify(len(entries))
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
@@ -40,7 +44,8 @@ class Queue:
             return []
         with self._changed:
             self._changed.wait_for(lambda: busy or self._waiting or self._closed)
-            self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
+            if self._waiting and self._waiting[0].abandoned:
+                self._forget_abandoned()
             if not self._waiting:
                 return None if self._closed and not busy else []
             sizes = (entry.size for entry in self._waiting)
@@ -50,12 +55,16 @@ class Queue:
             while len(taken) < admitted and self._rows[worker] < share:
                 taken.append(self._waiting.popleft())
                 self._rows[worker] += taken[-1].rows
-            return taken
+                self._waiting_rows -= taken[-1].rows
+            return [entry for entry in taken if not entry.abandoned]
 
     def _share(self) -> int:
         """Of all rows, waiting and running, what one worker should hold."""
-        rows = sum(self._rows.values()) + sum(entry.rows for entry in self._waiting)
-        return -(-rows // len(self._rows))
+        return -(-(sum(self._rows.values()) + self._waiting_rows) // len(self._rows))
+
+    def _forget_abandoned(self) -> None:
+        self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
+        self._waiting_rows = sum(entry.rows for entry in self._waiting)
 
     def close(self) -> None:
         """Nothing more is taken in; what waits is still given out."""
@@ -70,5 +79,5 @@ class Queue:
             del self._rows[worker]
             if self._rows:
                 return []
-            left, self._waiting = list(self._waiting), deque()
+            left, self._waiting, self._waiting_rows = list(self._waiting), deque(), 0
             return left
