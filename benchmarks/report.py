@@ -117,18 +117,26 @@ def load(results: dict[str, Any]) -> str:
     )
 
 
+def slow(results: dict[str, dict[int, float]]) -> str:
+    named = ", ".join(
+        f"{name} batch {batch} {ms:.0f} ms"
+        for name, times in results.items()
+        for batch, ms in times.items()
+    )
+    return f"\nFar behind, float32, base, best of three: {named}.\n"
+
+
+def memory(results: dict[str, float]) -> str:
+    peaks = ", ".join(f"{name} {peak:.0f}" for name, peak in results.items())
+    return f"\nPeak memory of the process, base, after batches of 1 and 8, MiB: {peaks}.\n"
+
+
 def write(results: dict[str, Any], docs: Path) -> None:
     facts = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
     text = HEAD.format(machine=facts, rounds=results["rounds"])
     text += table(COLUMNS, [columns_of(cell) for cell in results["cells"]])
-    slow = ", ".join(
-        f"{name} batch {batch} {ms:.0f} ms"
-        for name, times in results["slow"].items()
-        for batch, ms in times.items()
-    )
-    text += f"\nFar behind, float32, base, best of three: {slow}.\n"
-    peaks = ", ".join(f"{name} {peak:.0f}" for name, peak in results["memory"].items())
-    text += f"\nPeak memory of the process, base, after batches of 1 and 8, MiB: {peaks}.\n"
-    text += lengths(results["lengths"]) + load(results["load"])
+    if "memory" in results:
+        text += slow(results["slow"]) + memory(results["memory"]) + lengths(results["lengths"])
+    text += load(results["load"])
     (docs / "performance.md").write_text(text)
     (docs / "performance.json").write_text(json.dumps(results, indent=1) + "\n")

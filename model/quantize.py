@@ -55,10 +55,10 @@ def calibrate(model: Transformer) -> Scales:
     return scales
 
 
-def samples(model: Transformer) -> list[tuple[list[int], list[int]]]:
+def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int]]]:
     """Random sources, and decoder inputs that the model makes of them."""
     config = model.config
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     longest = min(24, config.max_source_length), min(24, config.max_target_length - 1)
     first = max(config.specials) + 1
     lengths = random.integers(1, longest[0] + 1, 32).tolist()

@@ -1,5 +1,7 @@
 """int8 products beside integer arithmetic in NumPy."""
 
+import shutil
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -8,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from model.checkpoint import load_model
+from model.compare import Difference, compare
 from model.export import OPSET
 from model.quantize import quantize
 
@@ -94,3 +98,14 @@ def test_only_large_embeddings_become_int8(size):
     error = np.abs(run(proto, ids) - table[ids]).max()
     assert error <= np.abs(table[ids]).max() / 254 * 1.01
     assert (error > 0) == (size == 4000)
+
+
+def test_the_cost_of_int8_is_told(g2p, tmp_path):
+    """What is the same costs nothing; the default model's graphs cost something, but little."""
+    model = load_model(g2p).transformer
+    for precision in ("fp32", "int8"):
+        shutil.copytree(g2p / "fp32", tmp_path / precision)
+    assert compare(tmp_path, model) == Difference(mean=0.0, largest=0.0, same_best=1.0)
+    found = compare(g2p, model)
+    assert 0 < found.mean < 0.05
+    assert found.same_best > 0.97
