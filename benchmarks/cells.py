@@ -1,5 +1,6 @@
 """What is measured: cells of batch and beams, lengths, memory; the systems taking turns."""
 
+import dataclasses
 import os
 import random
 import statistics
@@ -109,6 +110,16 @@ def run_lengths(folder: Path, rounds: int) -> list[dict[str, Any]]:
     for system in running:
         system.close()
     return rows
+
+
+def run_attention(folder: Path, rounds: int) -> float:
+    """By how much the weights of all layers and heads lengthen a call of batch 8, base, int8."""
+    system = Running(System("heed int8", heed, ("int8",)), folder)
+    plain = call_of("base", 8, 1)
+    shown = dataclasses.replace(plain, attention=True)
+    times = [[system(call)[0] for call in (plain, shown)] for _ in range(rounds + 2)][2:]
+    system.close()
+    return statistics.median(with_weights / without for without, with_weights in times) - 1
 
 
 def run_memory(folder: Path) -> dict[str, float]:

@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cells import CELLS, SHORT, run_cells, run_lengths, run_memory, run_slow
+from benchmarks.cells import (
+    CELLS,
+    SHORT,
+    run_attention,
+    run_cells,
+    run_lengths,
+    run_memory,
+    run_slow,
+)
 from benchmarks.load import load
 from benchmarks.models import write_models
 from benchmarks.report import machine, write
@@ -28,6 +36,7 @@ def main(
             base = Path(work) / "base"
             results["memory"] = run_memory(base)
             results["lengths"] = run_lengths(base, 3)
+            results["attention"] = run_attention(base, rounds)
             results["slow"] = run_slow(base)
         results["load"] = load(1.0 if short else 10.0)
     write(results, docs)

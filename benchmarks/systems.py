@@ -16,11 +16,13 @@ Timed = tuple[float, Ids]  # seconds, and what was generated
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: a batch of sources, how many beams, how many tokens to generate."""
+    """One request: a batch of sources, how many beams, how many tokens to generate, and whether to
+    show all decoder and cross-attention."""
 
     sources: Ids
     beam_size: int
     new_tokens: int
+    attention: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class System:
 def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[Call], Timed]:
     import numpy as np
 
+    from service.attention import NOTHING, select
     from service.bundle import load_bundle
     from service.engine import Engine
     from service.entry import Entry
@@ -47,7 +50,9 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
         attention=attention,
         self_check=False,
     )
-    engine = Engine(load_bundle(folder / "heed"), settings)
+    bundle = load_bundle(folder / "heed")
+    engine = Engine(bundle, settings)
+    everything = select(["decoder", "cross"], "all", "all", bundle.manifest.config)
     loop = asyncio.new_event_loop()
 
     async def start() -> None:
@@ -57,7 +62,8 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
         options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
         sources = [np.array(ids) for ids in call.sources]
         started = time.perf_counter()
-        entries = [Entry(source_ids=ids, search=options) for ids in sources]
+        shown = everything if call.attention else NOTHING
+        entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
         engine.submit(entries)
         answers = await asyncio.gather(*(entry.result for entry in entries))
         seconds = time.perf_counter() - started

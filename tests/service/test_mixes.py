@@ -1,0 +1,132 @@
+"""Requests of all kinds at once, joining and leaving at random moments, beside each alone."""
+
+import asyncio
+import math
+import random
+
+import numpy as np
+import pytest
+
+from service.attention import NOTHING, select
+from service.bundle import load_bundle
+from service.engine import Engine
+from service.entry import Entry
+from service.search import SearchOptions
+from service.settings import Precision, Provider, Settings
+
+TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
+LETTERS = range(4, 31)
+
+
+@pytest.fixture(scope="module")
+def g2p_bundle(g2p):
+    return load_bundle(g2p)
+
+
+def engine_of(bundle, precision):
+    options = {"precision": precision, "provider": Provider.cpu, "self_check": False}
+    return Engine(bundle, Settings(threads=2, **options))
+
+
+def draw(random_):
+    """A source, and how it is decoded."""
+    source = random_.choices(LETTERS, k=random_.randint(1, 16))
+    beam_size = random_.choice([1, 1, 1, 2, 4])
+    return source, SearchOptions(
+        max_new_tokens=random_.randint(1, 24),
+        beam_size=beam_size,
+        num_hypotheses=random_.randint(1, beam_size),
+        length_penalty=random_.choice([1.0, 0.6]),
+        early_stopping=random_.random() < 0.7,
+    )
+
+
+def entry(source, search, selection=NOTHING):
+    return Entry(source_ids=np.array(source), search=search, selection=selection)
+
+
+async def decode_together(engine, wanted, random_):
+    """In groups of random size, at random moments."""
+    entries = []
+    while len(entries) < len(wanted):
+        group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
+        entries += (new := [entry(*one) for one in group])
+        engine.submit(new)
+        await asyncio.sleep(random_.random() * 0.02)
+    return await asyncio.gather(*(one.result for one in entries))
+
+
+async def decode_alone(engine, wanted):
+    answers = []
+    for one in wanted:
+        engine.submit([alone := entry(*one)])
+        answers.append(await alone.result)
+    return answers
+
+
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
+def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
+    """2,000 of them. A text may differ only where the two best lay closer than the tolerance."""
+    random_ = random.Random(1)
+    wanted = [draw(random_) for _ in range(2000)]
+    relative, absolute = TOLERANCES[precision]
+
+    async def run():
+        engine = engine_of(g2p_bundle, precision)
+        engine.start()
+        together = await decode_together(engine, wanted, random_)
+        alone = await decode_alone(engine, wanted)
+        await asyncio.to_thread(engine.close)
+        return together, alone
+
+    ties = 0
+    for mixed, single in zip(*asyncio.run(run()), strict=True):
+        for one, other in zip(mixed.hypotheses, single.hypotheses, strict=True):
+            close = math.isclose(one.score, other.score, rel_tol=relative, abs_tol=absolute)
+            assert close, (one, other)
+            if one.token_ids == other.token_ids:
+                np.testing.assert_allclose(one.log_probs, other.log_probs, relative, absolute)
+            else:
+                ties += 1
+    assert ties <= 2
+
+
+def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p_bundle):
+    """1,000 requests, also such as show attention, 100 of them cancelled at random moments."""
+    random_ = random.Random(0)
+    attends = select(["cross", "decoder"], "all", "all", g2p_bundle.manifest.config)
+    different = [draw(random_) for _ in range(50)]
+    wanted = [random_.choice(different) for _ in range(1000)]
+
+    async def run():
+        engine = engine_of(g2p_bundle, Precision.int8)
+        engine.start()
+        expected = dict(
+            zip(map(str, different), await decode_alone(engine, different), strict=True)
+        )
+        entries = []
+        for one in wanted:
+            selection = attends if random_.random() < 0.2 else NOTHING
+            entries.append(entry(*one, selection))
+            engine.submit(entries[-1:])
+            await asyncio.sleep(random_.random() * 0.002)
+            if random_.random() < 0.1:
+                random_.choice(entries[-20:]).result.cancel()
+        outcomes = await asyncio.gather(*(e.result for e in entries), return_exceptions=True)
+        for _ in range(1000):  # those cancelled last leave at the next step
+            await asyncio.sleep(0.01 if engine.rows else 0)
+        assert engine.rows == 0
+        ready = engine.ready
+        await asyncio.to_thread(engine.close)
+        return expected, outcomes, ready
+
+    expected, outcomes, ready = asyncio.run(run())
+    cancelled = 0
+    for one, outcome in zip(wanted, outcomes, strict=True):
+        if isinstance(outcome, asyncio.CancelledError):
+            cancelled += 1
+            continue
+        hypotheses = expected[str(one)].hypotheses
+        assert [h.token_ids for h in outcome.hypotheses] == [h.token_ids for h in hypotheses]
+    assert ready
+    assert 0 < cancelled <= 120
