@@ -97,6 +97,13 @@ class KeysValues(NamedTuple):
     values: Tensor
 
 
+WriteCache = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
+AttendCached = Callable[
+    [nn.Module, Tensor, KeysValues, KeysValues, Tensor], tuple[Tensor, Tensor, KeysValues]
+]
+
+
 class Kernel(NamedTuple):
     """How attention is computed: in torch for training and as the oracle, as operators in export.
 
@@ -109,13 +116,11 @@ class Kernel(NamedTuple):
     at its position (R,).
     """
 
-    attend: Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
+    attend: Attend
     attend_self: Callable[
         [nn.Module, Tensor, KeysValues, Tensor, nn.Module, int], tuple[Tensor, Tensor]
     ]
-    attend_cached: Callable[
-        [nn.Module, Tensor, KeysValues, KeysValues, Tensor], tuple[Tensor, Tensor, KeysValues]
-    ]
+    attend_cached: AttendCached
 
 
 def attend(
@@ -138,16 +143,21 @@ def attend_self(
     return merge_heads(mixed), weights
 
 
-def attend_cached(
-    score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
-) -> tuple[Tensor, Tensor, KeysValues]:
-    query, *new = (x.unflatten(-1, (past.keys.size(1), 1, -1)) for x in (query, *own))
-    memory = KeysValues(*(write_cache(*each, position) for each in zip(past, new, strict=True)))
-    mixed, weights = attend(score, query, memory, position + 1, nn.Identity())
-    return mixed.flatten(1), weights, memory
+def write_then_attend(write: WriteCache, attend: Attend) -> AttendCached:
+    """attend_cached of a kernel, of its parts."""
+
+    def attend_cached(
+        score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
+    ) -> tuple[Tensor, Tensor, KeysValues]:
+        query, *new = (x.unflatten(-1, (past.keys.size(1), 1, -1)) for x in (query, *own))
+        memory = KeysValues(*(write(*each, position) for each in zip(past, new, strict=True)))
+        mixed, weights = attend(score, query, memory, position + 1, nn.Identity())
+        return mixed.flatten(1), weights, memory
+
+    return attend_cached
 
 
-TORCH_KERNEL = Kernel(attend, attend_self, attend_cached)
+TORCH_KERNEL = Kernel(attend, attend_self, write_then_attend(write_cache, attend))
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

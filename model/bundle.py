@@ -15,12 +15,13 @@ import onnx
 import torch
 from safetensors.torch import save_file
 
+from model.calibrate import calibrate
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.config import InputError
 from model.data import pad
 from model.export import export_graphs, save_graphs
 from model.passes import share_weights, store_constants
-from model.quantize import Scales, calibrate, quantize
+from model.quantize import Scales, quantize
 from model.tokenizer import UNK
 from model.transformer import Transformer
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.quantize import samples
+from model.calibrate import samples
 from model.transformer import Transformer
 
 Array = NDArray[Any]

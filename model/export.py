@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
-from model.attention import TORCH_KERNEL, Kernel, KeysValues, ScaledDotProduct
+from model.attention import (
+    TORCH_KERNEL,
+    Kernel,
+    KeysValues,
+    ScaledDotProduct,
+    write_then_attend,
+)
 from model.passes import MICROSOFT, merge_products
 from model.transformer import Transformer
 
@@ -68,16 +74,13 @@ def attend_cached(
     score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
 ) -> tuple[Tensor, Tensor, KeysValues]:
     """GroupQueryAttention of ONNX Runtime where it computes the score: it writes the cache in place
-    and attends, faster than TensorScatter-24 and Attention-24 (docs/adr/0005), which take the heads
+    and attends, faster than TensorScatter-24 and products (docs/adr/0005), which take the heads
     that it refuses."""
     width = past.keys.size(-1)
     supported = width == past.values.size(-1) and width % 8 == 0
     if isinstance(score, ScaledDotProduct) and supported:
         return group_query_attention(query, own, past, position)
-    query, *new = (x.unflatten(-1, (past.keys.size(1), 1, -1)) for x in (query, *own))
-    memory = KeysValues(*(write_cache(*each, position) for each in zip(past, new, strict=True)))
-    mixed, weights = attend(score, query, memory, position + 1, nn.Identity())
-    return mixed.flatten(1), weights, memory
+    return write_then_attend(write_cache, attend)(score, query, own, past, position)
 
 
 def group_query_attention(
