@@ -4,7 +4,7 @@ learned positions in a buffer and a projection without bias, which are replaced.
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from model.transformer import Transformer
+from model.transformer import DecoderLayer, Transformer
 
 
 def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
@@ -47,7 +47,7 @@ def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
 def copy_layer(layer, ours) -> None:
     copy_attention(layer.self_attn, ours.self_attention)
     layer.self_attn_layer_norm.load_state_dict(ours.self_sublayer.norm.state_dict())
-    if hasattr(ours, "cross_attention"):
+    if isinstance(ours, DecoderLayer):
         copy_attention(layer.encoder_attn, ours.cross_attention)
         layer.encoder_attn_layer_norm.load_state_dict(ours.cross_sublayer.norm.state_dict())
     layer.fc1.load_state_dict(ours.feed_forward.up.state_dict())

@@ -34,12 +34,15 @@ PORTS = {"Heed": 8701, "CTranslate2": 8702}
 SHARES = [0.3, 0.6, 0.8, 0.95]  # of what the slower of both answers at most
 CONNECTIONS = 32  # that ask again at once, to find out how much that is
 MOST_TOGETHER = 64  # sources that CTranslate2 decodes together
-WORDS = [line.strip() for line in Path("tests/words.txt").read_text().splitlines()]
+WORDS = [
+    line.strip()
+    for line in (Path(__file__).parents[1] / "tests" / "words.txt").read_text().splitlines()
+]
 
 
 class Translating(Engine):
-    """CTranslate2 in the place of our engine: two workers, each of which decodes together all that
-    waits when it is free, as servers built on it do."""
+    """CTranslate2 in the place of our engine: a worker a core, each of which decodes together all
+    that waits when it is free, as servers built on it do."""
 
     def __init__(self, bundle: Any, settings: Settings) -> None:
         import ctranslate2
@@ -48,18 +51,19 @@ class Translating(Engine):
         from model.checkpoint import load_model
 
         super().__init__(bundle, settings)  # what the application asks of a model
-        folder = Path(tempfile.mkdtemp()) / "ctranslate2"
-        write_ctranslate2(load_model(bundle.root).transformer, folder)
-        self._translator = ctranslate2.Translator(
-            str(folder), compute_type="int8", inter_threads=settings.cores, intra_threads=1
-        )
+        with tempfile.TemporaryDirectory() as work:
+            folder = Path(work) / "ctranslate2"
+            write_ctranslate2(load_model(bundle.root).transformer, folder)
+            self._translator = ctranslate2.Translator(
+                str(folder), compute_type="int8", inter_threads=settings.cores, intra_threads=1
+            )
         self._eos_id = bundle.manifest.eos_id
         self._entries: deque[Entry] = deque()
-        self._more = threading.Semaphore(0)
+        self._more, self._taking = threading.Semaphore(0), threading.Lock()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        for _ in self._workers:
+        for _ in range(self._translator.num_translators):
             threading.Thread(target=self._work, daemon=True).start()
 
     def close(self) -> None:
@@ -72,9 +76,9 @@ class Translating(Engine):
     def _work(self) -> None:
         while True:
             self._more.acquire()
-            together: list[Entry] = []
-            while self._entries and len(together) < MOST_TOGETHER:
-                together.append(self._entries.popleft())
+            with self._taking:
+                count = min(len(self._entries), MOST_TOGETHER)
+                together = [self._entries.popleft() for _ in range(count)]
             if together:
                 self._translate(together)
 
@@ -176,11 +180,13 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def wait_for(port: int) -> None:
-    while True:
-        try:
-            return await Client(port).decode("ready")
-        except OSError:
-            await asyncio.sleep(0.2)
+    """Raises TimeoutError if no server answers there."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await Client(port).decode("ready")
+            except OSError:
+                await asyncio.sleep(0.2)
 
 
 def load(seconds: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import TrainedModel
 from model.config import TransformerConfig
 from model.tokenizer import Unit, build_tokenizer
-from model.transformer import Transformer
+from model.transformer import DecoderLayer, Transformer
 
 BASE = TransformerConfig(
     source_vocab_size=32000,
@@ -92,7 +92,7 @@ def copy_layer(layer, ours) -> None:
     copy_linear(layer.self_attention.linear[0], [own.query, own.key, own.value])
     copy_linear(layer.self_attention.linear[1], [own.output])
     copy_norm(layer.self_attention.layer_norm, ours.self_sublayer.norm)
-    if hasattr(ours, "cross_attention"):
+    if isinstance(ours, DecoderLayer):
         cross = ours.cross_attention
         copy_linear(layer.attention.linear[0], [cross.query])
         copy_linear(layer.attention.linear[1], [cross.key, cross.value])

@@ -1,6 +1,8 @@
-"""python -m benchmarks.operators: attention by standard ONNX and by what the step graph uses, over the
-decoder's own cache and over a source (docs/adr/0005). Microseconds an attention, eight of them in a
-graph, on one thread."""
+"""python -m benchmarks.operators: attention by standard ONNX and by what the step graph uses.
+
+Over the decoder's own cache and over a source (docs/adr/0005). Microseconds an attention, eight of
+them in a graph, on one thread.
+"""
 
 import statistics
 import time

@@ -63,9 +63,9 @@ LOAD = """
 ## HTTP
 
 The default model, one word a request; client and server share the cores. CTranslate2 int8 stands
-behind the same application: each of its two workers decodes together all that waits when it is
-free. Requests arrive at random moments (Poisson), at shares of what the slower of both can answer
-({saturation}); latencies from the moment of arrival, milliseconds.
+behind the same application: each of its workers, one a core, decodes together all that waits when
+it is free. Requests arrive at random moments (Poisson), at shares of what the slower of both can
+answer ({saturation}); latencies from the moment of arrival, milliseconds.
 
 """
 

@@ -156,7 +156,6 @@ def hugging_face(folder: Path, size: str) -> Callable[[Call], Timed]:
 
 
 def serve(pipe: Any, system: System, folder: Path) -> None:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the parent's
     run = system.open(folder, *system.options)
     pipe.send(os.getpid())
     while (call := pipe.recv()) is not None:

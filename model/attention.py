@@ -144,7 +144,7 @@ def attend_self(
 
 
 def write_then_attend(write: WriteCache, attend: Attend) -> AttendCached:
-    """attend_cached of a kernel, of its parts."""
+    """-> attend_cached: rows write their keys and values, then attend to what is in the cache."""
 
     def attend_cached(
         score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
@@ -195,7 +195,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, M), or its rows (B * T, M) -> the same shape, and weights (B, H, T, S)."""
         parted = self.query(x).reshape(memory.keys.size(0), -1, self.num_heads, self.d_qk)
-        query = parted.transpose(1, 2)  # (B, H, T, D)
+        query = parted.transpose(1, 2)  # (B, H, T, D); a constant shape exports to fewer nodes
         mixed, weights = kernel.attend(self.score, query, memory, valid_lengths, self.dropout)
         return self.output(
             mixed.transpose(1, 2).reshape(*x.shape[:-1], self.output.in_features)

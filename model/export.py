@@ -37,8 +37,8 @@ Axes = dict[str, dict[int, Dim] | None]
 def attend(
     score: nn.Module, query: Tensor, memory: KeysValues, valid_lengths: Tensor, dropout: nn.Module
 ) -> tuple[Tensor, Tensor]:
-    """Products and a softmax, which ONNX Runtime computes faster than its Attention-24 wherever a
-    source has few queries (docs/adr/0005). One mask, added, serves all layers."""
+    """Products and a softmax, which ONNX Runtime computes faster than its Attention-24 where many
+    rows attend, each with few queries (docs/adr/0005). One mask, added, serves all layers."""
     if not isinstance(score, ScaledDotProduct):
         return TORCH_KERNEL.attend(score, query, memory, valid_lengths, dropout)
     valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)

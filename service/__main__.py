@@ -35,6 +35,7 @@ async def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=math.ceil(settings.timeout),
     )
     async with app.router.lifespan_context(app):
+        gc.collect()
         gc.freeze()  # what is here now stays: looking at it again would stop all threads for long
         await uvicorn.Server(config).serve()
 

@@ -85,7 +85,7 @@ async def decode(
         }
         return {"model": model.name, "results": results, "usage": usage}
 
-    return await respond(write, seconds, answers)
+    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
 
 
 @router.post(
@@ -143,7 +143,7 @@ async def attention(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(write, seconds, answers)
+    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
 
 
 @router.post(
@@ -175,7 +175,7 @@ async def encode(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(write, seconds, answers)
+    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
 
 
 @router.post(
@@ -207,7 +207,7 @@ async def tokenize(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(write, seconds, tokens=sum(len(text.ids) for text in texts))
+    return await respond(write, sum(len(text.ids) for text in texts), seconds)
 
 
 @router.post(

@@ -25,7 +25,7 @@ from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
-LITTLE = 4096  # characters or numbers that are read or written sooner than a thread is woken
+LITTLE = 64  # characters to read, or tokens to write: done about as soon as a thread is woken
 MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
 Result = TypeVar("Result")
 
@@ -71,7 +71,7 @@ async def read(
 
 
 async def compute(work: Callable[[], Result], size: int) -> Result:
-    """Off the event loop, unless it is done sooner than handed over."""
+    """Off the event loop, unless it is done about as soon as handed over."""
     return work() if size <= LITTLE else await run_in_threadpool(work)
 
 
@@ -163,14 +163,13 @@ async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
 
 async def respond(
     write: Callable[[], dict[str, Any]],
+    size: int,
     seconds: dict[str, float],
     answers: Sequence[Answer] = (),
-    tokens: int = 0,
 ) -> Response:
-    """What is written holds the answers, or so many tokens. A stage lasted as long as it did for
-    the slowest source."""
+    """`size`: tokens and numbers to be written. A stage lasted as long as it did for the slowest
+    source."""
     started = time.monotonic()
-    size = tokens + sum(answer.size for answer in answers)
     content = await compute(lambda: to_json(write()), size)
     for answer in answers:
         for stage, duration in answer.seconds.items():

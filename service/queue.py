@@ -8,6 +8,8 @@ from service.entry import Entry
 from service.errors import Unavailable
 from service.scheduler import Scheduler
 
+SHORT = 256  # entries that are looked through in far less time than a step takes
+
 
 class Queue:
     def __init__(self, scheduler: Scheduler, workers: int) -> None:
@@ -44,7 +46,7 @@ class Queue:
             return []
         with self._changed:
             self._changed.wait_for(lambda: busy or self._waiting or self._closed)
-            if self._waiting and self._waiting[0].abandoned:
+            if len(self._waiting) <= SHORT or self._waiting[0].abandoned:
                 self._forget_abandoned()
             if not self._waiting:
                 return None if self._closed and not busy else []

@@ -145,13 +145,12 @@ class Tree:
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])
     ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
 
-    def grow(self, best: Iterable[tuple[float, int, int, float]], eos_id: int) -> list[Beam]:
-        """The best 2 W candidates, (total, row, token, log-prob) each -> the beams at the next
-        step. Those among the best W that are eos end a hypothesis; the best W others go on."""
+    def grow(self, best: Iterable[Beam], eos_id: int) -> list[Beam]:
+        """The best 2 W candidates -> the beams at the next step. Those among the best W that are
+        eos end a hypothesis; the best W others go on."""
         width = self.options.beam_size
         going: list[Beam] = []
-        for rank, candidate in enumerate(best):
-            beam = Beam(*candidate)
+        for rank, beam in enumerate(best):
             if beam.total == -math.inf or len(going) == width:
                 break
             if beam.token != eos_id:
@@ -248,10 +247,8 @@ class Beams:
                 parents += [rows[beam.row] for beam in beams]
         return Choice(np.array(tokens), np.array(parents), ended)
 
-    def _best(
-        self, log_probs: FloatArray, ids: IntArray
-    ) -> Iterator[Iterator[tuple[float, int, int, float]]]:
-        """The best 2 W candidates of each source's W x K: total, row, token, log-prob."""
+    def _best(self, log_probs: FloatArray, ids: IntArray) -> Iterator[Iterator[Beam]]:
+        """The best 2 W of each source's W x K candidates."""
         sources, k = len(self._trees), log_probs.shape[1]
         totals = np.array([tree.totals for tree in self._trees])  # (B, W), float64
         candidates = (log_probs + totals.reshape(-1, 1)).reshape(sources, -1)  # (B, W * K)
@@ -259,7 +256,7 @@ class Beams:
         places = order + np.arange(sources)[:, None] * candidates.shape[1]
         columns = (candidates.ravel()[places], order // k, ids.ravel()[places])
         picked = (array.tolist() for array in (*columns, log_probs.ravel()[places]))
-        return (zip(*source, strict=True) for source in zip(*picked, strict=True))
+        return (map(Beam, *source) for source in zip(*picked, strict=True))
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         tree = self._trees[source]

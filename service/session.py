@@ -39,7 +39,8 @@ def load_cuda() -> None:
 
 
 def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
-    """Computes on the thread that runs it, and `threads` - 1 others, which sleep between runs."""
+    """Computes on the thread that runs it and, with all that run it, on `threads` - 1 others, which
+    sleep between runs."""
     load_cuda()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -60,6 +61,21 @@ def provider_name(wanted: Provider) -> str:
     return PROVIDERS[wanted]
 
 
+def usable_provider(bundle: Bundle, wanted: Provider) -> str:
+    """Raises StartupError if one that was asked for by name finds no device."""
+    name = provider_name(wanted)
+    if name == PROVIDERS[Provider.cpu]:
+        return name
+    graphs = next(iter(bundle.manifest.precisions.values()))
+    found: str = open_graph(bundle.path(graphs["encoder"]), name).get_providers()[0]
+    if found != name and wanted is not Provider.auto:
+        raise StartupError(
+            f"provider {wanted.value} is installed but found no device it can use; {found} would"
+            " work"
+        )
+    return found
+
+
 class TopTokens(NamedTuple):
     """The most probable next tokens of each row, best first, (R, K). Valid until the next step."""
 
@@ -72,8 +88,8 @@ class Session:
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Raises StartupError."""
-        precision, wanted = settings.precision, settings.provider
-        name = provider_name(wanted)
+        precision = settings.precision
+        name = usable_provider(bundle, settings.provider)
         if precision is Precision.auto:
             on_cpu = name == PROVIDERS[Provider.cpu] and "int8" in bundle.manifest.precisions
             precision = Precision.int8 if on_cpu else Precision.fp32
@@ -86,16 +102,11 @@ class Session:
         if name == PROVIDERS[Provider.cpu]:
             self.workers = settings.workers or self._default_workers(settings.cores)
         self._graphs = {
-            graph: open_graph(bundle.path(file), name, max(1, settings.cores // self.workers))
+            graph: open_graph(bundle.path(file), name, max(1, settings.cores - self.workers + 1))
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.attention or graph in ("encoder", "step")
         }
-        self.provider: str = self._graphs["step"].get_providers()[0]
-        if self.provider != name and wanted is not Provider.auto:
-            raise StartupError(
-                f"provider {wanted.value} is installed but found no device it can use;"
-                f" {self.provider} would work"
-            )
+        self.provider: str = name
         self._check_shapes()
 
     @property

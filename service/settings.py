@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     workers: int = Field(
         default=0,
         ge=0,
-        description="that decode a batch each and share the threads, for each model; 0 is one a"
-        " thread for a small model, one in all for a large one",
+        description="that decode a batch each, for each model, on a CPU; the other threads help"
+        " them all; 0 is one a thread for a small model, one in all for a large one",
     )
     attention: bool = Field(
         default=True,
@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     max_pass_tokens: int = Field(
         default=4096,
         ge=1,
-        description="positions encoded, or attended to, between two decoding steps of a thread",
+        description="positions encoded, or attended to, between two decoding steps of a worker",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
 

@@ -64,12 +64,29 @@ async def decode_alone(engine, wanted):
     return answers
 
 
+def compare(mixed, single, precision):
+    """-> how many texts differ, which they may where scores lie closer than the tolerance."""
+    relative, absolute = TOLERANCES[precision]
+    ties = 0
+    for one, other in zip(mixed.hypotheses, single.hypotheses, strict=True):
+        close = math.isclose(one.score, other.score, rel_tol=relative, abs_tol=absolute)
+        assert close, (one, other)
+        if one.token_ids == other.token_ids:
+            np.testing.assert_allclose(one.log_probs, other.log_probs, relative, absolute)
+        else:
+            ties += 1
+    if mixed.attention and not ties:
+        for one, other in zip(mixed.attention, single.attention, strict=True):
+            for kind, weights in one.items():
+                np.testing.assert_allclose(weights, other[kind], rtol=0, atol=5e-3)
+    return ties
+
+
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
 def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
     """2,000 of them. A text may differ only where the two best lay closer than the tolerance."""
     random_ = random.Random(1)
     wanted = [draw(random_) for _ in range(2000)]
-    relative, absolute = TOLERANCES[precision]
 
     async def run():
         engine = engine_of(g2p_bundle, precision)
@@ -79,16 +96,8 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
         await asyncio.to_thread(engine.close)
         return together, alone
 
-    ties = 0
-    for mixed, single in zip(*asyncio.run(run()), strict=True):
-        for one, other in zip(mixed.hypotheses, single.hypotheses, strict=True):
-            close = math.isclose(one.score, other.score, rel_tol=relative, abs_tol=absolute)
-            assert close, (one, other)
-            if one.token_ids == other.token_ids:
-                np.testing.assert_allclose(one.log_probs, other.log_probs, relative, absolute)
-            else:
-                ties += 1
-    assert ties <= 2
+    ties = [compare(*each, precision) for each in zip(*asyncio.run(run()), strict=True)]
+    assert sum(ties) <= 2
 
 
 def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p_bundle):
@@ -96,18 +105,16 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
     random_ = random.Random(0)
     attends = select(["cross", "decoder"], "all", "all", g2p_bundle.manifest.config)
     different = [draw(random_) for _ in range(50)]
-    wanted = [random_.choice(different) for _ in range(1000)]
+    chosen = [random_.randrange(50) for _ in range(1000)]
 
     async def run():
         engine = engine_of(g2p_bundle, Precision.int8)
         engine.start()
-        expected = dict(
-            zip(map(str, different), await decode_alone(engine, different), strict=True)
-        )
+        alone = await decode_alone(engine, [(*one, attends) for one in different])
         entries = []
-        for one in wanted:
+        for i in chosen:
             selection = attends if random_.random() < 0.2 else NOTHING
-            entries.append(entry(*one, selection))
+            entries.append(entry(*different[i], selection))
             engine.submit(entries[-1:])
             await asyncio.sleep(random_.random() * 0.002)
             if random_.random() < 0.1:
@@ -118,15 +125,15 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
         assert engine.rows == 0
         ready = engine.ready
         await asyncio.to_thread(engine.close)
-        return expected, outcomes, ready
+        return alone, outcomes, ready
 
-    expected, outcomes, ready = asyncio.run(run())
-    cancelled = 0
-    for one, outcome in zip(wanted, outcomes, strict=True):
-        if isinstance(outcome, asyncio.CancelledError):
-            cancelled += 1
-            continue
-        hypotheses = expected[str(one)].hypotheses
-        assert [h.token_ids for h in outcome.hypotheses] == [h.token_ids for h in hypotheses]
+    alone, outcomes, ready = asyncio.run(run())
+    answered = [
+        (outcome, alone[i])
+        for i, outcome in zip(chosen, outcomes, strict=True)
+        if not isinstance(outcome, asyncio.CancelledError)
+    ]
     assert ready
-    assert 0 < cancelled <= 120
+    assert 880 <= len(answered) < 1000
+    assert sum(compare(*each, Precision.int8) for each in answered) <= 2
+    assert sum(bool(outcome.attention) for outcome, _ in answered) > 100

@@ -269,3 +269,12 @@ def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
         kinds = {"attention": {"kinds": ["encoder"]}}
         assert blind.post("/v1/attention", json={"source": "red", **kinds}).status_code == 200
         assert blind.get("/v1/models").json()["models"][0]["attention"] == ["encoder"]
+
+
+def test_attention_that_a_setting_leaves_out_is_not_supported(tiny):
+    settings = Settings(bundles=[tiny], provider=Provider.cpu, attention=False)
+    with TestClient(create_app(settings)) as blind:
+        refused = blind.post("/v1/attention", json={"source": "red"})
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
+        assert blind.post("/v1/decode", json={"source": "red"}).status_code == 200
+        assert blind.get("/v1/models").json()["models"][0]["attention"] == []

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.checkpoint import load_model
+from service.bundle import load_bundle
 from service.errors import StartupError
 from service.parity import check_parity, compare
 from service.session import Session, provider_name
@@ -206,3 +209,38 @@ def test_a_graph_that_contradicts_the_configuration_is_refused(bundle):
     altered = bundle.manifest.model_copy(update={"config": other})
     with pytest.raises(StartupError, match="the step graph takes"):
         Session(type(bundle)(bundle.root, altered), FP32)
+
+
+def test_step_weights_are_what_a_step_multiplies_with(g2p):
+    decoder = load_model(g2p).transformer.decoder
+    sizes = [
+        linear.weight.numel()
+        for name, linear in decoder.named_modules()
+        if isinstance(linear, torch.nn.Linear)
+        and not name.endswith(("cross_attention.key", "cross_attention.value"))
+    ]
+    config = load_bundle(g2p).manifest.config
+    generator = config.d_model * config.target_vocab_size
+    assert config.step_weights == sum(sizes) + generator
+
+
+def test_a_small_model_has_a_worker_a_core_and_a_large_one_is_shared(tiny, monkeypatch):
+    def workers(**given):
+        return Session(load_bundle(tiny), FP32.model_copy(update={"threads": 3, **given})).workers
+
+    assert (workers(), workers(workers=2)) == (3, 2)
+    monkeypatch.setattr("service.session.CACHED", 0)
+    assert (workers(), workers(workers=2)) == (1, 2)
+
+
+def test_several_threads_compute_what_one_does(bundle, session):
+    shared = Session(bundle, FP32.model_copy(update={"threads": 2, "workers": 1}))
+    batch = sources(bundle, [5, 1, 9])
+    for one, other in zip(session.encode(batch)[0], shared.encode(batch)[0], strict=True):
+        assert_close(one, other)
+    tops = []
+    for each in (session, shared):
+        cache = each.new_cache(width=1)
+        cache.insert(session.encode(batch)[1])
+        tops.append(by_id(each.step(cache, np.full(3, 4), each.vocabulary)))
+    assert_close(*tops)
