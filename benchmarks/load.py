@@ -120,6 +120,8 @@ class Client:
             "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
+        while self._idle and self._idle[-1][0].at_eof():  # the server closes what idles for long
+            self._idle.pop()
         connection = self._idle.pop() if self._idle else None
         reader, writer = connection or await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(head.encode() + body)
