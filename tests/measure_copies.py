@@ -1,5 +1,5 @@
-"""python -m tests.measure_copies BUNDLE: bytes of a cache; by how much a process grows when a step is
-bound to that cache, and when it is not. In a process of its own, which has no freed memory to use."""
+"""python -m tests.measure_copies BUNDLE: bytes of a cache; by how much a process grows when a step
+is bound to that cache, and when it is not. A process of its own has no freed memory to use."""
 
 import json
 import os
