@@ -47,15 +47,23 @@ def test_http_decodes_what_the_torch_model_decodes(fp32_server, g2p, words, tmp_
 
 
 @torch.no_grad()
-def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p):
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p, beam_size):
+    """Of every hypothesis."""
     trained = load_model(g2p)
     model = trained.transformer
     kinds = ["encoder", "decoder", "cross"]
     words = WORDS.read_text().split()[:20]
-    body = {"source": words, "attention": {"kinds": kinds}}
+    beams = {"beam_size": beam_size, "num_hypotheses": beam_size}
+    body = {"source": words, "attention": {"kinds": kinds}, **beams}
     answer = httpx2.post(f"{fp32_server}/v1/decode", json=body, timeout=60).json()
-    for word, result in zip(words, answer["results"], strict=True):
-        (hypothesis,) = result["hypotheses"]
+    returned = [
+        (word, hypothesis)
+        for word, result in zip(words, answer["results"], strict=True)
+        for hypothesis in result["hypotheses"]
+    ]
+    assert len(returned) == beam_size * len(words)
+    for word, hypothesis in returned:
         source_ids = torch.tensor([trained.source_tokenizer.encode(word).ids])
         target_ids = torch.tensor([[model.config.bos_id, *hypothesis["token_ids"][:-1]]])
         lengths = torch.tensor([source_ids.size(1)]), torch.tensor([target_ids.size(1)])
