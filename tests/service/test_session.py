@@ -217,3 +217,20 @@ def test_several_threads_compute_what_one_does(bundle, session):
         cache.insert(session.encode(batch)[1])
         tops.append(by_id(each.step(cache, np.full(3, 4), each.vocabulary)))
     assert_close(*tops)
+
+
+def test_int8_weights_of_a_step_are_those_of_the_pass_over_all(g2p):
+    """The last row of a pass that ends at that step, beside the row of the whole target."""
+    bundle = load_bundle(g2p)
+    session = Session(bundle, FP32.model_copy(update={"precision": Precision.int8}))
+    random = np.random.default_rng(0)
+    targets = [random.integers(4, bundle.manifest.config.target_vocab_size, 9) for _ in range(3)]
+    memory = crosses(session, sources(bundle, [3, 12, 7]))
+    whole = session.attention(targets, memory)
+    for n in range(1, 10):
+        begun = session.attention([target[:n] for target in targets], memory)
+        for (decoder, cross), (decoder_begun, cross_begun) in zip(whole, begun, strict=True):
+            row = decoder[:, :, n - 1, :n], cross[:, :, n - 1]
+            last = decoder_begun[:, :, -1], cross_begun[:, :, -1]
+            for one, other in zip(row, last, strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=5e-3)
