@@ -95,7 +95,10 @@ def lengths(rows: list[dict[str, Any]]) -> str:
 
 def load(results: dict[str, Any]) -> str:
     answers = (f"{name} {rate:.0f} a second" for name, rate in results["saturation"].items())
-    columns = ["load", "requests/s", "Heed p50", "p99", "CTranslate2 p50", "p99"]
+    names = [
+        column for name in results["saturation"] for column in (f"{name} p50", "p99", "a second")
+    ]
+    columns = ["load", "requests/s", *names]
     rows = [
         [
             f"{row['share']:.0%}",
@@ -103,7 +106,7 @@ def load(results: dict[str, Any]) -> str:
             *(
                 f"{row[name][part]:.1f}"
                 for name in results["saturation"]
-                for part in ("p50_ms", "p99_ms")
+                for part in ("p50_ms", "p99_ms", "throughput")
             ),
         ]
         for row in results["loads"]

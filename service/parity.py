@@ -49,9 +49,9 @@ def compare(session: Session, torch: Torch) -> Iterator[Pair]:
             yield from compare_layers("encoder_attention", i, weights, torch)
     if session.supports("attention"):
         crosses = [cross.pick([i]) for i in range(len(sources))]
-        for i, (decoder, source) in enumerate(session.attention(targets, crosses)):
+        for i, (decoder, cross_weights) in enumerate(session.attention(targets, crosses)):
             yield from compare_layers("decoder_attention", i, decoder, torch)
-            yield from compare_layers("cross_attention", i, source, torch)
+            yield from compare_layers("cross_attention", i, cross_weights, torch)
 
 
 def compare_steps(
