@@ -21,18 +21,17 @@ BATCH = 256  # sources that are sent together
 async def decode(settings: Settings, sources: list[str], beam_size: int) -> tuple[list[str], float]:
     """-> texts, sources a second"""
     (model,) = (await asyncio.to_thread(open_models, settings)).values()
-    model.engine.start()
+    await model.engine.start()
     options = SearchOptions(max_new_tokens=model.max_new_tokens(None), beam_size=beam_size)
     texts: list[str] = []
     started = time.perf_counter()
     for first in range(0, len(sources), BATCH):
         ids = [model.source.encode(source, "/").ids for source in sources[first : first + BATCH]]
         entries = [Entry(source_ids=np.array(each), search=options) for each in ids]
-        model.engine.submit(entries)
-        answers = await asyncio.gather(*(entry.result for entry in entries))
+        answers = await asyncio.gather(*model.engine.submit(entries))
         texts += [model.target.decode(each.hypotheses[0].token_ids).text for each in answers]
     rate = len(sources) / (time.perf_counter() - started)
-    await asyncio.to_thread(model.engine.close)
+    await model.engine.close()
     return texts, rate
 
 

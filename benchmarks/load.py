@@ -24,8 +24,8 @@ from benchmarks.systems import Call, Running, System, heed
 from service import __main__ as server
 from service import app
 from service.bundle import load_bundle
-from service.engine import Engine, deliver
-from service.entry import Entry
+from service.entry import Answer, Entry
+from service.process import EngineProcess
 from service.search import Hypothesis
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
 from service.tokenizer import open_tokenizers
@@ -40,7 +40,7 @@ WORDS = [
 ]
 
 
-class Translating(Engine):
+class Translating(EngineProcess):
     """CTranslate2 in the place of our engine: a worker a core, each of which decodes together all
     that waits when it is free, as servers built on it do."""
 
@@ -58,20 +58,22 @@ class Translating(Engine):
                 str(folder), compute_type="int8", inter_threads=settings.cores, intra_threads=1
             )
         self._eos_id = bundle.manifest.eos_id
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[Any] = deque()
         self._more, self._taking = threading.Semaphore(0), threading.Lock()
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         for _ in range(self._translator.num_translators):
             threading.Thread(target=self._work, daemon=True).start()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """The threads end with the process."""
 
-    def submit(self, entries: Sequence[Entry]) -> None:
-        self._entries.extend(entries)
+    def submit(self, entries: Sequence[Entry]) -> list["asyncio.Future[Answer]"]:
+        futures = [self._loop.create_future() for _ in entries]
+        self._entries.extend(zip(entries, futures, strict=True))
         self._more.release()
+        return futures
 
     def _work(self) -> None:
         while True:
@@ -82,7 +84,8 @@ class Translating(Engine):
             if together:
                 self._translate(together)
 
-    def _translate(self, entries: list[Entry]) -> None:
+    def _translate(self, together: list[Any]) -> None:
+        entries = [entry for entry, _ in together]
         results = self._translator.translate_batch(
             [[str(token) for token in entry.source_ids] for entry in entries],
             beam_size=1,
@@ -94,13 +97,18 @@ class Translating(Engine):
         for entry, result in zip(entries, results, strict=True):
             ids = [int(token) for token in result.hypotheses[0]]
             entry.answer.hypotheses = [Hypothesis(ids, [0.0] * len(ids), "eos")]
-        outcomes = [(entry, entry.answer) for entry in entries]
-        self._loop.call_soon_threadsafe(deliver, outcomes)
+        self._loop.call_soon_threadsafe(deliver, together)
+
+
+def deliver(together: list[Any]) -> None:
+    for entry, future in together:
+        if not future.done():
+            future.set_result(entry.answer)
 
 
 def serve(name: str) -> None:
     if name == "CTranslate2":
-        app.Engine = Translating
+        app.EngineProcess = Translating
     settings = Settings(provider=Provider.cpu, self_check=False, port=PORTS[name])
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         asyncio.run(server.serve(settings))  # its access log goes to stdout

@@ -1,6 +1,5 @@
 """The systems that are compared, each in a process of its own: (batch of ids) -> ids and scores."""
 
-import asyncio
 import os
 import re
 import time
@@ -53,24 +52,20 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
     bundle = load_bundle(folder / "heed")
     engine = Engine(bundle, settings)
     everything = select(["decoder", "cross"], "all", "all", bundle.manifest.config)
-    loop = asyncio.new_event_loop()
+    engine.start()
 
-    async def start() -> None:
-        engine.start()
-
-    async def run(call: Call) -> Timed:
+    def run(call: Call) -> Timed:
         options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
         sources = [np.array(ids) for ids in call.sources]
         started = time.perf_counter()
         shown = everything if call.attention else NOTHING
         entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
         engine.submit(entries)
-        answers = await asyncio.gather(*(entry.result for entry in entries))
+        answers = [entry.result.result() for entry in entries]
         seconds = time.perf_counter() - started
         return seconds, [answer.hypotheses[0].token_ids for answer in answers]
 
-    loop.run_until_complete(start())
-    return lambda call: loop.run_until_complete(run(call))
+    return run
 
 
 def heed_without_attention(folder: Path, precision: str) -> Callable[[Call], Timed]:

@@ -7,21 +7,14 @@ import math
 import signal
 import sys
 
-import structlog
 import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
 from service.app import create_app
 from service.errors import StartupError
+from service.logs import configure_logs
 from service.settings import Settings
-
-
-def configure_logs() -> None:
-    """Tracebacks without the values of variables, which are what people sent."""
-    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    processors = structlog.get_config()["processors"]
-    structlog.configure(processors=[*processors[:-1], plain])
 
 
 async def serve(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """The endpoints: a request becomes entries, their answers become JSON."""
 
+import asyncio
 import time
 from typing import Annotated, Any
 
@@ -31,12 +32,14 @@ from service.exchange import (
     to_json,
 )
 from service.render import to_png, to_svg
+from service.served import Model
 from service.tokenizer import Tokens
 
 PROBLEM: dict[str, Any] = {
     "description": "What was wrong, and what would be accepted",
     "content": {"application/problem+json": {"schema": schemas.Problem.model_json_schema()}},
 }
+PATIENCE = 1.0  # seconds in which an engine must say how it is
 SELECT_LESS = ", lower max_new_tokens, or select fewer layers, heads or kinds"
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
@@ -263,9 +266,17 @@ async def live() -> schemas.Health:
     return schemas.Health(status="ok")
 
 
+async def is_ready(model: Model) -> bool:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return (await model.engine.status()).ready
+    except (TimeoutError, Unavailable):
+        return False
+
+
 @router.get("/readyz", summary="Do the models answer?", tags=["service"])
 async def ready(request: Request) -> schemas.Health:
     """Every model's worker takes requests and gets on with them."""
-    if idle := [name for name, model in models_of(request).items() if not model.engine.ready]:
+    if idle := [name for name, model in models_of(request).items() if not await is_ready(model)]:
         raise Unavailable(f"not ready: {', '.join(idle)}")
     return schemas.Health(status="ok")

@@ -25,7 +25,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api import router
 from service.bodies import VARIANT
 from service.bundle import load_bundle
-from service.engine import Engine
 from service.errors import (
     Fault,
     HeedError,
@@ -35,6 +34,7 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
+from service.process import EngineProcess
 from service.served import Model
 from service.session import Mechanisms
 from service.settings import MECHANISMS, Settings
@@ -56,12 +56,12 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
         for model in app.state.models.values():
-            model.engine.start()
+            await model.engine.start()
         try:
             yield
         finally:
             for model in app.state.models.values():
-                await run_in_threadpool(model.engine.close)
+                await model.engine.close()
 
     app = FastAPIOffline(
         title="Heed",
@@ -93,7 +93,9 @@ def open_models(settings: Settings) -> dict[str, Model]:
         bundle = load_bundle(path)
         if bundle.manifest.name in models:
             raise StartupError(f"two bundles are named {bundle.manifest.name}")
-        models[bundle.manifest.name] = Model(Engine(bundle, settings), *open_tokenizers(bundle))
+        models[bundle.manifest.name] = Model(
+            EngineProcess(bundle, settings), *open_tokenizers(bundle)
+        )
     return models
 
 

@@ -1,13 +1,11 @@
 """Entries in, answers out: the workers of a bundle, and the queue that they share."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Sequence
 
 from service.bundle import Bundle
-from service.entry import Answer, Entry
-from service.errors import HeedError
+from service.entry import Entry
 from service.parity import check_parity
 from service.queue import Queue
 from service.scheduler import Scheduler
@@ -21,7 +19,6 @@ STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 class Engine:
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Opens the bundle's graphs. Raises StartupError."""
-        self.bundle = bundle
         self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
@@ -36,8 +33,7 @@ class Engine:
         )
         self._queue = Queue(scheduler, count)
         self._workers = [
-            Worker(i, self.session, manifest, scheduler, self._queue, self._deliver)
-            for i in range(count)
+            Worker(i, self.session, manifest, scheduler, self._queue) for i in range(count)
         ]
         self._threads = [
             threading.Thread(target=worker.run, name=f"{manifest.name} {i}", daemon=True)
@@ -45,8 +41,6 @@ class Engine:
         ]
 
     def start(self) -> None:
-        """From the event loop that will wait for the answers."""
-        self._loop = asyncio.get_running_loop()
         for thread in self._threads:
             thread.start()
 
@@ -78,18 +72,3 @@ class Engine:
         Raises Overloaded when the queue is full, Unavailable when a worker is gone or leaving.
         """
         self._queue.put(entries)
-
-    def _deliver(self, outcomes: Sequence[tuple[Entry, Answer | HeedError]]) -> None:
-        if outcomes:
-            self._loop.call_soon_threadsafe(deliver, outcomes)
-
-
-def deliver(outcomes: Sequence[tuple[Entry, Answer | HeedError]]) -> None:
-    """On the event loop. A result that is done already was cancelled by its client."""
-    for entry, outcome in outcomes:
-        if entry.result.done():
-            continue
-        if isinstance(outcome, HeedError):
-            entry.result.set_exception(outcome)
-        else:
-            entry.result.set_result(outcome)

@@ -1,11 +1,15 @@
 """What is asked of the engine, and what it answers."""
 
-import asyncio
 import time
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from service.attention import NOTHING, Kind, Selection
+from service.bundle import Graph
 from service.cache import FloatArray, IntArray
+from service.errors import HeedError
 from service.scheduler import Size
 from service.search import Hypothesis, SearchOptions
 
@@ -36,13 +40,12 @@ class Answer:
         return self.memory
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One source: encoded; then decoded if a search is wanted; then attended if attention is
     selected, over `target_ids` if they are given, else over the hypotheses.
 
-    Made on the event loop, which alone touches `result`; the worker only looks whether it is done:
-    a result that was cancelled, by its client or by a deadline, frees its rows at the next step.
+    A `result` that is cancelled frees its rows at the next step.
     """
 
     source_ids: IntArray
@@ -50,10 +53,20 @@ class Entry:
     target_ids: list[int] = field(default_factory=list[int])
     selection: Selection = NOTHING
     arrived: float = field(default_factory=time.monotonic)
-    result: "asyncio.Future[Answer]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    answer: Answer = field(default_factory=Answer)
+    result: Future[Answer] = field(default_factory=Future[Answer], init=False)
+    answer: Answer = field(default_factory=Answer, init=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is asked goes to another process, not what has come of it."""
+        asked = (self.source_ids, self.search, self.target_ids, self.selection, self.arrived)
+        return Entry, asked
+
+    def finish(self, outcome: Answer | HeedError) -> None:
+        with suppress(InvalidStateError):  # it was cancelled
+            if isinstance(outcome, HeedError):
+                self.result.set_exception(outcome)
+            else:
+                self.result.set_result(outcome)
 
     @property
     def rows(self) -> int:
@@ -80,3 +93,18 @@ class Entry:
     @property
     def abandoned(self) -> bool:
         return self.result.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What became of a bundle and the settings."""
+
+    precision: str
+    provider: str
+    graphs: frozenset[Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    ready: bool
+    rows: int  # being decoded

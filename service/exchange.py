@@ -92,14 +92,14 @@ def settings_of(request: Request) -> Settings:
 
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
     """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
-    model.engine.submit(entries)
-    answers = asyncio.gather(*(entry.result for entry in entries))
+    each = model.engine.submit(entries)
+    answers = asyncio.gather(*each)
     answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is logged
     try:
         return await finish(request, answers)
     finally:
-        for entry in entries:
-            entry.result.cancel()
+        for answer in each:
+            answer.cancel()
 
 
 async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:

@@ -1,4 +1,4 @@
-"""Entries that wait for a worker, shared out so that all workers hold as many rows."""
+"""Entries that wait for a worker: a few gather at one, many are shared out to all alike."""
 
 import threading
 from collections import deque
@@ -8,6 +8,7 @@ from service.entry import Entry
 from service.errors import Unavailable
 from service.scheduler import Scheduler
 
+FEW, MANY = 3, 16  # rows
 SHORT = 256  # entries that are looked through in far less time than a step takes
 
 
@@ -42,10 +43,10 @@ class Queue:
         Waits for it unless the worker is busy. None: there will be nothing any more.
         """
         self._rows[worker] = sum(entry.rows for entry in running)
-        if busy and not self._waiting:
+        if busy and not self._is_for(worker):
             return []
         with self._changed:
-            self._changed.wait_for(lambda: busy or self._waiting or self._closed)
+            self._changed.wait_for(lambda: busy or self._is_for(worker) or self._closed)
             if len(self._waiting) <= SHORT or self._waiting[0].abandoned:
                 self._forget_abandoned()
             if not self._waiting:
@@ -54,11 +55,29 @@ class Queue:
             admitted = self._scheduler.admit(sizes, (entry.size for entry in running))
             taken: list[Entry] = []
             share = self._share()
-            while len(taken) < admitted and self._rows[worker] < share:
+            while len(taken) < admitted and (self._gathers or self._rows[worker] < share):
                 taken.append(self._waiting.popleft())
                 self._rows[worker] += taken[-1].rows
                 self._waiting_rows -= taken[-1].rows
             return [entry for entry in taken if not entry.abandoned]
+
+    def occupy(self, worker: int) -> None:
+        """The worker is at something longer than a step: what waits is for the others."""
+        with self._changed:
+            self._rows[worker] = max(self._rows[worker], MANY)
+            self._changed.notify_all()
+
+    def _is_for(self, worker: int) -> bool:
+        """Whether it should take something of what waits."""
+        most = max(self._rows.values())
+        return bool(self._waiting) and (self._rows[worker] == most or not self._gathers)
+
+    @property
+    def _gathers(self) -> bool:
+        """A few that wait are left to the worker that holds most, unless that is many: one step of
+        some more rows takes less than two steps, and leaves a core to others."""
+        most = max(self._rows.values())
+        return self._waiting_rows <= FEW and self._waiting_rows + most <= MANY
 
     def _share(self) -> int:
         """Of all rows, waiting and running, what one worker should hold."""

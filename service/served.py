@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from service import bodies, schemas
 from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
-from service.engine import Engine
 from service.errors import Invalid, NotFound
+from service.process import EngineProcess
 from service.search import SearchOptions
 from service.tokenizer import Tokenizer
 
@@ -19,7 +19,7 @@ GRAPHS: dict[Kind, Graph] = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    engine: Engine
+    engine: EngineProcess
     source: Tokenizer
     target: Tokenizer
 
@@ -54,21 +54,21 @@ class Model:
         if wanted is None:
             return NOTHING
         for kind in wanted.kinds:
-            if not self.engine.session.supports(GRAPHS[kind]):
+            if GRAPHS[kind] not in self.engine.opened.graphs:
                 raise NotFound("not_supported", f"model {self.name} shows no {kind} attention")
         config = self.engine.bundle.manifest.config
         return select(wanted.kinds, wanted.layers, wanted.heads, config)
 
     def card(self) -> schemas.ModelCard:
-        manifest, session = self.engine.bundle.manifest, self.engine.session
+        manifest, opened = self.engine.bundle.manifest, self.engine.opened
         return schemas.ModelCard(
             name=manifest.name,
             task=manifest.task,
             licence=manifest.licence,
             attribution=manifest.attribution,
-            precision=session.precision,
-            provider=session.provider,
-            attention=[kind for kind, graph in GRAPHS.items() if session.supports(graph)],
+            precision=opened.precision,
+            provider=opened.provider,
+            attention=[kind for kind, graph in GRAPHS.items() if graph in opened.graphs],
             limits=manifest.limits.model_dump(),
             max_new_tokens=manifest.decoding.max_new_tokens,
             config=manifest.config.model_dump(),

@@ -11,14 +11,13 @@ import structlog
 from service.batch import Batch
 from service.bundle import Manifest
 from service.cache import Cross
-from service.entry import Answer, Entry
-from service.errors import HeedError, PassFailed, Unavailable
+from service.entry import Entry
+from service.errors import PassFailed, Unavailable
 from service.queue import Queue
 from service.scheduler import Scheduler
 from service.session import Session
 
 log = structlog.get_logger()
-Deliver = Callable[[Sequence[tuple[Entry, Answer | HeedError]]], None]
 
 
 @dataclass(slots=True)
@@ -39,7 +38,6 @@ class Worker:
         manifest: Manifest,
         scheduler: Scheduler,
         queue: Queue,
-        deliver: Deliver,
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
         self._number = number
@@ -47,7 +45,6 @@ class Worker:
         self._manifest = manifest
         self._scheduler = scheduler
         self._queue = queue
-        self._deliver = deliver
         self._batches: dict[int, Batch] = {}  # by the rows of an entry
         self._decoded: list[Decoded] = []
 
@@ -72,7 +69,8 @@ class Worker:
             held = [*(newcomers or []), *self._running, *(one.entry for one in self._decoded)]
             left = [*held, *self._queue.leave(self._number)]
             gone = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
-            self._deliver([(entry, gone) for entry in left])
+            for entry in left:
+                entry.finish(gone)
 
     @property
     def rows(self) -> int:
@@ -91,6 +89,7 @@ class Worker:
             running = self._running
         self._decoded = [one for one in self._decoded if not one.entry.abandoned]
         if self._decoded:
+            self._queue.occupy(self._number)
             return []
         if not running:
             self.busy_since = None
@@ -107,7 +106,8 @@ class Worker:
         except Exception as error:  # whatever broke, these clients must hear of it and no others
             log.exception("pass failed", entries=len(entries))
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
-            self._deliver([(entry, failure) for entry in entries])
+            for entry in entries:
+                entry.finish(failure)
             self._decoded = [one for one in self._decoded if one.entry not in entries]
             self._batches.pop(width, None)
 
@@ -133,20 +133,18 @@ class Worker:
                 self._decoded.append(Decoded(entry, cross.pick([i])))
             else:
                 entry.answer.memory = memory[i]
-                self._deliver([(entry, entry.answer)])
+                entry.finish(entry.answer)
         for width, places in joining.items():
             whole = len(places) == len(entries)
             theirs = cross if whole else cross.pick(places)
             self._join(width, [entries[i] for i in places], theirs)
 
     def _step(self, batch: Batch) -> None:
-        done: list[Entry] = []
         for entry, cross in batch.step():
             if cross is None:
-                done.append(entry)
+                entry.finish(entry.answer)
             else:
                 self._decoded.append(Decoded(entry, cross))
-        self._deliver([(entry, entry.answer) for entry in done])
 
     def _attend(self, some: list[Decoded]) -> None:
         """The forced pass: weights of what was decoded, or given, as they were at each step."""
@@ -155,10 +153,10 @@ class Worker:
             one.entry.answer.attention = [{} for _ in one.entry.targets]
         self._attend_sources([one.entry for one in some])
         self._attend_targets(some)
+        del self._decoded[: len(some)]
         for one in some:
             one.entry.answer.seconds["attention"] = time.monotonic() - started
-        del self._decoded[: len(some)]
-        self._deliver([(one.entry, one.entry.answer) for one in some])
+            one.entry.finish(one.entry.answer)
 
     def _attend_sources(self, entries: list[Entry]) -> None:
         wanted = [entry for entry in entries if "encoder" in entry.selection.layers]

@@ -1,7 +1,6 @@
 """The searches of the service beside those of CTranslate2 and Hugging Face transformers, on the
 default model's weights at fp32, each with a forward pass of its own."""
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -41,19 +40,13 @@ def translator(g2p, tmp_path_factory):
 
 
 def decode(bundle, sources, **options):
-    async def run():
-        engine = Engine(
-            load_bundle(bundle), Settings(provider=Provider.cpu, precision=Precision.fp32)
-        )
-        engine.start()
-        search = SearchOptions(max_new_tokens=63, **options)
-        entries = [Entry(source_ids=np.array(ids), search=search) for ids in sources]
-        engine.submit(entries)
-        answers = await asyncio.gather(*(entry.result for entry in entries))
-        await asyncio.to_thread(engine.close)
-        return [answer.hypotheses for answer in answers]
-
-    return asyncio.run(run())
+    engine = Engine(load_bundle(bundle), Settings(provider=Provider.cpu, precision=Precision.fp32))
+    engine.start()
+    search = SearchOptions(max_new_tokens=63, **options)
+    entries = [Entry(source_ids=np.array(ids), search=search) for ids in sources]
+    engine.submit(entries)
+    engine.close()
+    return [entry.result.result(0).hypotheses for entry in entries]
 
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])

@@ -1,6 +1,6 @@
-import asyncio
 import threading
-from contextlib import asynccontextmanager
+from concurrent.futures import wait
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -22,14 +22,14 @@ SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
 
 
-@asynccontextmanager
-async def running(bundle, settings=SETTINGS):
+@contextmanager
+def running(bundle, settings=SETTINGS):
     engine = Engine(bundle, settings)
     engine.start()
     try:
         yield engine
     finally:
-        await asyncio.to_thread(engine.close)
+        engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def entry(source, max_new_tokens=0, beam_size=1, **wanted):
     return Entry(source_ids=np.array(source), search=search, **wanted)
 
 
-async def answers(engine, entries):
+def answers(engine, entries):
     engine.submit(entries)
-    return await asyncio.gather(*(entry.result for entry in entries))
+    return [entry.result.result(60) for entry in entries]
 
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
@@ -69,13 +69,10 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
         selection = everything(tiny_bundle) if attends and limit else NOTHING
         return entry(source, limit, beam_size, selection=selection)
 
-    async def run():
-        async with running(tiny_bundle, changed) as engine:
-            together = await answers(engine, [make(*one) for one in wanted])
-            alone = [(await answers(engine, [make(*one)]))[0] for one in wanted]
-        return together, alone
-
-    for batched, single in zip(*asyncio.run(run()), strict=True):
+    with running(tiny_bundle, changed) as engine:
+        together = answers(engine, [make(*one) for one in wanted])
+        alone = [answers(engine, [make(*one)])[0] for one in wanted]
+    for batched, single in zip(together, alone, strict=True):
         if single.memory is not None:
             np.testing.assert_allclose(batched.memory, single.memory, rtol=1e-4, atol=1e-5)
         for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
@@ -94,15 +91,13 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
     sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
     int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_queue": 99})
 
-    async def run():
-        async with running(bundle, int8) as engine:
-            assert engine.session.precision == "int8"
-            beams = [1, 1, 4] * 20
-            make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
-            together = await answers(engine, [one() for one in make])
-            return together, [(await answers(engine, [one()]))[0] for one in make]
-
-    for batched, single in zip(*asyncio.run(run()), strict=True):
+    with running(bundle, int8) as engine:
+        assert engine.session.precision == "int8"
+        beams = [1, 1, 4] * 20
+        make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
+        together = answers(engine, [one() for one in make])
+        alone = [answers(engine, [one()])[0] for one in make]
+    for batched, single in zip(together, alone, strict=True):
         one, other = batched.hypotheses[0], single.hypotheses[0]
         assert one.token_ids == other.token_ids
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
@@ -113,16 +108,12 @@ def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny
     started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
     bundle = type(tiny_bundle)(tiny_bundle.root, started)
 
-    async def run():
-        async with running(bundle) as engine:
-            one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
-            (decoded,) = await answers(engine, [one])
-            ids = decoded.hypotheses[0].token_ids
-            given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
-            (forced,) = await answers(engine, [given])
-        return decoded, forced
-
-    decoded, forced = asyncio.run(run())
+    with running(bundle) as engine:
+        one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
+        (decoded,) = answers(engine, [one])
+        ids = decoded.hypotheses[0].token_ids
+        given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
+        (forced,) = answers(engine, [given])
     count = len(decoded.hypotheses[0].token_ids)
     (attention,) = decoded.attention
     assert attention["cross"].shape == (2, 5, count, 3)
@@ -133,52 +124,46 @@ def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
-    async def run():
-        async with running(tiny_bundle) as engine:
-            step = engine.session.step
+    with running(tiny_bundle) as engine:
+        step = engine.session.step
 
-            def fail(*_):
-                raise RuntimeError("out of memory")
+        def fail(*_):
+            raise RuntimeError("out of memory")
 
-            engine.session.step = fail
-            with pytest.raises(PassFailed, match="RuntimeError"):
-                await answers(engine, [entry([4, 5], max_new_tokens=3) for _ in range(3)])
-            (encoded,) = await answers(engine, [entry([4, 5])])
-            engine.session.step = step
-            (decoded,) = await answers(engine, [entry([4, 5], max_new_tokens=3)])
-            assert encoded.memory.shape == (2, 35)
-            assert len(decoded.hypotheses[0].token_ids) == 3
-            assert engine.ready
-
-    asyncio.run(run())
+        engine.session.step = fail
+        with pytest.raises(PassFailed, match="RuntimeError"):
+            answers(engine, [entry([4, 5], max_new_tokens=3) for _ in range(3)])
+        (encoded,) = answers(engine, [entry([4, 5])])
+        engine.session.step = step
+        (decoded,) = answers(engine, [entry([4, 5], max_new_tokens=3)])
+        assert encoded.memory.shape == (2, 35)
+        assert len(decoded.hypotheses[0].token_ids) == 3
+        assert engine.ready
 
 
 def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
     """Its neighbours fail with it, for their memory may be broken; whoever comes next does not."""
 
-    async def run():
-        async with running(tiny_bundle, ONE_WORKER) as engine:
-            step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
 
-            def slow(*arguments):
-                begun.set()
-                assert go_on.wait(10)
-                return step(*arguments)
+        def slow(*arguments):
+            begun.set()
+            assert go_on.wait(10)
+            return step(*arguments)
 
-            engine.session.step = slow
-            engine.submit([first := entry([4, 5], 20)])
-            assert await asyncio.to_thread(begun.wait, 10)
-            with monkeypatch.context() as broken:
-                broken.setattr(Cache, "_make_room", out_of_memory)
-                engine.submit([second := entry([4, 5], 20)])
-                go_on.set()
-                outcomes = await asyncio.gather(first.result, second.result, return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {PassFailed}
-            (answer,) = await answers(engine, [entry([4, 5], 3)])
-            assert len(answer.hypotheses[0].token_ids) == 3
-            assert engine.rows == 0
-
-    asyncio.run(run())
+        engine.session.step = slow
+        engine.submit([first := entry([4, 5], 20)])
+        assert begun.wait(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(Cache, "_make_room", out_of_memory)
+            engine.submit([second := entry([4, 5], 20)])
+            go_on.set()
+            outcomes = [one.result.exception(60) for one in (first, second)]
+        assert {type(outcome) for outcome in outcomes} == {PassFailed}
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+        assert engine.rows == 0
 
 
 def out_of_memory(*_):
@@ -186,55 +171,46 @@ def out_of_memory(*_):
 
 
 def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
-    async def run():
-        async with running(tiny_bundle, ONE_WORKER) as engine:
-            for beam_size in (1, 2, 3, 4, 5):
-                await answers(engine, [entry([4, 5], 3, beam_size)])
-            await answers(engine, [entry([4, 5], 3)])
-            (worker,) = engine._workers
-            return list(worker._batches)
-
-    assert asyncio.run(run()) == [1]
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        for beam_size in (1, 2, 3, 4, 5):
+            answers(engine, [entry([4, 5], 3, beam_size)])
+        answers(engine, [entry([4, 5], 3)])
+        (worker,) = engine._workers
+    assert list(worker._batches) == [1]
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
-    async def run():
-        async with running(tiny_bundle) as engine:
-            entries = [entry([4], max_new_tokens=5) for _ in range(SETTINGS.max_queue)]
-            too_many = [entry([4]) for _ in range(SETTINGS.max_queue + 1)]
-            engine.submit(entries)
-            with pytest.raises(Overloaded):
-                engine.submit(too_many)
-            await asyncio.gather(*(one.result for one in entries))
-            assert not any(one.result.done() for one in too_many)
-
-    asyncio.run(run())
+    with running(tiny_bundle) as engine:
+        entries = [entry([4], max_new_tokens=5) for _ in range(SETTINGS.max_queue)]
+        too_many = [entry([4]) for _ in range(SETTINGS.max_queue + 1)]
+        engine.submit(entries)
+        with pytest.raises(Overloaded):
+            engine.submit(too_many)
+        assert not wait([one.result for one in entries], 60).not_done
+        assert not any(one.result.done() for one in too_many)
 
 
 def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
     rows, cancel, cancelled = [], threading.Event(), threading.Event()
 
-    async def run():
-        async with running(tiny_bundle, ONE_WORKER) as engine:
-            step = engine.session.step
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step = engine.session.step
 
-            def watched(cache, tokens, k):
-                rows.append(len(tokens))
-                if len(rows) == 3:
-                    cancel.set()
-                    assert cancelled.wait(10)
-                return step(cache, tokens, k)
+        def watched(cache, tokens, k):
+            rows.append(len(tokens))
+            if len(rows) == 3:
+                cancel.set()
+                assert cancelled.wait(10)
+            return step(cache, tokens, k)
 
-            engine.session.step = watched
-            entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
-            engine.submit(entries)
-            assert await asyncio.to_thread(cancel.wait, 10)
-            for one in entries[::2]:
-                one.result.cancel()
-            cancelled.set()
-            return await asyncio.gather(*(one.result for one in entries[1::2]))
-
-    kept = asyncio.run(run())
+        engine.session.step = watched
+        entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
+        engine.submit(entries)
+        assert cancel.wait(10)
+        for one in entries[::2]:
+            one.result.cancel()
+        cancelled.set()
+        kept = [one.result.result(60) for one in entries[1::2]]
     assert len(kept) == 20
     assert len(rows) == len(kept[0].hypotheses[0].token_ids) > 4
     assert rows[:3] == [40, 40, 40]
@@ -245,58 +221,48 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
     """Even what fails while a failure is cleaned up."""
 
-    async def run():
-        async with running(tiny_bundle) as engine:
+    with running(tiny_bundle) as engine:
 
-            def fail(*_):
-                raise MemoryError
+        def fail(*_):
+            raise MemoryError
 
-            engine.session.step = fail
-            monkeypatch.setattr(Worker, "_try", fail)
-            entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
-            assert engine.ready
-            engine.submit(entries)
-            outcomes = await asyncio.gather(*(e.result for e in entries), return_exceptions=True)
-            assert not engine.ready
-            with pytest.raises(Unavailable):
-                engine.submit([entry([4])])
-            return outcomes
-
-    outcomes = asyncio.run(run())
+        engine.session.step = fail
+        monkeypatch.setattr(Worker, "_try", fail)
+        entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
+        assert engine.ready
+        engine.submit(entries)
+        outcomes = [one.result.exception(60) for one in entries]
+        assert not engine.ready
+        with pytest.raises(Unavailable):
+            engine.submit([entry([4])])
     assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
 
 
 def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
-    async def run():
-        async with running(tiny_bundle) as engine:
-            started, go_on = threading.Event(), threading.Event()
-            encode = engine.session.encode
+    with running(tiny_bundle) as engine:
+        started, go_on = threading.Event(), threading.Event()
+        encode = engine.session.encode
 
-            def slow(sources):
-                started.set()
-                go_on.wait(10)
-                return encode(sources)
+        def slow(sources):
+            started.set()
+            go_on.wait(10)
+            return encode(sources)
 
-            engine.session.encode = slow
-            engine.submit([one := entry([4], max_new_tokens=2)])
-            await asyncio.to_thread(started.wait, 10)
-            assert engine.ready
-            monkeypatch.setattr("service.engine.STALLED_AFTER", 0.0)
-            assert not engine.ready
-            go_on.set()
-            await one.result
-
-    asyncio.run(run())
+        engine.session.encode = slow
+        engine.submit([one := entry([4], max_new_tokens=2)])
+        assert started.wait(10)
+        assert engine.ready
+        monkeypatch.setattr("service.engine.STALLED_AFTER", 0.0)
+        assert not engine.ready
+        go_on.set()
+        assert one.result.result(60)
 
 
 def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
-    async def run():
-        async with running(tiny_bundle) as engine:
-            entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
-            engine.submit(entries)
-        assert all([(await one.result).hypotheses for one in entries])
-        assert not engine.ready
-        with pytest.raises(Unavailable):
-            engine.submit([entry([4])])
-
-    asyncio.run(run())
+    with running(tiny_bundle) as engine:
+        entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
+        engine.submit(entries)
+    assert all(one.result.result(0).hypotheses for one in entries)
+    assert not engine.ready
+    with pytest.raises(Unavailable):
+        engine.submit([entry([4])])

@@ -1,8 +1,8 @@
 """Requests of all kinds at once, joining and leaving at random moments, beside each alone."""
 
-import asyncio
 import math
 import random
+import time
 
 import numpy as np
 import pytest
@@ -45,22 +45,22 @@ def entry(source, search, selection=NOTHING):
     return Entry(source_ids=np.array(source), search=search, selection=selection)
 
 
-async def decode_together(engine, wanted, random_):
+def decode_together(engine, wanted, random_):
     """In groups of random size, at random moments."""
     entries = []
     while len(entries) < len(wanted):
         group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
         entries += (new := [entry(*one) for one in group])
         engine.submit(new)
-        await asyncio.sleep(random_.random() * 0.02)
-    return await asyncio.gather(*(one.result for one in entries))
+        time.sleep(random_.random() * 0.02)
+    return [one.result.result(60) for one in entries]
 
 
-async def decode_alone(engine, wanted):
+def decode_alone(engine, wanted):
     answers = []
     for one in wanted:
         engine.submit([alone := entry(*one)])
-        answers.append(await alone.result)
+        answers.append(alone.result.result(60))
     return answers
 
 
@@ -88,15 +88,12 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
     random_ = random.Random(1)
     wanted = [draw(random_) for _ in range(2000)]
 
-    async def run():
-        engine = engine_of(g2p_bundle, precision)
-        engine.start()
-        together = await decode_together(engine, wanted, random_)
-        alone = await decode_alone(engine, wanted)
-        await asyncio.to_thread(engine.close)
-        return together, alone
-
-    ties = [compare(*each, precision) for each in zip(*asyncio.run(run()), strict=True)]
+    engine = engine_of(g2p_bundle, precision)
+    engine.start()
+    together = decode_together(engine, wanted, random_)
+    alone = decode_alone(engine, wanted)
+    engine.close()
+    ties = [compare(*each, precision) for each in zip(together, alone, strict=True)]
     assert sum(ties) <= 2
 
 
@@ -107,33 +104,27 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
     different = [draw(random_) for _ in range(50)]
     chosen = [random_.randrange(50) for _ in range(1000)]
 
-    async def run():
-        engine = engine_of(g2p_bundle, Precision.int8)
-        engine.start()
-        alone = await decode_alone(engine, [(*one, attends) for one in different])
-        entries = []
-        for i in chosen:
-            selection = attends if random_.random() < 0.2 else NOTHING
-            entries.append(entry(*different[i], selection))
-            engine.submit(entries[-1:])
-            await asyncio.sleep(random_.random() * 0.002)
-            if random_.random() < 0.1:
-                random_.choice(entries[-20:]).result.cancel()
-        outcomes = await asyncio.gather(*(e.result for e in entries), return_exceptions=True)
-        for _ in range(1000):  # those cancelled last leave at the next step
-            await asyncio.sleep(0.01 if engine.rows else 0)
-        assert engine.rows == 0
-        ready = engine.ready
-        await asyncio.to_thread(engine.close)
-        return alone, outcomes, ready
-
-    alone, outcomes, ready = asyncio.run(run())
+    engine = engine_of(g2p_bundle, Precision.int8)
+    engine.start()
+    alone = decode_alone(engine, [(*one, attends) for one in different])
+    entries = []
+    for i in chosen:
+        selection = attends if random_.random() < 0.2 else NOTHING
+        entries.append(entry(*different[i], selection))
+        engine.submit(entries[-1:])
+        time.sleep(random_.random() * 0.002)
+        if random_.random() < 0.1:
+            random_.choice(entries[-20:]).result.cancel()
     answered = [
-        (outcome, alone[i])
-        for i, outcome in zip(chosen, outcomes, strict=True)
-        if not isinstance(outcome, asyncio.CancelledError)
+        (one.result.result(60), alone[i])
+        for i, one in zip(chosen, entries, strict=True)
+        if not one.result.cancelled()
     ]
-    assert ready
+    for _ in range(1000):  # those cancelled last leave at the next step
+        time.sleep(0.01 if engine.rows else 0)
+    assert engine.rows == 0
+    assert engine.ready
+    engine.close()
     assert 880 <= len(answered) < 1000
     assert sum(compare(*each, Precision.int8) for each in answered) <= 2
     assert sum(bool(outcome.attention) for outcome, _ in answered) > 100

@@ -8,7 +8,7 @@ import sys
 import pytest
 import structlog
 
-from service.__main__ import configure_logs
+from service.logs import configure_logs
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -23,8 +23,8 @@ async def main():
     async with app.router.lifespan_context(app):
         engine = app.state.models["g2p-en"].engine
         entry = Entry(source_ids=np.array([5, 6]), search=SearchOptions(max_new_tokens=5))
-        engine.submit([entry])
-        assert (await entry.result).hypotheses
+        (answer,) = engine.submit([entry])
+        assert (await answer).hypotheses
 
 asyncio.run(main())
 roots = {name.partition(".")[0] for name in sys.modules}

@@ -5,14 +5,15 @@ import gc
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.scheduler import Scheduler
 from service.settings import Provider, Settings
+from tests.conftest import TINY
 
 ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
 
@@ -152,12 +153,13 @@ def limit(client):
     client.app.state.settings = settings
 
 
-def assert_no_rows(engine):
+def assert_no_rows(client):
     """Every worker drops abandoned rows at its next step."""
+    engine = client.app.state.models["g2p-en"].engine
     deadline = time.monotonic() + 10
-    while engine.rows and time.monotonic() < deadline:
+    while (rows := client.portal.call(engine.status).rows) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert engine.rows == 0
+    assert rows == 0
 
 
 def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(client, limit, caplog):
@@ -168,17 +170,24 @@ def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(clie
     limit()
     again = client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
     assert again.status_code == 200
-    assert_no_rows(client.app.state.models["g2p-en"].engine)
+    assert_no_rows(client)
     gc.collect()
     assert caplog.text == ""
 
 
-def test_a_full_queue_says_when_to_come_back(client, monkeypatch):
-    engine = client.app.state.models["tiny"].engine
-    monkeypatch.setattr(engine._queue, "_scheduler", Scheduler(1, 100, 100))
-    answer = client.post("/v1/decode", json={"model": "tiny", "source": ["red", "blue"]})
-    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
-    assert answer.headers["retry-after"] == "1"
+def test_a_full_queue_says_when_to_come_back():
+    """Of 30 requests at once two are decoded and one waits."""
+    settings = Settings(
+        bundles=[TINY], threads=2, max_queue=1, max_sources=1, max_batch_tokens=1, self_check=False
+    )
+    with TestClient(create_app(settings)) as client, ThreadPoolExecutor(30) as pool:
+        answers = [
+            *pool.map(lambda _: client.post("/v1/decode", json={"source": "red"}), range(30))
+        ]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert {answer.json()["code"] for answer in refused} == {"overloaded"}
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
 
 
 def test_a_client_that_leaves_frees_its_rows(client, caplog):
@@ -195,7 +204,7 @@ def test_a_client_that_leaves_frees_its_rows(client, caplog):
     client.portal.call(client.app, decode_scope(), receive, send)
     assert sent[0]["status"] == 499  # to nobody
     client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
-    assert_no_rows(client.app.state.models["g2p-en"].engine)
+    assert_no_rows(client)
     gc.collect()
     assert caplog.text == ""
 

@@ -1,0 +1,82 @@
+"""python -m service.child SOCKET: an engine, at the other end of service/process.py."""
+
+import gc
+import os
+import pickle
+import socket
+import sys
+import threading
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, get_args
+
+from service.bundle import Graph
+from service.engine import Engine
+from service.entry import Answer, Entry, Opened, Status
+from service.errors import HeedError, StartupError
+from service.logs import configure_logs
+from service.process import LENGTH
+
+
+class Child:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._entries: dict[int, Entry] = {}  # by the number that the other end gave them
+
+    def run(self) -> None:
+        """Until the other end asks no more; what it has asked is answered."""
+        orders = self._connection.makefile("rb")
+        bundle, settings = pickle.load(orders)
+        try:
+            engine = Engine(bundle, settings)
+        except StartupError as error:
+            return self._send(error)
+        session = engine.session
+        graphs = frozenset[Graph](graph for graph in get_args(Graph) if session.supports(graph))
+        engine.start()
+        gc.collect()
+        gc.freeze()  # what is here now stays: looking at it again would stop all threads for long
+        self._send(Opened(session.precision, session.provider, graphs))
+        try:
+            while True:
+                self._obey(engine, *pickle.load(orders))
+        except EOFError:
+            engine.close()
+
+    def _obey(self, engine: Engine, order: str, about: Any) -> None:
+        if order == "submit":
+            self._submit(engine, about)
+        elif order == "status":
+            self._send((about, Status(engine.ready, engine.rows)))
+        elif entry := self._entries.get(about):
+            entry.result.cancel()
+
+    def _submit(self, engine: Engine, numbered: list[tuple[int, Entry]]) -> None:
+        self._entries.update(numbered)
+        for number, entry in numbered:
+            entry.result.add_done_callback(partial(self._answer, number))
+        entries = [entry for _, entry in numbered]
+        try:
+            engine.submit(entries)
+        except HeedError as refusal:
+            for entry in entries:
+                entry.finish(refusal)
+
+    def _answer(self, number: int, result: Future[Answer]) -> None:
+        del self._entries[number]
+        if not result.cancelled():
+            self._send((number, result.exception() or result.result()))
+
+    def _send(self, message: object) -> None:
+        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._sending:
+            try:
+                self._connection.sendall(len(content).to_bytes(LENGTH) + content)
+            except OSError:
+                os._exit(1)  # nobody hears it any more
+
+
+if __name__ == "__main__":
+    configure_logs()
+    Child(socket.socket(fileno=int(sys.argv[1]))).run()

@@ -1,0 +1,134 @@
+"""An engine in a process of its own: requests and workers wait for no interpreter lock of each
+other's (docs/adr/0007).
+
+The two ends speak pickle over a pair of sockets that nobody else holds. To the engine go orders,
+("submit", [(number, Entry)]), ("cancel", number) and ("status", number); back come (number,
+outcome), each after its length.
+"""
+
+import asyncio
+import itertools
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+from starlette.concurrency import run_in_threadpool
+
+from service.bundle import Bundle
+from service.entry import Answer, Entry, Opened, Status
+from service.errors import HeedError, StartupError, Unavailable
+from service.settings import Settings
+
+LENGTH = 8  # bytes that give the length of an outcome
+LARGE = 1 << 20  # bytes that are unpickled off the event loop
+
+log = structlog.get_logger()
+
+
+class EngineProcess(asyncio.Protocol):
+    """The end of those who ask. All but the constructor runs on one event loop."""
+
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+        """Waits until the engine is open. Raises StartupError."""
+        self.bundle = bundle
+        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of what was asked
+        self._numbers = itertools.count()
+        self._received = bytearray()
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "service.child", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for this process, which then ends the other
+            )
+        self._connection.sendall(pickle.dumps((bundle, settings)))
+        with self._connection.makefile("rb") as incoming:
+            length = int.from_bytes(incoming.read(LENGTH))
+            opened = pickle.loads(incoming.read(length)) if length else None
+        if not isinstance(opened, Opened):
+            self._connection.close()
+            self._process.wait()
+            raise opened or StartupError(f"{bundle.root}: the process that opens it has died")
+        self.opened = opened
+
+    async def start(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        connecting = asyncio.get_running_loop().create_unix_connection
+        self._transport, _ = await connecting(lambda: self, sock=self._connection)
+
+    async def close(self) -> None:
+        """It takes nothing more, answers what it has, and ends."""
+        if not self._ended.done():
+            self._transport.write_eof()
+        await self._ended
+        await run_in_threadpool(self._process.wait)
+
+    def submit(self, entries: Sequence[Entry]) -> list[asyncio.Future[Answer]]:
+        """All are accepted or none is; each gets an outcome, Overloaded where the queue is full.
+        To cancel one frees its rows. Raises Unavailable if the engine is gone."""
+        asked = [(*self._expect(), entry) for entry in entries]
+        self._order("submit", [(number, entry) for number, _, entry in asked])
+        for number, future, _ in asked:
+            future.add_done_callback(partial(self._forget, number))
+        return [future for _, future, _ in asked]
+
+    async def status(self) -> Status:
+        """Raises Unavailable if the engine is gone."""
+        number, future = self._expect()
+        self._order("status", number)
+        return await future
+
+    def _expect(self) -> tuple[int, asyncio.Future[Any]]:
+        if self._ended.done():
+            raise self._gone
+        number = next(self._numbers)
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        return number, future
+
+    def _order(self, order: str, about: object) -> None:
+        self._transport.write(pickle.dumps((order, about), pickle.HIGHEST_PROTOCOL))
+
+    def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
+        if future.cancelled() and self._pending.pop(number, None):
+            self._order("cancel", number)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= LENGTH:
+            end = LENGTH + int.from_bytes(self._received[:LENGTH])
+            if len(self._received) < end:
+                return
+            content = self._received[LENGTH:end]
+            del self._received[:end]
+            if end < LARGE:
+                self._resolve(*pickle.loads(content))
+            else:
+                loading = asyncio.get_running_loop().run_in_executor(None, pickle.loads, content)
+                loading.add_done_callback(lambda loaded: self._resolve(*loaded.result()))
+
+    def _resolve(self, number: int, outcome: object) -> None:
+        future = self._pending.pop(number, None)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, HeedError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The engine has ended: because it was told to, or it has died."""
+        if self._pending:
+            log.error("engine lost", model=self.bundle.manifest.name, error=repr(exc))
+        self._ended.set_result(None)
+        for number in [*self._pending]:
+            self._resolve(number, self._gone)
+
+    @property
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"model {self.bundle.manifest.name} has lost its engine; try again")
