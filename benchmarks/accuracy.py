@@ -11,8 +11,8 @@ import typer
 from model.data import read_pairs
 from model.evaluate import error_rates
 from service.app import open_models
+from service.constraints import SearchOptions
 from service.entry import Entry
-from service.search import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 256  # sources that are sent together
@@ -22,7 +22,8 @@ async def decode(settings: Settings, sources: list[str], beam_size: int) -> tupl
     """-> texts, sources a second"""
     (model,) = (await asyncio.to_thread(open_models, settings)).values()
     await model.engine.start()
-    options = SearchOptions(max_new_tokens=model.max_new_tokens(None), beam_size=beam_size)
+    longest = model.engine.bundle.manifest.decoding.max_new_tokens
+    options = SearchOptions(max_new_tokens=longest, beam_size=beam_size)
     texts: list[str] = []
     started = time.perf_counter()
     for first in range(0, len(sources), BATCH):

@@ -4,60 +4,73 @@ from typing import Any
 
 import numpy as np
 
-from service.attention import Block, Kind, Selection
+from service.attention import Block, Kind
 from service.cache import FloatArray
-from service.entry import Answer
+from service.entry import Answer, Entry
 from service.search import Hypothesis
 from service.served import Model
 from service.tokenizer import Token, Tokens
 
 
 def write_hypotheses(
-    model: Model, selection: Selection, source: Tokens, answer: Answer
+    model: Model, entry: Entry, source: Tokens, answer: Answer
 ) -> list[dict[str, Any]]:
     attention = answer.attention or [{} for _ in answer.hypotheses]
     pairs = zip(answer.hypotheses, attention, strict=True)
-    return [write_hypothesis(model, selection, source, *pair) for pair in pairs]
+    return [write_hypothesis(model, entry, source, *pair) for pair in pairs]
 
 
 def write_hypothesis(
     model: Model,
-    selection: Selection,
+    entry: Entry,
     source: Tokens,
     hypothesis: Hypothesis,
     attention: dict[Kind, FloatArray],
 ) -> dict[str, Any]:
-    target = model.target.decode(hypothesis.token_ids)
+    target, generated = read_target(model, entry, hypothesis)
     written: dict[str, Any] = {
         "text": target.text,
-        "tokens": [token.text for token in target.tokens],
+        "tokens": [token.text for token in generated],
         "token_ids": hypothesis.token_ids,
         "score": np.float32(hypothesis.score),
         "log_probs": np.array(hypothesis.log_probs, np.float32),
         "finish_reason": hypothesis.finish_reason,
     }
-    if selection.layers:
-        written["attention"] = write_blocks(model, selection, source, target, attention)
+    if hypothesis.top_log_probs:
+        written["top_log_probs"] = [
+            [
+                {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
+                for i, log_prob in alternatives
+            ]
+            for alternatives in hypothesis.top_log_probs
+        ]
+    if entry.selection.layers:
+        written["attention"] = write_blocks(model, entry, source, target, attention)
     return written
 
 
+def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> tuple[Tokens, list[Token]]:
+    """The whole target, and the tokens of it that were generated."""
+    target = model.target.decode([*entry.prefix, *hypothesis.token_ids])
+    return target, target.tokens[len(entry.prefix) :]
+
+
 def write_blocks(
-    model: Model,
-    selection: Selection,
-    source: Tokens,
-    target: Tokens,
-    attention: dict[Kind, FloatArray],
+    model: Model, entry: Entry, source: Tokens, target: Tokens, attention: dict[Kind, FloatArray]
 ) -> list[Block]:
     start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
+    forced = len(entry.prefix)
+    generated = target.tokens[forced:]
+    read = [*start.tokens, *target.tokens[:forced], *generated[:-1]]
     axes: dict[Kind, tuple[list[Token], list[Token]]] = {
         "encoder": (source.tokens, source.tokens),
-        "decoder": (target.tokens, [*start.tokens, *target.tokens[:-1]]),
-        "cross": (target.tokens, source.tokens),
+        "decoder": (generated, read),
+        "cross": (generated, source.tokens),
     }
     blocks: list[Block] = []
     for kind, weights in attention.items():
         rows, columns = axes[kind]
-        blocks.append(selection.block(kind, weights, rows, columns))
+        blocks.append(entry.selection.block(kind, weights, rows, columns))
     return blocks
 
 

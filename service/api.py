@@ -8,8 +8,9 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service import bodies, examples, schemas
-from service.answers import pool, write_blocks, write_hypotheses
+from service.answers import pool, read_target, write_blocks, write_hypotheses
 from service.attend import (
+    AttendRequest,
     check_finite,
     check_heatmaps,
     feeds_of,
@@ -56,9 +57,11 @@ async def decode(
     decoded."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
-    search = model.search(body, body.num_hypotheses)
+    search = model.search(
+        body, num_hypotheses=body.num_hypotheses, top_log_probs=body.top_log_probs
+    )
     seconds, sources = await read(request, model.source, body.source, "/source")
-    limit = search.max_new_tokens
+    limit = len(search.target_prefix) + search.max_new_tokens
     needed = sum(selection.nbytes(len(source.tokens), limit) for source in sources)
     needed *= search.num_hypotheses
     check_size(request, needed, SELECT_LESS)
@@ -75,10 +78,10 @@ async def decode(
     def write() -> dict[str, Any]:
         results = [
             {
-                "hypotheses": write_hypotheses(model, selection, source, answer),
+                "hypotheses": write_hypotheses(model, entry, source, answer),
                 "source_tokens": len(source.tokens),
             }
-            for source, answer in zip(sources, answers, strict=True)
+            for entry, source, answer in zip(entries, sources, answers, strict=True)
         ]
         usage = {
             "source_tokens": sum(len(source.tokens) for source in sources),
@@ -118,7 +121,7 @@ async def attention(
     lengths = (
         [len(target.tokens) for target in targets]
         if targets
-        else [search.max_new_tokens] * len(sources)
+        else [len(search.target_prefix) + search.max_new_tokens] * len(sources)
     )
     pairs = zip(sources, lengths, strict=True)
     needed = sum(selection.nbytes(len(source.tokens), n) for source, n in pairs)
@@ -135,14 +138,17 @@ async def attention(
     answers = await answers_to(request, model, entries)
 
     def write() -> dict[str, Any]:
-        decoded = targets or [model.target.decode(a.hypotheses[0].token_ids) for a in answers]
+        pairs = zip(entries, answers, strict=True)
+        decoded = targets or [read_target(model, e, a.hypotheses[0])[0] for e, a in pairs]
         results = [
             {
                 "source": source.text,
                 "target": target.text,
-                "attention": write_blocks(model, selection, source, target, answer.attention[0]),
+                "attention": write_blocks(model, entry, source, target, answer.attention[0]),
             }
-            for source, target, answer in zip(sources, decoded, answers, strict=True)
+            for entry, source, target, answer in zip(
+                entries, sources, decoded, answers, strict=True
+            )
         ]
         return {"model": model.name, "results": results}
 
@@ -221,7 +227,7 @@ async def tokenize(
     tags=["attention"],
 )
 async def attend(
-    body: Annotated[bodies.AttendRequest, Body(openapi_examples=examples.ATTEND)],
+    body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
     request: Request,
 ) -> Response:
     """Attention itself: outputs and weights of queries over keys and values that you give, as JSON

@@ -1,21 +1,87 @@
-"""Attention without a model: a request's numbers to arrays whose shapes agree, and back.
+"""Attention without a model: what is sent, as arrays whose shapes agree, and back.
 
 Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values.
 """
 
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Discriminator, Field, Tag
 
-from service.bodies import AttendRequest, Numbers
+from service.bodies import Strict
 from service.cache import FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
 from service.render import Picture, draw_attention
 
 MOST_HEATMAPS = 4
 Feeds = dict[str, NDArray[Any]]
+
+
+def depth_variant(value: Any) -> str | None:
+    names = ["as numbers", "as vectors", "as sequences"]
+    for name in names:
+        if not isinstance(value, list) or not value:
+            return None
+        value = value[0]
+        if not isinstance(value, list):
+            return name
+    return None
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Row = Annotated[list[Finite], Field(min_length=1, fail_fast=True)]
+Rows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
+Numbers = Annotated[
+    Annotated[Row, Tag("as numbers")]
+    | Annotated[Rows, Tag("as vectors")]
+    | Annotated[list[Rows], Field(min_length=1, fail_fast=True), Tag("as sequences")],
+    Discriminator(
+        depth_variant,
+        custom_error_type="numbers",
+        custom_error_message="Input should be a list of numbers, of vectors, or of sequences of"
+        " vectors, none of them empty",
+    ),
+]
+Length = Annotated[int, Field(ge=0, le=1 << 31)]
+Lengths = Annotated[
+    Annotated[list[Length], Field(fail_fast=True), Tag("as numbers")]
+    | Annotated[
+        list[Annotated[list[Length], Field(min_length=1, fail_fast=True)]], Tag("as vectors")
+    ],
+    Discriminator(
+        depth_variant,
+        custom_error_type="lengths",
+        custom_error_message="Input should be a list of integers, or of lists of integers",
+    ),
+]
+
+
+class AdditiveWeights(Strict):
+    query: Rows = Field(description="W_q, hidden x width of a query")
+    key: Rows = Field(description="W_k, hidden x width of a key")
+    score: Row = Field(description="w, hidden")
+
+
+class AttendRequest(Strict):
+    mechanism: Literal["average", "gaussian", "scaled_dot_product", "additive"] = Field(
+        description="how a query scores a key: all the same; -|width (q - k)|^2 / 2;"
+        " q . k / sqrt(d); w . tanh(W_q q + W_k k)"
+    )
+    queries: Numbers = Field(description="numbers, vectors, or sequences of vectors")
+    keys: Numbers = Field(description="numbers, vectors, or sequences of vectors")
+    values: Numbers = Field(description="one for each key")
+    valid_lengths: Lengths | None = Field(
+        default=None, description="how many keys are seen: one a sequence, or one a query"
+    )
+    causal: bool = Field(default=False, description="query i sees keys 0 to i")
+    width: Finite | None = Field(default=None, description="of the Gaussian's inverse; 1 if absent")
+    weights: AdditiveWeights | None = Field(default=None, description="of additive attention")
+    truth: Row | None = Field(
+        default=None,
+        description="what numbers should come out: drawn beside the outputs",
+    )
 
 
 def feeds_of(body: AttendRequest) -> Feeds:

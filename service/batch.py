@@ -3,12 +3,15 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from service.beams import Beams
 from service.cache import Cross
+from service.constraints import Text
 from service.entry import Entry
-from service.search import new_search
+from service.runs import Runs
 from service.session import Session
 
 
@@ -20,15 +23,25 @@ class Live:
     started: float
 
 
-class Batch:
-    """Rows of one width; those of one entry lie together, in the order of `live`."""
+class Kind(NamedTuple):
+    """Which entries can be decoded together."""
 
-    def __init__(self, session: Session, width: int, start_ids: Sequence[int], eos_id: int) -> None:
+    width: int
+    beams: bool
+
+
+class Batch:
+    """Entries of one kind; the rows of one lie together, in the order of `live`."""
+
+    def __init__(
+        self, session: Session, kind: Kind, start_ids: Sequence[int], eos_id: int, text: Text
+    ) -> None:
         self.live: list[Live] = []
         self._session = session
         self._start_id, *forced_ids = start_ids
-        self._cache = session.new_cache(width)
-        self._search = new_search(width, forced_ids, eos_id)
+        self._cache = session.new_cache(kind.width)
+        search = Beams if kind.beams else Runs
+        self._search = search(kind.width, forced_ids, eos_id, text)
         self._tokens = np.zeros(0, np.int64)  # (R,): what each row reads next
 
     def join(self, entries: Sequence[Entry], cross: Cross) -> None:
@@ -43,9 +56,8 @@ class Batch:
     def step(self) -> list[tuple[Entry, Cross | None]]:
         """Every row reads a token. Returns the entries that have ended, with what cross-attention
         read where they want to see it."""
-        k = min(self._search.candidates, self._session.vocabulary)
-        top = self._session.step(self._cache, self._tokens, k)
-        self._tokens, parents, ended = self._search.advance(top.log_probs, top.ids)
+        candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
+        self._tokens, parents, ended = self._search.advance(candidates)
         done: list[tuple[Entry, Cross | None]] = []
         for i in ended:
             entry, started = self.live[i].entry, self.live[i].started

@@ -86,6 +86,38 @@ Source = Annotated[
 ]
 
 
+def text_variant(value: Any) -> str | None:
+    """A text, or what a list may hold instead of it, or a list."""
+    kinds = {str: "as text", int: "as id", list: "as list"}
+    return kinds.get(type(value))
+
+
+Prefix = Annotated[
+    Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
+    Discriminator(
+        text_variant,
+        custom_error_type="prefix",
+        custom_error_message="Input should be a text or a list of ids",
+    ),
+]
+Ending = Annotated[str, Field(min_length=1), AfterValidator(check_unicode), Tag("as text")]
+STOP = "Input should be a text, or a list of texts and ids"
+Endings = list[
+    Annotated[
+        Ending | Annotated[int, Tag("as id")],
+        Discriminator(
+            text_variant,
+            custom_error_type="stop",
+            custom_error_message="Input should be a text or an id",
+        ),
+    ]
+]
+Stop = Annotated[
+    Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
+    Discriminator(text_variant, custom_error_type="stop", custom_error_message=STOP),
+]
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -154,12 +186,72 @@ class Searching(ModelRequest):
         description="stop when beam_size hypotheses have ended; false: when, moreover, no beam"
         " scores better at its present length",
     )
+    temperature: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="above 0 every token is drawn, from the probabilities to the power of 1 /"
+        " temperature; not with beam_size above 1",
+    )
+    top_k: int | None = Field(
+        default=None, ge=1, description="draw from the k most probable tokens only"
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="draw from the fewest tokens whose probabilities sum to p; after temperature"
+        " and top_k",
+    )
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        lt=1 << 63,
+        description="of the draws: the same seed gives the same answer, whatever else is decoded",
+    )
+    min_new_tokens: int = Field(default=0, ge=0, description="tokens before eos, at least")
+    repetition_penalty: float = Field(
+        default=1.0,
+        gt=0,
+        le=100,
+        description="above 1 makes tokens that occurred less likely: their logits are divided by it"
+        " where positive, else multiplied; log_probs are those after it",
+    )
+    no_repeat_ngram_size: int = Field(
+        default=0, ge=0, le=64, description="no sequence of so many tokens occurs twice; 0: any may"
+    )
+    suppress_tokens: list[int] = Field(
+        default=[], max_length=1 << 16, description="ids that are never generated"
+    )
+    allowed_targets: list[Unicode] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=10_000,
+        description="whole targets: the answer is one of them. Fewer than num_hypotheses give fewer"
+        " hypotheses. Not with min_new_tokens, no_repeat_ngram_size, suppress_tokens or stop.",
+    )
+    target_prefix: Prefix | None = Field(
+        default=None,
+        description="how every target begins, a text or ids: part of text, but not of the generated"
+        " tokens, their number, log_probs or score",
+    )
+    stop: Stop = Field(
+        default=[],
+        description="texts or ids that end a hypothesis when they are generated; they are kept",
+    )
 
 
 class DecodeRequest(Searching):
     source: Source
     num_hypotheses: int = Field(
-        default=1, ge=1, le=64, description="to return, best first; at most beam_size"
+        default=1,
+        ge=1,
+        le=64,
+        description="to return: of beams the best ones, at most beam_size; or so many samples",
+    )
+    top_log_probs: int = Field(
+        default=0, ge=0, le=20, description="alternatives to show with each token"
     )
     attention: AttentionSelection | None = Field(
         default=None, description="attention weights to return; {} is all cross-attention"
@@ -181,69 +273,4 @@ class TokenizeRequest(ModelRequest):
     text: Annotated[Plain, Field(description="a text or a list of texts", examples=["don't"])]
     side: Literal["source", "target"] = Field(
         default="source", description="whose tokenizer: targets end with eos"
-    )
-
-
-def depth_variant(value: Any) -> str | None:
-    names = ["as numbers", "as vectors", "as sequences"]
-    for name in names:
-        if not isinstance(value, list) or not value:
-            return None
-        value = value[0]
-        if not isinstance(value, list):
-            return name
-    return None
-
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Row = Annotated[list[Finite], Field(min_length=1, fail_fast=True)]
-Rows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
-Numbers = Annotated[
-    Annotated[Row, Tag("as numbers")]
-    | Annotated[Rows, Tag("as vectors")]
-    | Annotated[list[Rows], Field(min_length=1, fail_fast=True), Tag("as sequences")],
-    Discriminator(
-        depth_variant,
-        custom_error_type="numbers",
-        custom_error_message="Input should be a list of numbers, of vectors, or of sequences of"
-        " vectors, none of them empty",
-    ),
-]
-Length = Annotated[int, Field(ge=0, le=1 << 31)]
-Lengths = Annotated[
-    Annotated[list[Length], Field(fail_fast=True), Tag("as numbers")]
-    | Annotated[
-        list[Annotated[list[Length], Field(min_length=1, fail_fast=True)]], Tag("as vectors")
-    ],
-    Discriminator(
-        depth_variant,
-        custom_error_type="lengths",
-        custom_error_message="Input should be a list of integers, or of lists of integers",
-    ),
-]
-
-
-class AdditiveWeights(Strict):
-    query: Rows = Field(description="W_q, hidden x width of a query")
-    key: Rows = Field(description="W_k, hidden x width of a key")
-    score: Row = Field(description="w, hidden")
-
-
-class AttendRequest(Strict):
-    mechanism: Literal["average", "gaussian", "scaled_dot_product", "additive"] = Field(
-        description="how a query scores a key: all the same; -|width (q - k)|^2 / 2;"
-        " q . k / sqrt(d); w . tanh(W_q q + W_k k)"
-    )
-    queries: Numbers = Field(description="numbers, vectors, or sequences of vectors")
-    keys: Numbers = Field(description="numbers, vectors, or sequences of vectors")
-    values: Numbers = Field(description="one for each key")
-    valid_lengths: Lengths | None = Field(
-        default=None, description="how many keys are seen: one a sequence, or one a query"
-    )
-    causal: bool = Field(default=False, description="query i sees keys 0 to i")
-    width: Finite | None = Field(default=None, description="of the Gaussian's inverse; 1 if absent")
-    weights: AdditiveWeights | None = Field(default=None, description="of additive attention")
-    truth: Row | None = Field(
-        default=None,
-        description="what numbers should come out: drawn beside the outputs",
     )

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 
 from service.bundle import Bundle
 from service.entry import Entry
@@ -11,6 +12,7 @@ from service.queue import Queue
 from service.scheduler import Scheduler
 from service.session import Session
 from service.settings import Settings
+from service.tokenizer import open_target
 from service.worker import Worker
 
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
@@ -32,8 +34,13 @@ class Engine:
             pass_cost=1 if plain else manifest.config.d_qk,
         )
         self._queue = Queue(scheduler, count)
+        tokenizer = cache(partial(open_target, bundle))  # few requests have texts to stop at
+
+        def text(token_ids: Sequence[int]) -> str:
+            return tokenizer().decode([*token_ids])
+
         self._workers = [
-            Worker(i, self.session, manifest, scheduler, self._queue) for i in range(count)
+            Worker(i, self.session, manifest, scheduler, self._queue, text) for i in range(count)
         ]
         self._threads = [
             threading.Thread(target=worker.run, name=f"{manifest.name} {i}", daemon=True)

@@ -9,9 +9,10 @@ from typing import Any
 from service.attention import NOTHING, Kind, Selection
 from service.bundle import Graph
 from service.cache import FloatArray, IntArray
+from service.constraints import SearchOptions
 from service.errors import HeedError
 from service.scheduler import Size
-from service.search import Hypothesis, SearchOptions
+from service.search import Hypothesis
 
 
 @dataclass(slots=True)
@@ -71,17 +72,20 @@ class Entry:
     @property
     def rows(self) -> int:
         """That it decodes at once."""
-        return self.search.beam_size if self.search else 1
+        return self.search.rows if self.search else 1
 
     @property
     def size(self) -> Size:
-        target = self.search.max_new_tokens if self.search else len(self.target_ids)
+        target = len(self.target_ids)
+        if self.search:
+            target = len(self.search.target_prefix) + self.search.max_new_tokens
         return Size(len(self.source_ids), self.rows, len(self.source_ids) + target)
 
     @property
     def attended(self) -> int:
         """Positions of its pass of attention, in all its targets."""
-        return sum(len(self.source_ids) + len(target) for target in self.targets)
+        length = len(self.source_ids) + len(self.prefix)
+        return sum(length + len(target) for target in self.targets)
 
     @property
     def targets(self) -> list[list[int]]:
@@ -89,6 +93,11 @@ class Entry:
         if self.target_ids:
             return [self.target_ids]
         return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """What was forced before the targets."""
+        return self.search.target_prefix if self.search else ()
 
     @property
     def abandoned(self) -> bool:

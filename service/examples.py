@@ -19,6 +19,29 @@ DECODE: Examples = {
         "summary": "The three best of four beams",
         "value": {"source": "read", "beam_size": 4, "num_hypotheses": 3},
     },
+    "samples": {
+        "summary": "Three samples, the same for the same seed",
+        "value": {
+            "source": "transformer",
+            "temperature": 1.0,
+            "top_p": 0.9,
+            "seed": 7,
+            "num_hypotheses": 3,
+        },
+    },
+    "choice": {
+        "summary": "Which of these is it?",
+        "value": {
+            "source": "read",
+            "allowed_targets": ["R EH1 D", "R IY1 D"],
+            "beam_size": 2,
+            "num_hypotheses": 2,
+        },
+    },
+    "prefix": {
+        "summary": "It begins like this; show the two likeliest sounds at each step",
+        "value": {"source": "data", "target_prefix": "D AE1", "top_log_probs": 2},
+    },
     "start": {
         "summary": "Only the first three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},

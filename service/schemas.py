@@ -39,13 +39,26 @@ class AttentionBlock(BaseModel):
     )
 
 
+class Alternative(BaseModel):
+    token: str
+    id: int
+    log_prob: float
+
+
 class Hypothesis(BaseModel):
-    text: str = Field(description="without special tokens")
+    text: str = Field(description="target_prefix included, special tokens not")
     tokens: list[str] = Field(description="every generated token, eos included")
     token_ids: list[int]
-    score: float = Field(description="sum of log_probs / number of tokens")
-    log_probs: list[float] = Field(description="natural logarithm, one a token")
-    finish_reason: Literal["eos", "length"] = Field(description="length: cut at max_new_tokens")
+    score: float = Field(description="sum of log_probs / number of tokens ** length_penalty")
+    log_probs: list[float] = Field(
+        description="natural logarithm, one a token, after repetition_penalty alone"
+    )
+    finish_reason: Literal["eos", "length", "stop"] = Field(
+        description="length: cut at max_new_tokens; stop: at a stop, or where nothing may follow"
+    )
+    top_log_probs: list[list[Alternative]] | None = Field(
+        default=None, description="the most probable tokens at each step, allowed or not"
+    )
     attention: list[AttentionBlock] | None = Field(default=None, description="only if asked for")
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from service import bodies, schemas
 from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
-from service.errors import Invalid, NotFound
+from service.constraints import SearchOptions
+from service.errors import NotFound
+from service.options import search_options
 from service.process import EngineProcess
-from service.search import SearchOptions
 from service.tokenizer import Tokenizer
 
 GRAPHS: dict[Kind, Graph] = {
@@ -27,27 +28,10 @@ class Model:
     def name(self) -> str:
         return self.engine.bundle.manifest.name
 
-    def max_new_tokens(self, wanted: int | None) -> int:
-        """Raises Invalid if that is more than the decoder has positions for."""
-        manifest = self.engine.bundle.manifest
-        limit = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
-        if wanted is not None and wanted > limit:
-            detail = f"{wanted} is more than this model can generate: give 1 to {limit}"
-            raise Invalid.at("/max_new_tokens", detail)
-        return wanted or manifest.decoding.max_new_tokens
-
-    def search(self, body: bodies.Searching, num_hypotheses: int = 1) -> SearchOptions:
-        """Raises Invalid for options that contradict each other or the model."""
-        if num_hypotheses > body.beam_size:
-            detail = f"{num_hypotheses} is more than the {body.beam_size} of beam_size"
-            raise Invalid.at("/num_hypotheses", detail)
-        return SearchOptions(
-            max_new_tokens=self.max_new_tokens(body.max_new_tokens),
-            beam_size=body.beam_size,
-            num_hypotheses=num_hypotheses,
-            length_penalty=body.length_penalty,
-            early_stopping=body.early_stopping,
-        )
+    def search(self, body: bodies.Searching, **more: int) -> SearchOptions:
+        """`more`: options that not every endpoint has. Raises Invalid for options that contradict
+        each other or the model."""
+        return search_options(body, self.engine.bundle.manifest, self.target, **more)
 
     def selection(self, wanted: bodies.AttentionSelection | None) -> Selection:
         """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""

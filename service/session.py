@@ -7,7 +7,7 @@ H heads, D width of a head, M d_model, K best tokens.
 from collections.abc import Sequence
 from functools import cache as once
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from service.bundle import Bundle, Graph
 from service.cache import Cache, Cross, FloatArray, IntArray
+from service.constraints import Candidates
 from service.errors import StartupError
 from service.settings import Precision, Provider, Settings
 
@@ -76,13 +77,6 @@ def usable_provider(bundle: Bundle, wanted: Provider) -> str:
     return found
 
 
-class TopTokens(NamedTuple):
-    """The most probable next tokens of each row, best first, (R, K). Valid until the next step."""
-
-    log_probs: FloatArray
-    ids: IntArray
-
-
 class Session:
     """The graphs of one bundle at one precision, open on one provider."""
 
@@ -109,11 +103,6 @@ class Session:
         self.provider: str = name
         self._check_shapes()
 
-    @property
-    def vocabulary(self) -> int:
-        """Tokens there are to choose from."""
-        return self._config.target_vocab_size
-
     def supports(self, graph: Graph) -> bool:
         return graph in self._graphs
 
@@ -128,17 +117,22 @@ class Session:
         memory, *cross = self._run("encoder", names, feeds)
         return [memory[i, :length] for i, length in enumerate(lengths)], Cross(cross, lengths)
 
-    def step(self, cache: Cache, tokens: IntArray, k: int) -> TopTokens:
-        """Every row reads its token (R,) at its position and moves on by one."""
+    def step(self, cache: Cache, tokens: IntArray, k: int, logits: bool = False) -> Candidates:
+        """Every row reads its token (R,) at its position and moves on by one.
+
+        Returns the k best that may come next, or all there are; and all logits if they are wanted.
+        """
         last = int(cache.position.max())
         if last >= cache.capacity:
             cache.grow(last + 1)
-        if (len(tokens), k) not in cache.bindings:
-            binding = Binding(self._graphs["step"], cache, self._keys_values, k)
-            cache.bindings[len(tokens), k] = binding
-        top = cache.bindings[len(tokens), k].run(tokens, cache.position)
+        wanted = len(tokens), min(k, self._config.target_vocab_size), logits
+        if wanted not in cache.bindings:
+            step, size = self._graphs["step"], self._config.target_vocab_size
+            buffers = new_buffers(*wanted, size)
+            cache.bindings[wanted] = Binding(step, cache, self._keys_values, buffers)
+        candidates = cache.bindings[wanted].run(tokens, cache.position)
         cache.position += 1
-        return top
+        return candidates
 
     def attention(
         self, targets: Sequence[IntArray], crosses: Sequence[Cross]
@@ -223,35 +217,46 @@ class Session:
             raise StartupError(f"the step graph takes {found}, the configuration says {expected}")
 
 
+def new_buffers(rows: int, k: int, logits: bool, vocabulary: int) -> Candidates:
+    all_logits = np.zeros((rows, vocabulary), np.float32) if logits else None
+    return Candidates(np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64), all_logits)
+
+
 class Binding:
     """The step graph tied to a cache's memory and to buffers for what goes in and comes out."""
 
     def __init__(
-        self, step: ort.InferenceSession, cache: Cache, keys_values: list[str], k: int
+        self,
+        step: ort.InferenceSession,
+        cache: Cache,
+        keys_values: list[str],
+        candidates: Candidates,
     ) -> None:
-        rows = len(cache.position)
+        rows, k = candidates.ids.shape
         self.token = np.zeros(rows, np.int64)
         self.position = np.zeros(rows, np.int64)
-        self.top = TopTokens(np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64))
+        self.candidates = candidates
         self._step = step
         self._binding = step.io_binding()
         self._bind_input("token", self.token)
         self._bind_input("position", self.position)
         self._bind_input("source_length", cache.source_length)
         self._bind_input("k", np.array([k]))
-        self._bind_output("top_log_probs", self.top.log_probs)
-        self._bind_output("top_ids", self.top.ids)
+        self._bind_output("top_log_probs", candidates.log_probs)
+        self._bind_output("top_ids", candidates.ids)
+        if candidates.logits is not None:
+            self._bind_output("logits", candidates.logits)
         memory = zip(keys_values, cache.self_keys_values, cache.cross_keys_values, strict=True)
         for name, own, cross in memory:
             self._bind_input(f"cross_{name}", cross)
             value = self._bind_input(f"self_{name}", own)
             self._binding.bind_ortvalue_output(f"self_{name}_out", value)  # the same memory
 
-    def run(self, tokens: IntArray, position: IntArray) -> TopTokens:
+    def run(self, tokens: IntArray, position: IntArray) -> Candidates:
         self.token[:] = tokens
         self.position[:] = position
         self._step.run_with_iobinding(self._binding)
-        return self.top
+        return self.candidates
 
     def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
         value = ort.OrtValue.ortvalue_from_numpy(array)

@@ -105,14 +105,14 @@ class Tokenizer:
             word = piece.lstrip() or piece  # a space that joins words belongs to neither
             start = len(text) + len(piece) - len(word)
             text += piece
-            tokens.append(Token(self._name(token_id), token_id, start, len(text)))
+            tokens.append(Token(self.name(token_id), token_id, start, len(text)))
         return Tokens(text, tokens)
 
-    def _name(self, token_id: int) -> str:
+    def name(self, token_id: int) -> str:
         return self._library.id_to_token(token_id) or ""
 
     def _special(self, token_id: int) -> Token:
-        return Token(self._name(token_id), token_id, None, None)
+        return Token(self.name(token_id), token_id, None, None)
 
     def _vocabulary(self) -> str:
         """What would be accepted, where that can be listed."""
@@ -154,12 +154,18 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         manifest.source_suffix_ids,
     )
     target = Tokenizer(
-        open_library(bundle, manifest.tokenizers.target, manifest.config.target_vocab_size),
+        open_target(bundle),
         manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids),
         forbidden,
         suffix=[manifest.eos_id],
     )
     return source, target
+
+
+def open_target(bundle: Bundle) -> Library:
+    """The library's tokenizer of the target. Raises StartupError."""
+    manifest = bundle.manifest
+    return open_library(bundle, manifest.tokenizers.target, manifest.config.target_vocab_size)
 
 
 def open_library(bundle: Bundle, name: str, vocab_size: int) -> Library:

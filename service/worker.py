@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import structlog
 
-from service.batch import Batch
+from service.batch import Batch, Kind
 from service.bundle import Manifest
 from service.cache import Cross
+from service.constraints import Text
 from service.entry import Entry
 from service.errors import PassFailed, Unavailable
 from service.queue import Queue
@@ -38,6 +39,7 @@ class Worker:
         manifest: Manifest,
         scheduler: Scheduler,
         queue: Queue,
+        text: Text,
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
         self._number = number
@@ -45,7 +47,8 @@ class Worker:
         self._manifest = manifest
         self._scheduler = scheduler
         self._queue = queue
-        self._batches: dict[int, Batch] = {}  # by the rows of an entry
+        self._text = text
+        self._batches: dict[Kind, Batch] = {}
         self._decoded: list[Decoded] = []
 
     def run(self) -> None:
@@ -59,12 +62,12 @@ class Worker:
                     self._try([one.entry for one in some], partial(self._attend, some))
                 elif newcomers:
                     self._try(newcomers, partial(self._encode, newcomers))
-                for width, batch in [*self._batches.items()]:
+                for kind, batch in [*self._batches.items()]:
                     if batch.live:
                         entries = [live.entry for live in batch.live]
-                        self._try(entries, partial(self._step, batch), width)
-                    elif width > 1:
-                        del self._batches[width]  # or each width would keep memory of its own
+                        self._try(entries, partial(self._step, batch), kind)
+                    elif kind.width > 1:
+                        del self._batches[kind]  # or each width would keep memory of its own
         finally:  # nothing is left by now, unless this worker is dying
             held = [*(newcomers or []), *self._running, *(one.entry for one in self._decoded)]
             left = [*held, *self._queue.leave(self._number)]
@@ -99,8 +102,10 @@ class Worker:
         for batch in self._batches.values():
             batch.drop(entries)
 
-    def _try(self, entries: list[Entry], work: Callable[[], None], width: int = 0) -> None:
-        """Where rows of a width are at work and it fails, their batch is thrown away with them."""
+    def _try(
+        self, entries: list[Entry], work: Callable[[], None], kind: Kind | None = None
+    ) -> None:
+        """Where a batch is at work and it fails, it is thrown away with its entries."""
         try:
             work()
         except Exception as error:  # whatever broke, these clients must hear of it and no others
@@ -109,35 +114,37 @@ class Worker:
             for entry in entries:
                 entry.finish(failure)
             self._decoded = [one for one in self._decoded if one.entry not in entries]
-            self._batches.pop(width, None)
+            if kind:
+                self._batches.pop(kind, None)
 
-    def _join(self, width: int, entries: list[Entry], cross: Cross) -> None:
+    def _join(self, kind: Kind, entries: list[Entry], cross: Cross) -> None:
         """What breaks while rows join may have broken the rows that are there."""
-        if width not in self._batches:
+        if kind not in self._batches:
             start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
-            self._batches[width] = Batch(self._session, width, start_ids, eos_id)
-        batch = self._batches[width]
+            self._batches[kind] = Batch(self._session, kind, start_ids, eos_id, self._text)
+        batch = self._batches[kind]
         held = [*(live.entry for live in batch.live), *entries]
-        self._try(held, partial(batch.join, entries, cross), width)
+        self._try(held, partial(batch.join, entries, cross), kind)
 
     def _encode(self, entries: list[Entry]) -> None:
         started = time.monotonic()
         memory, cross = self._session.encode([entry.source_ids for entry in entries])
         ended = time.monotonic()
-        joining: dict[int, list[int]] = {}  # places in the batch, by the rows of an entry
+        joining: dict[Kind, list[int]] = {}  # places in the batch
         for i, entry in enumerate(entries):
             entry.answer.seconds = {"queue": started - entry.arrived, "encode": ended - started}
             if entry.search:
-                joining.setdefault(entry.rows, []).append(i)
+                kind = Kind(entry.rows, beams=entry.search.beam_size > 1)
+                joining.setdefault(kind, []).append(i)
             elif entry.selection.layers:
                 self._decoded.append(Decoded(entry, cross.pick([i])))
             else:
                 entry.answer.memory = memory[i]
                 entry.finish(entry.answer)
-        for width, places in joining.items():
+        for kind, places in joining.items():
             whole = len(places) == len(entries)
             theirs = cross if whole else cross.pick(places)
-            self._join(width, [entries[i] for i in places], theirs)
+            self._join(kind, [entries[i] for i in places], theirs)
 
     def _step(self, batch: Batch) -> None:
         for entry, cross in batch.step():
@@ -172,17 +179,19 @@ class Worker:
         wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
         start_ids = self._manifest.decoder_start_ids
         rows = [
-            (one.entry.selection, attention, [*start_ids, *target[:-1]], one.cross)
+            (one, attention, [*start_ids, *one.entry.prefix, *target[:-1]], len(target))
             for one in wanted
             for target, attention in zip(one.entry.targets, one.entry.answer.attention, strict=True)
         ]
         if not rows:
             return
-        targets, crosses = [np.array(ids) for _, _, ids, _ in rows], [cross for *_, cross in rows]
-        first = len(start_ids) - 1  # this row predicts the first token
+        targets, crosses = [np.array(ids) for _, _, ids, _ in rows], [row[0].cross for row in rows]
         weights = self._session.attention(targets, crosses)
-        for (selection, attention, _, _), (decoder, cross) in zip(rows, weights, strict=True):
+        for (one, attention, _, count), (decoder, cross) in zip(rows, weights, strict=True):
+            selection = one.entry.selection
+            first = len(start_ids) + len(one.entry.prefix) - 1  # this row predicts the first token
+            steps = slice(first, first + count)
             if "decoder" in selection.layers:
-                attention["decoder"] = selection.pick("decoder", decoder[:, :, first:])
+                attention["decoder"] = selection.pick("decoder", decoder[:, :, steps])
             if "cross" in selection.layers:
-                attention["cross"] = selection.pick("cross", cross[:, :, first:])
+                attention["cross"] = selection.pick("cross", cross[:, :, steps])

@@ -14,9 +14,9 @@ from benchmarks.models import write_ctranslate2
 from model.checkpoint import load_model
 from model.data import pad
 from service.bundle import load_bundle
+from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
-from service.search import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
@@ -71,11 +71,19 @@ def test_hypotheses_are_those_of_ctranslate2(g2p, sources, translator, beam_size
     assert different <= 0.004 * len(sources)
 
 
-@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
-def test_hypotheses_are_those_of_hugging_face(g2p, sources, beam_size, length_penalty):
+LIMITS = {"min_new_tokens": 6, "no_repeat_ngram_size": 2, "suppress_tokens": [4, 7, 26]}
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "length_penalty", "limits"),
+    [(1, 1.0, {}), (4, 1.0, {}), (4, 0.6, {}), (3, 2.0, {}), (1, 1.0, LIMITS), (4, 1.0, LIMITS)],
+)
+def test_hypotheses_are_those_of_hugging_face(g2p, sources, beam_size, length_penalty, limits):
     """All of every source, best first; sums of other orders of addition may swap a near tie."""
     options = {"length_penalty": length_penalty, "early_stopping": True}
-    ours = decode(g2p, sources, beam_size=beam_size, num_hypotheses=beam_size, **options)
+    suppressed = {"suppress_tokens": tuple(limits.get("suppress_tokens", ()))}
+    every = {**options, **limits, **suppressed}
+    ours = decode(g2p, sources, beam_size=beam_size, num_hypotheses=beam_size, **every)
     model = load_model(g2p).transformer
     theirs = to_hugging_face(model)
     found: list[list[int]] = []
@@ -89,6 +97,7 @@ def test_hypotheses_are_those_of_hugging_face(g2p, sources, beam_size, length_pe
             num_beams=beam_size,
             num_return_sequences=beam_size,
             **(options if beam_size > 1 else {}),
+            **limits,
         )
         found += [up_to_eos(row, model.config.eos_id) for row in generated[:, 1:].tolist()]
     ids = [hypothesis.token_ids for hypotheses in ours for hypothesis in hypotheses]

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NOTHING, select
+from service.batch import Kind
 from service.bundle import load_bundle
 from service.cache import Cache
+from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
-from service.search import SearchOptions
 from service.settings import Precision, Provider, Settings
 from service.worker import Worker
 
@@ -176,7 +177,7 @@ def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
             answers(engine, [entry([4, 5], 3, beam_size)])
         answers(engine, [entry([4, 5], 3)])
         (worker,) = engine._workers
-    assert list(worker._batches) == [1]
+    assert list(worker._batches) == [Kind(1, beams=False)]
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
@@ -196,12 +197,12 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
         step = engine.session.step
 
-        def watched(cache, tokens, k):
+        def watched(cache, tokens, *wanted):
             rows.append(len(tokens))
             if len(rows) == 3:
                 cancel.set()
                 assert cancelled.wait(10)
-            return step(cache, tokens, k)
+            return step(cache, tokens, *wanted)
 
         engine.session.step = watched
         entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]

@@ -10,11 +10,11 @@ import pytest
 
 from service.attention import NOTHING, select
 from service.bundle import load_bundle
+from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, StartupError, Unavailable
 from service.process import LARGE, EngineProcess
-from service.search import SearchOptions
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=100, max_sources=100, threads=2)

@@ -9,9 +9,9 @@ import pytest
 
 from service.attention import NOTHING, select
 from service.bundle import load_bundle
+from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
-from service.search import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute

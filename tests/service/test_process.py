@@ -15,7 +15,7 @@ import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
 from service.entry import Entry
-from service.search import SearchOptions
+from service.constraints import SearchOptions
 from service.settings import Settings
 
 async def main():

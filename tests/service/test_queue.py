@@ -1,9 +1,9 @@
 import numpy as np
 
+from service.constraints import SearchOptions
 from service.entry import Entry
 from service.queue import Queue
 from service.scheduler import Scheduler
-from service.search import SearchOptions
 
 SCHEDULER = Scheduler(max_queue=300, max_batch_tokens=4096, max_pass_tokens=4096)
 

@@ -211,11 +211,11 @@ def test_several_threads_compute_what_one_does(bundle, session):
     batch = sources(bundle, [5, 1, 9])
     for one, other in zip(session.encode(batch)[0], shared.encode(batch)[0], strict=True):
         assert_close(one, other)
-    tops = []
+    tops, size = [], bundle.manifest.config.target_vocab_size
     for each in (session, shared):
         cache = each.new_cache(width=1)
         cache.insert(session.encode(batch)[1])
-        tops.append(by_id(each.step(cache, np.full(3, 4), each.vocabulary)))
+        tops.append(by_id(each.step(cache, np.full(3, 4), size)))
     assert_close(*tops)
 
 

@@ -1,0 +1,217 @@
+"""What may follow what was generated: the options that change it, each by itself and all together.
+
+Pure functions of one row: `generated` and `history` (the target prefix before it) are lists of ids,
+log-probs and logits are vectors over the vocabulary or over some candidates of it.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+Text = Callable[[Sequence[int]], str]
+Trie = dict[int, "Trie"]
+
+MOST_CANDIDATES = 128  # of a row; where more are needed all logits are read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """A beam of 1 is greedy search, or sampling if there is a temperature. `allowed_targets` end
+    with eos and are what may follow `target_prefix`."""
+
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    beam_size: int = 1
+    num_hypotheses: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = True
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    suppress_tokens: tuple[int, ...] = ()
+    allowed_targets: tuple[tuple[int, ...], ...] = ()
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    target_prefix: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    top_log_probs: int = 0
+
+    @property
+    def rows(self) -> int:
+        """That are decoded at once: beams, or samples."""
+        return self.beam_size if self.beam_size > 1 else self.num_hypotheses
+
+    @property
+    def samples(self) -> bool:
+        return self.temperature > 0
+
+
+class Candidates(NamedTuple):
+    """The most probable next tokens of each row, best first (R, K); and all logits (R, V), where
+    the search needs them. Valid until the next step."""
+
+    log_probs: FloatArray
+    ids: IntArray
+    logits: FloatArray | None = None
+
+    def of(self, row: int) -> tuple[FloatArray, IntArray, FloatArray | None]:
+        return self.log_probs[row], self.ids[row], None if self.logits is None else self.logits[row]
+
+
+class Offer(NamedTuple):
+    """Tokens that may come next, with their log-probs, in no order; and the best of all tokens,
+    allowed or not."""
+
+    log_probs: FloatArray
+    ids: IntArray
+    best: list[tuple[int, float]]
+
+
+class Rules:
+    """The options of one source, and the tokens that end a hypothesis."""
+
+    def __init__(self, options: SearchOptions, eos_id: int, text: Text) -> None:
+        self._options = options
+        self._eos_id = eos_id
+        self._text = text
+        self._bans = bool(
+            options.suppress_tokens or options.min_new_tokens or options.no_repeat_ngram_size
+        )
+        self._penalizes = options.repetition_penalty != 1
+        self.stops = bool(options.stop or options.stop_ids)
+        self.plain = not (
+            self._bans
+            or self._penalizes
+            or self.stops
+            or options.allowed_targets
+            or options.samples
+            or options.top_log_probs
+        )
+
+    def candidates(self, wanted: int, length: int) -> int | None:
+        """How many of the most probable tokens hold the `wanted` best that may follow `length`
+        generated ones. None: nobody knows, or too many."""
+        options = self._options
+        unbounded = options.samples and not options.top_k
+        if self._penalizes or options.allowed_targets or unbounded:
+            return None
+        count = max(wanted, options.top_k)
+        if self._bans:
+            repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
+            count += len(options.suppress_tokens) + 1 + repeated
+            count = 1 << (count - 1).bit_length()  # few different sizes: each is tied to memory
+        count = max(count, options.top_log_probs)
+        return count if count <= MOST_CANDIDATES else None
+
+    def offer(
+        self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
+    ) -> Offer:
+        """From the candidates of a row, best first, or from its logits where they were read."""
+        options = self._options
+        history = [*options.target_prefix, *generated]
+        if logits is not None:
+            ids = np.arange(len(logits))
+            log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))
+        best = most_probable(log_probs, ids, options.top_log_probs)
+        if options.allowed_targets:
+            ids = np.array(allowed(options.allowed_targets, generated), np.int64)
+            log_probs = log_probs[ids]
+        elif self._bans:
+            banned = repeating(history, options.no_repeat_ngram_size)
+            banned.update(options.suppress_tokens)
+            if len(generated) < options.min_new_tokens:
+                banned.add(self._eos_id)
+            may_follow = ~np.isin(ids, list(banned))
+            log_probs, ids = log_probs[may_follow], ids[may_follow]
+        return Offer(log_probs, ids, best)
+
+    def ends(self, generated: list[int]) -> bool:
+        """Whether its last token completes a stop."""
+        if generated[-1] in self._options.stop_ids:
+            return True
+        if not self._options.stop:
+            return False
+        text = self._text(generated)
+        return any(stop in text for stop in self._options.stop)
+
+
+def log_softmax(logits: FloatArray) -> FloatArray:
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def penalize(logits: FloatArray, history: Collection[int], penalty: float) -> FloatArray:
+    """Logits of tokens that have occurred are divided by the penalty where positive, else
+    multiplied (Keskar et al. 2019, as Hugging Face has it)."""
+    if penalty == 1 or not history:
+        return logits
+    seen = np.unique(list(history))
+    penalized = logits.copy()
+    penalized[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
+    return penalized
+
+
+def repeating(history: Sequence[int], size: int) -> set[int]:
+    """Tokens that would complete an n-gram of this size for the second time; 0: none."""
+    if not size or len(history) < size:
+        return set()
+    last = list(history[len(history) - size + 1 :])
+    starts = range(len(history) - size + 1)
+    return {history[i + size - 1] for i in starts if list(history[i : i + size - 1]) == last}
+
+
+def allowed(targets: tuple[tuple[int, ...], ...], generated: Sequence[int]) -> list[int]:
+    """What continues one of the targets."""
+    node = trie(targets)
+    for token in generated:
+        node = node[token]
+    return sorted(node)
+
+
+@lru_cache(maxsize=16)
+def trie(targets: tuple[tuple[int, ...], ...]) -> Trie:
+    root: Trie = {}
+    for target in targets:
+        node = root
+        for token in target:
+            node = node.setdefault(token, {})
+    return root
+
+
+def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> list[tuple[int, float]]:
+    order = np.argsort(-log_probs, kind="stable")[:count] if count else []
+    return [(int(ids[i]), float(log_probs[i])) for i in order]
+
+
+def warp(
+    log_probs: FloatArray, temperature: float, top_k: int, top_p: float
+) -> NDArray[np.float64]:
+    """Log-probs -> probabilities to draw from: sharpened, then of the k best (0: of all), then of
+    the fewest whose sum reaches p."""
+    scaled = log_probs.astype(np.float64) / temperature
+    order = np.argsort(-scaled, kind="stable")
+    ranked = np.exp(scaled[order] - scaled[order[0]])
+    if top_k:
+        ranked[top_k:] = 0
+    ranked /= ranked.sum()
+    ranked[np.cumsum(ranked) - ranked >= top_p] = 0
+    probs = np.empty_like(ranked)
+    probs[order] = ranked / ranked.sum()
+    return probs
+
+
+def draw(offer: Offer, options: SearchOptions, random: np.random.Generator) -> int:
+    """-> index into the offer. By ids, so that what is nearly alike may change places."""
+    order = np.argsort(offer.ids)
+    probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[order]
+    reached = np.cumsum(probs)
+    place = np.searchsorted(reached, random.random() * reached[-1], side="right")
+    return int(order[min(int(place), int(np.flatnonzero(probs)[-1]))])

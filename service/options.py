@@ -1,0 +1,126 @@
+"""What a request says of the search, as options that agree with each other and with the model."""
+
+import secrets
+from collections.abc import Sequence
+
+from service import bodies
+from service.bundle import Manifest
+from service.constraints import SearchOptions
+from service.errors import Fault, Invalid, TooLarge
+from service.tokenizer import Tokenizer
+
+OF_SAMPLES = ("top_k", "top_p", "seed")  # mean nothing without a temperature
+BANS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
+
+
+def search_options(
+    body: bodies.Searching,
+    manifest: Manifest,
+    target: Tokenizer,
+    num_hypotheses: int = 1,
+    top_log_probs: int = 0,
+) -> SearchOptions:
+    """Raises Invalid naming the option that contradicts another one or the model."""
+    check_samples(body, num_hypotheses)
+    prefix = read_prefix(body.target_prefix, target)
+    max_new_tokens = count_new_tokens(body.max_new_tokens, len(prefix), manifest)
+    if body.min_new_tokens > max_new_tokens:
+        detail = f"{body.min_new_tokens} is more than max_new_tokens, {max_new_tokens}"
+        raise Invalid.at("/min_new_tokens", detail)
+    vocabulary = manifest.config.target_vocab_size
+    check_ids(body.suppress_tokens, "/suppress_tokens", vocabulary)
+    if len(set(body.suppress_tokens)) == vocabulary:
+        raise Invalid.at("/suppress_tokens", "leaves nothing to generate")
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop
+    check_ids([stop for stop in stops if isinstance(stop, int)], "/stop", vocabulary)
+    return SearchOptions(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=body.min_new_tokens,
+        beam_size=body.beam_size,
+        num_hypotheses=num_hypotheses,
+        length_penalty=body.length_penalty,
+        early_stopping=body.early_stopping,
+        repetition_penalty=body.repetition_penalty,
+        no_repeat_ngram_size=body.no_repeat_ngram_size,
+        suppress_tokens=tuple(sorted({*body.suppress_tokens})),
+        allowed_targets=read_allowed(body, prefix, max_new_tokens, target),
+        temperature=body.temperature,
+        top_k=body.top_k or 0,
+        top_p=body.top_p or 1.0,
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        target_prefix=tuple(prefix),
+        stop=tuple(stop for stop in stops if isinstance(stop, str)),
+        stop_ids=frozenset(stop for stop in stops if isinstance(stop, int)),
+        top_log_probs=min(top_log_probs, vocabulary),
+    )
+
+
+def check_samples(body: bodies.Searching, num_hypotheses: int) -> None:
+    if body.temperature == 0:
+        if num_hypotheses > body.beam_size:
+            detail = f"{num_hypotheses} is more than the {body.beam_size} of beam_size"
+            raise Invalid.at("/num_hypotheses", f"{detail}; or sample, with a temperature")
+        for name in OF_SAMPLES:
+            if getattr(body, name) is not None:
+                raise Invalid.at(f"/{name}", "means nothing unless temperature is above 0")
+    elif body.beam_size > 1:
+        detail = "samples, and beam_size searches: give a temperature, or a beam_size above 1"
+        raise Invalid.at("/temperature", detail)
+
+
+def count_new_tokens(wanted: int | None, prefix: int, manifest: Manifest) -> int:
+    """Raises Invalid if that is more than the decoder has positions for."""
+    positions = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
+    limit = positions - prefix
+    if limit < 1:
+        detail = f"has {prefix} tokens; this model can generate {positions}, of them one at least"
+        raise Invalid.at("/target_prefix", detail)
+    if wanted is not None and wanted > limit:
+        after = " after target_prefix" if prefix else ""
+        detail = f"{wanted} is more than this model can generate{after}: give 1 to {limit}"
+        raise Invalid.at("/max_new_tokens", detail)
+    return wanted or min(limit, manifest.decoding.max_new_tokens)
+
+
+def check_ids(ids: Sequence[int], pointer: str, vocabulary: int) -> None:
+    faults = [
+        Fault(pointer, f"names {token_id}; ids are 0 to {vocabulary - 1}")
+        for token_id in ids
+        if not 0 <= token_id < vocabulary
+    ]
+    if faults:
+        raise Invalid.of(faults)
+
+
+def read_prefix(prefix: str | list[int] | None, target: Tokenizer) -> list[int]:
+    if not prefix:
+        return []
+    try:
+        if isinstance(prefix, str):
+            return target.encode(prefix, "/target_prefix").ids[:-1]  # the eos after it
+        return target.read_ids(prefix, "/target_prefix").ids
+    except TooLarge as error:  # it leaves nothing to generate, which is no question of size
+        raise Invalid(error.detail, error.faults) from error
+
+
+def read_allowed(
+    body: bodies.Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer
+) -> tuple[tuple[int, ...], ...]:
+    """What may follow the prefix, each with its eos."""
+    if body.allowed_targets is None:
+        return ()
+    for name in BANS:
+        if getattr(body, name):
+            raise Invalid.at(f"/{name}", "cannot be given with allowed_targets, which it may break")
+    allowed: dict[tuple[int, ...], None] = {}
+    for i, text in enumerate(body.allowed_targets):
+        ids = target.encode(text, f"/allowed_targets/{i}").ids
+        if ids[: len(prefix)] != prefix:
+            continue
+        if len(ids) - len(prefix) > max_new_tokens:
+            detail = f"takes {len(ids) - len(prefix)} tokens; max_new_tokens is {max_new_tokens}"
+            raise Invalid.at(f"/allowed_targets/{i}", detail)
+        allowed[tuple(ids[len(prefix) :])] = None
+    if not allowed:
+        raise Invalid.at("/allowed_targets", "has none that begins with target_prefix")
+    return tuple(allowed)
