@@ -170,6 +170,25 @@ class AttentionGraph(nn.Module):
         return [*forced.decoder_attention, *forced.cross_attention]
 
 
+class ScoreGraph(nn.Module):
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        decoder_input_ids: Tensor,
+        decoder_length: Tensor,
+        source_length: Tensor,
+        target_ids: Tensor,
+        *cross: Tensor,
+    ) -> Tensor:
+        forced = self.model.decoder(decoder_input_ids, decoder_length, pairs(cross), source_length)
+        logits = self.model.generator(forced.hidden)  # (B, T, V)
+        chosen = logits.gather(-1, target_ids.unsqueeze(-1)).squeeze(-1)
+        return chosen - logits.logsumexp(-1)  # (B, T)
+
+
 class EncoderAttentionGraph(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -218,6 +237,18 @@ def attention_graph(model: Transformer) -> Graph:
     layers = range(model.config.num_decoder_layers)
     outputs = [f"{kind}_attention_{layer}" for kind in ("decoder", "cross") for layer in layers]
     return Graph(AttentionGraph(model), example, inputs, outputs)
+
+
+def score_graph(model: Transformer) -> Graph:
+    attention = attention_graph(model)
+    ids, *lengths = attention.example[:3]
+    inputs: Axes = {}
+    for name, axes in attention.inputs.items():
+        inputs[name] = axes
+        if name == "source_length":
+            inputs["target_ids"] = attention.inputs["decoder_input_ids"]
+    example = (ids, *lengths, ids + 1, *attention.example[3:])  # one tensor twice is one input
+    return Graph(ScoreGraph(model), example, inputs, ["token_log_probs"])
 
 
 def encoder_attention_graph(model: Transformer) -> Graph:
@@ -279,6 +310,7 @@ def export_graphs(model: Transformer) -> dict[str, onnx.ModelProto]:
         "encoder": encoder_graph,
         "step": step_graph,
         "attention": attention_graph,
+        "score": score_graph,
         "encoder_attention": encoder_attention_graph,
     }
     return {name: export_graph(graph_of(model)) for name, graph_of in graphs.items()}

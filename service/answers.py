@@ -1,5 +1,6 @@
 """What the engine answered, in the shapes of service.schemas."""
 
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,25 @@ def write_blocks(
         rows, columns = axes[kind]
         blocks.append(entry.selection.block(kind, weights, rows, columns))
     return blocks
+
+
+def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, int]:
+    """Tokens in and out."""
+    return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}
+
+
+def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
+    """Perplexity is exp(-mean)."""
+    assert answer.log_probs is not None
+    log_probs = answer.log_probs.astype(np.float64)
+    mean = log_probs.mean()
+    return {
+        "tokens": [token.text for token in target.tokens],
+        "log_probs": answer.log_probs,
+        "sum": np.float32(log_probs.sum()),
+        "mean": np.float32(mean),
+        "perplexity": float(np.exp(-mean)),
+    }
 
 
 def pool(memory: FloatArray, pooling: str, normalize: bool) -> FloatArray:

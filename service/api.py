@@ -1,6 +1,5 @@
 """The endpoints: a request becomes entries, their answers become JSON."""
 
-import asyncio
 import time
 from typing import Annotated, Any
 
@@ -8,7 +7,14 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service import bodies, examples, schemas
-from service.answers import pool, read_target, write_blocks, write_hypotheses
+from service.answers import (
+    pool,
+    read_target,
+    usage_of,
+    write_blocks,
+    write_hypotheses,
+    write_score,
+)
 from service.attend import (
     AttendRequest,
     check_finite,
@@ -19,31 +25,25 @@ from service.attend import (
     write_attended,
 )
 from service.entry import Entry
-from service.errors import Invalid, Unavailable
+from service.errors import Invalid, NotFound
 from service.exchange import (
     answers_to,
     check_size,
     form_of,
     in_turn,
     model_of,
-    models_of,
     read,
+    read_targets,
     respond,
     timing,
     to_json,
 )
 from service.render import to_png, to_svg
-from service.served import Model
 from service.tokenizer import Tokens
 
-PROBLEM: dict[str, Any] = {
-    "description": "What was wrong, and what would be accepted",
-    "content": {"application/problem+json": {"schema": schemas.Problem.model_json_schema()}},
-}
-PATIENCE = 1.0  # seconds in which an engine must say how it is
 SELECT_LESS = ", lower max_new_tokens, or select fewer layers, heads or kinds"
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
-router = APIRouter(responses={"4XX": PROBLEM, "5XX": PROBLEM})
+router = APIRouter(responses=schemas.PROBLEMS)
 
 
 @router.post(
@@ -83,13 +83,8 @@ async def decode(
             }
             for entry, source, answer in zip(entries, sources, answers, strict=True)
         ]
-        usage = {
-            "source_tokens": sum(len(source.tokens) for source in sources),
-            "target_tokens": sum(
-                len(hypothesis.token_ids) for answer in answers for hypothesis in answer.hypotheses
-            ),
-        }
-        return {"model": model.name, "results": results, "usage": usage}
+        decoded = [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
+        return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
 
     return await respond(write, sum(answer.size for answer in answers), seconds, answers)
 
@@ -113,11 +108,7 @@ async def attention(
     if body.target is not None:
         if given := body.model_fields_set & bodies.Searching.model_fields.keys() - {"model"}:
             raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
-        more, targets = await read(request, model.target, body.target, "/target")
-        seconds["tokenize"] += more["tokenize"]
-        if len(targets) != len(sources):
-            detail = f"holds {len(targets)} for {len(sources)} sources; give one for each"
-            raise Invalid.at("/target", detail)
+        targets = await read_targets(request, model, body.target, len(sources), seconds)
     lengths = (
         [len(target.tokens) for target in targets]
         if targets
@@ -151,6 +142,32 @@ async def attention(
             )
         ]
         return {"model": model.name, "results": results}
+
+    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
+
+
+@router.post(
+    "/v1/score", response_model=schemas.ScoreAnswer, summary="Score targets", tags=["models"]
+)
+async def score(
+    body: Annotated[bodies.ScoreRequest, Body(openapi_examples=examples.SCORE)],
+    request: Request,
+) -> Response:
+    """The log-prob of every token of a target, given its source."""
+    model = model_of(request, body.model)
+    if "score" not in model.engine.opened.graphs:
+        raise NotFound("not_supported", f"model {model.name} scores nothing")
+    seconds, sources = await read(request, model.source, body.source, "/source")
+    targets = await read_targets(request, model, body.target, len(sources), seconds)
+    entries = [
+        Entry(np.array(source.ids), target_ids=target.ids, scores=True)
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    answers = await answers_to(request, model, entries)
+
+    def write() -> dict[str, Any]:
+        results = [write_score(*each) for each in zip(targets, answers, strict=True)]
+        return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
     return await respond(write, sum(answer.size for answer in answers), seconds, answers)
 
@@ -252,37 +269,3 @@ async def attend(
         return Response(content, media_type=form, headers=headers)
 
     return await in_turn(request, work)
-
-
-@router.get("/v1/models", summary="List the models", tags=["service"])
-async def list_models(request: Request) -> schemas.ModelList:
-    """The models served here, with their limits, licence and configuration."""
-    return schemas.ModelList(models=[model.card() for model in models_of(request).values()])
-
-
-@router.get("/v1/models/{name}", summary="Describe a model", tags=["service"])
-async def show_model(name: str, request: Request) -> schemas.ModelCard:
-    """Its limits, licence and configuration."""
-    return model_of(request, name).card()
-
-
-@router.get("/livez", summary="Is the process alive?", tags=["service"])
-async def live() -> schemas.Health:
-    """The process answers."""
-    return schemas.Health(status="ok")
-
-
-async def is_ready(model: Model) -> bool:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return (await model.engine.status()).ready
-    except (TimeoutError, Unavailable):
-        return False
-
-
-@router.get("/readyz", summary="Do the models answer?", tags=["service"])
-async def ready(request: Request) -> schemas.Health:
-    """Every model's worker takes requests and gets on with them."""
-    if idle := [name for name, model in models_of(request).items() if not await is_ready(model)]:
-        raise Unavailable(f"not ready: {', '.join(idle)}")
-    return schemas.Health(status="ok")

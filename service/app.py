@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import router
+from service import api, probes
 from service.bodies import VARIANT
 from service.bundle import load_bundle
 from service.errors import (
@@ -72,7 +72,8 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
-    app.include_router(router)
+    app.include_router(api.router)
+    app.include_router(probes.router)
     app.add_api_route("/", to_docs, include_in_schema=False)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
     app.add_middleware(Headers)

@@ -269,6 +269,14 @@ class AttentionRequest(Searching):
     )
 
 
+class ScoreRequest(ModelRequest):
+    source: Source
+    target: Sequences = Field(
+        description="one for each source; eos is added to texts, lists of ids are taken as is",
+        examples=[["AH0 T EH1 N SH AH0 N"]],
+    )
+
+
 class TokenizeRequest(ModelRequest):
     text: Annotated[Plain, Field(description="a text or a list of texts", examples=["don't"])]
     side: Literal["source", "target"] = Field(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import StartupError
 
-Graph = Literal["encoder", "step", "attention", "encoder_attention"]
+Graph = Literal["encoder", "step", "attention", "encoder_attention", "score"]
 TokenId = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 

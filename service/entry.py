@@ -19,18 +19,19 @@ from service.search import Hypothesis
 class Answer:
     """What an entry asked for: memory (S, M); hypotheses, best first; for each of them, or for the
     target that was given, the selected attention weights (layers, heads, queries, keys) by kind;
-    and the seconds each stage took."""
+    the log-prob of each id of that target (T,); and the seconds each stage took."""
 
     memory: FloatArray | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
     attention: list[dict[Kind, FloatArray]] = field(default_factory=list[dict[Kind, FloatArray]])
+    log_probs: FloatArray | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def size(self) -> int:
         """Numbers that it holds."""
         arrays = [weights for kinds in self.attention for weights in kinds.values()]
-        arrays += [] if self.memory is None else [self.memory]
+        arrays += [each for each in (self.memory, self.log_probs) if each is not None]
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
         return tokens + sum(array.size for array in arrays)
 
@@ -44,7 +45,7 @@ class Answer:
 @dataclass(slots=True, eq=False)
 class Entry:
     """One source: encoded; then decoded if a search is wanted; then attended if attention is
-    selected, over `target_ids` if they are given, else over the hypotheses.
+    selected, over `target_ids` if they are given, else over the hypotheses; or those ids scored.
 
     A `result` that is cancelled frees its rows at the next step.
     """
@@ -53,13 +54,21 @@ class Entry:
     search: SearchOptions | None = None
     target_ids: list[int] = field(default_factory=list[int])
     selection: Selection = NOTHING
+    scores: bool = False
     arrived: float = field(default_factory=time.monotonic)
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is asked goes to another process, not what has come of it."""
-        asked = (self.source_ids, self.search, self.target_ids, self.selection, self.arrived)
+        asked = (
+            self.source_ids,
+            self.search,
+            self.target_ids,
+            self.selection,
+            self.scores,
+            self.arrived,
+        )
         return Entry, asked
 
     def finish(self, outcome: Answer | HeedError) -> None:
@@ -82,14 +91,19 @@ class Entry:
         return Size(len(self.source_ids), self.rows, len(self.source_ids) + target)
 
     @property
+    def is_forced(self) -> bool:
+        """Whether it needs a pass over whole targets."""
+        return self.scores or bool(self.selection.layers)
+
+    @property
     def attended(self) -> int:
-        """Positions of its pass of attention, in all its targets."""
+        """Positions of that pass, in all its targets."""
         length = len(self.source_ids) + len(self.prefix)
         return sum(length + len(target) for target in self.targets)
 
     @property
     def targets(self) -> list[list[int]]:
-        """What attention is paid in."""
+        """What is attended to, or scored."""
         if self.target_ids:
             return [self.target_ids]
         return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]

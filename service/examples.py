@@ -63,6 +63,13 @@ ATTENTION: Examples = {
     },
 }
 
+SCORE: Examples = {
+    "pairs": {
+        "summary": "How probable are these two pronunciations?",
+        "value": {"source": ["read", "read"], "target": ["R EH1 D", "R IY1 D"]},
+    },
+}
+
 ENCODE: Examples = {
     "hidden": {"summary": "A vector for every letter", "value": {"source": "heed"}},
     "embedding": {

@@ -70,6 +70,22 @@ async def read(
     return {"tokenize": time.monotonic() - started}, sequences
 
 
+async def read_targets(
+    request: Request,
+    model: Model,
+    value: str | Sequence[str | list[int]],
+    count: int,
+    seconds: dict[str, float],
+) -> list[Tokens]:
+    """One for each source. Raises Invalid if there are more or fewer."""
+    more, targets = await read(request, model.target, value, "/target")
+    seconds["tokenize"] += more["tokenize"]
+    if len(targets) != count:
+        detail = f"holds {len(targets)} for {count} sources; give one for each"
+        raise Invalid.at("/target", detail)
+    return targets
+
+
 async def compute(work: Callable[[], Result], size: int) -> Result:
     """Off the event loop, unless it is done about as soon as handed over."""
     return work() if size <= LITTLE else await run_in_threadpool(work)

@@ -52,6 +52,8 @@ def compare(session: Session, torch: Torch) -> Iterator[Pair]:
         for i, (decoder, cross_weights) in enumerate(session.attention(targets, crosses)):
             yield from compare_layers("decoder_attention", i, decoder, torch)
             yield from compare_layers("cross_attention", i, cross_weights, torch)
+    if session.supports("score"):
+        yield from compare_scores(session, torch, cross, targets)
 
 
 def compare_steps(
@@ -67,6 +69,16 @@ def compare_steps(
             if position < len(target):
                 theirs = torch["log_probs"][i, position, top.ids[i]]
                 yield f"log_probs[{i}, {position}]", top.log_probs[i], theirs
+
+
+def compare_scores(
+    session: Session, torch: Torch, cross: Cross, inputs: Sequence[IntArray]
+) -> Iterator[Pair]:
+    """Any ids may be scored: here each input once more."""
+    crosses = [cross.pick([i]) for i in range(len(inputs))]
+    for i, log_probs in enumerate(session.score(inputs, inputs, crosses)):
+        theirs = torch["log_probs"][i, range(len(log_probs)), inputs[i]]
+        yield f"token_log_probs[{i}]", log_probs, theirs
 
 
 def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> Iterator[Pair]:

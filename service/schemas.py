@@ -69,7 +69,7 @@ class DecodeResult(BaseModel):
 
 class Usage(BaseModel):
     source_tokens: int = Field(description="of all sources")
-    target_tokens: int = Field(description="of all hypotheses")
+    target_tokens: int = Field(description="of all hypotheses or targets")
 
 
 class DecodeAnswer(Answer):
@@ -98,6 +98,19 @@ class AttentionResult(BaseModel):
 
 class AttentionAnswer(Answer):
     results: list[AttentionResult]
+
+
+class ScoreResult(BaseModel):
+    tokens: list[str] = Field(description="of the target, eos included if it was a text")
+    log_probs: list[float] = Field(description="natural logarithm, one a token")
+    sum: float
+    mean: float
+    perplexity: float = Field(description="exp(-mean)")
+
+
+class ScoreAnswer(Answer):
+    results: list[ScoreResult]
+    usage: Usage
 
 
 class TokenizeResult(BaseModel):
@@ -154,3 +167,10 @@ class Problem(BaseModel):
             }
         },
     )
+
+
+PROBLEM: dict[str, Any] = {
+    "description": "What was wrong, and what would be accepted",
+    "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}

@@ -25,6 +25,8 @@ PROVIDERS = {
     Provider.tensorrt: "TensorrtExecutionProvider",
 }
 
+Feeds = dict[str, NDArray[Any]]
+
 CACHED = 16 << 20  # bytes of weights that a step may read and still be faster on one core
 
 SLOWER_FUSIONS = [
@@ -98,7 +100,7 @@ class Session:
         self._graphs = {
             graph: open_graph(bundle.path(file), name, max(1, settings.cores - self.workers + 1))
             for graph, file in bundle.manifest.precisions[precision].items()
-            if settings.attention or graph in ("encoder", "step")
+            if settings.opens(graph)
         }
         self.provider: str = name
         self._check_shapes()
@@ -135,13 +137,36 @@ class Session:
         return candidates
 
     def attention(
-        self, targets: Sequence[IntArray], crosses: Sequence[Cross]
+        self, inputs: Sequence[IntArray], crosses: Sequence[Cross]
     ) -> list[tuple[FloatArray, FloatArray]]:
         """Decoder inputs (T,) and their sources, one each -> decoder attention (L, H, T, T) and
         cross-attention (L, H, T, S) of each."""
-        ids, lengths = self._padded(targets)
+        feeds = self._forced(inputs, crosses)
+        layers = self._config.num_decoder_layers
+        kinds = ("decoder_attention", "cross_attention")
+        names = [f"{kind}_{layer}" for kind in kinds for layer in range(layers)]
+        weights = self._run("attention", names, feeds)
+        lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
+        return [
+            (stacked(weights[:layers], i, t, t), stacked(weights[layers:], i, t, s))
+            for i, (t, s) in enumerate(lengths)
+        ]
+
+    def score(
+        self, inputs: Sequence[IntArray], targets: Sequence[IntArray], crosses: Sequence[Cross]
+    ) -> list[FloatArray]:
+        """Decoder inputs (T,), what they are to predict (T,), and their sources -> the log-prob of
+        each target id, (T,)."""
+        feeds = self._forced(inputs, crosses)
+        feeds["target_ids"], lengths = self._padded(targets)
+        (log_probs,) = self._run("score", ["token_log_probs"], feeds)
+        return [log_probs[i, :length] for i, length in enumerate(lengths)]
+
+    def _forced(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
+        """What a pass over whole targets takes."""
+        ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
-        feeds: dict[str, NDArray[Any]] = {
+        feeds: Feeds = {
             "decoder_input_ids": ids,
             "decoder_length": lengths,
             "source_length": source_length,
@@ -153,14 +178,7 @@ class Session:
             feeds[f"cross_{name}"] = padded = np.zeros(shape, np.float32)
             for i, part in enumerate(parts):
                 padded[i, :, : part.shape[2]] = part[0]
-        layers = self._config.num_decoder_layers
-        kinds = ("decoder_attention", "cross_attention")
-        names = [f"{kind}_{layer}" for kind in kinds for layer in range(layers)]
-        weights = self._run("attention", names, feeds)
-        return [
-            (stacked(weights[:layers], i, t, t), stacked(weights[layers:], i, t, s))
-            for i, (t, s) in enumerate(zip(lengths, source_length, strict=True))
-        ]
+        return feeds
 
     def encoder_attention(self, sources: Sequence[IntArray]) -> list[FloatArray]:
         """-> (L, H, S, S) of each."""
@@ -181,9 +199,7 @@ class Session:
         layers = range(self._config.num_decoder_layers)
         return [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
 
-    def _run(
-        self, graph: Graph, outputs: list[str], feeds: dict[str, NDArray[Any]]
-    ) -> list[FloatArray]:
+    def _run(self, graph: Graph, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
         return cast("list[FloatArray]", self._graphs[graph].run(outputs, feeds))
 
     def _padded(self, rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:

@@ -72,6 +72,9 @@ class Settings(BaseSettings):
         default=True,
         description="open the graphs that show attention, which keep weights of their own",
     )
+    score: bool = Field(
+        default=True, description="open the graph of /v1/score, which keeps weights of its own"
+    )
     self_check: bool = Field(default=True, description="recompute parity.npz before serving")
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
     max_sources: int = Field(default=256, ge=1, description="in one request")
@@ -88,6 +91,14 @@ class Settings(BaseSettings):
         description="positions encoded, or attended to, between two decoding steps of a worker",
     )
     timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
+
+    def opens(self, graph: str) -> bool:
+        optional = {
+            "attention": self.attention,
+            "encoder_attention": self.attention,
+            "score": self.score,
+        }
+        return optional.get(graph, True)
 
     @property
     def cores(self) -> int:

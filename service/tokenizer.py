@@ -30,6 +30,9 @@ class Tokens:
     text: str
     tokens: list[Token]
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     @property
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]

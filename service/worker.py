@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Decoded:
-    """An entry that waits for its attention; `cross` is what cross-attention reads."""
+    """An entry that waits for a pass over its targets; `cross` is what cross-attention reads."""
 
     entry: Entry
     cross: Cross
@@ -59,7 +59,7 @@ class Worker:
                 if self._decoded:
                     count = self._scheduler.one_pass(one.entry.attended for one in self._decoded)
                     some = self._decoded[:count]
-                    self._try([one.entry for one in some], partial(self._attend, some))
+                    self._try([one.entry for one in some], partial(self._force, some))
                 elif newcomers:
                     self._try(newcomers, partial(self._encode, newcomers))
                 for kind, batch in [*self._batches.items()]:
@@ -136,7 +136,7 @@ class Worker:
             if entry.search:
                 kind = Kind(entry.rows, beams=entry.search.beam_size > 1)
                 joining.setdefault(kind, []).append(i)
-            elif entry.selection.layers:
+            elif entry.is_forced:
                 self._decoded.append(Decoded(entry, cross.pick([i])))
             else:
                 entry.answer.memory = memory[i]
@@ -153,17 +153,30 @@ class Worker:
             else:
                 self._decoded.append(Decoded(entry, cross))
 
-    def _attend(self, some: list[Decoded]) -> None:
-        """The forced pass: weights of what was decoded, or given, as they were at each step."""
+    def _force(self, some: list[Decoded]) -> None:
+        """A pass over whole targets: weights of what was decoded, or given, as they were at each
+        step; log-probs of what was given."""
         started = time.monotonic()
         for one in some:
             one.entry.answer.attention = [{} for _ in one.entry.targets]
         self._attend_sources([one.entry for one in some])
         self._attend_targets(some)
+        self._score([one for one in some if one.entry.scores])
         del self._decoded[: len(some)]
         for one in some:
-            one.entry.answer.seconds["attention"] = time.monotonic() - started
+            stage = "score" if one.entry.scores else "attention"
+            one.entry.answer.seconds[stage] = time.monotonic() - started
             one.entry.finish(one.entry.answer)
+
+    def _score(self, some: list[Decoded]) -> None:
+        if not some:
+            return
+        start_ids = self._manifest.decoder_start_ids
+        targets = [np.array([*start_ids[1:], *one.entry.target_ids]) for one in some]
+        inputs = [np.array([start_ids[0], *target[:-1]]) for target in targets]
+        log_probs = self._session.score(inputs, targets, [one.cross for one in some])
+        for one, each in zip(some, log_probs, strict=True):
+            one.entry.answer.log_probs = each[len(start_ids) - 1 :]
 
     def _attend_sources(self, entries: list[Entry]) -> None:
         wanted = [entry for entry in entries if "encoder" in entry.selection.layers]

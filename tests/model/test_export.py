@@ -126,6 +126,28 @@ def test_decoder_and_cross_attention(exported, lengths):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("lengths", [[(6, 1)], [(33, 33), (2, 5)], [(1, 2), (9, 3), (4, 11)]])
+def test_scores(exported, lengths):
+    folder, model = exported
+    source_ids, source_length = ragged([s for s, _ in lengths], model.config.source_vocab_size)
+    inputs, input_length = ragged([t for _, t in lengths], model.config.target_vocab_size)
+    targets, _ = ragged([t for _, t in lengths], model.config.target_vocab_size, seed=1)
+    expected = model(source_ids, source_length, inputs, input_length).log_softmax(-1)
+    encoded = run(folder, "encoder", source_ids=source_ids, source_length=source_length)
+    ours = run(
+        folder,
+        "score",
+        decoder_input_ids=inputs,
+        decoder_length=input_length,
+        source_length=source_length,
+        target_ids=targets,
+        **cross_of(encoded),
+    )["token_log_probs"]
+    theirs = expected.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    assert_equal_inside(ours, theirs, input_length)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize(("sources", "width", "capacity"), [(1, 1, 9), (3, 1, 16), (2, 3, 10)])
 def test_cached_steps_equal_the_full_forward_pass(exported, sources, width, capacity):
     folder, model = exported

@@ -220,7 +220,12 @@ def examples(document):
 def test_every_documented_example_works_as_it_stands(server):
     document = httpx2.get(f"{server}/openapi.json").json()
     found = list(examples(document))
-    assert {example.values[0] for example in found} == {*ENDPOINTS, "/v1/tokenize", "/v1/attend"}
+    assert {example.values[0] for example in found} == {
+        *ENDPOINTS,
+        "/v1/score",
+        "/v1/tokenize",
+        "/v1/attend",
+    }
     for example in found:
         path, body = example.values
         answer = httpx2.post(

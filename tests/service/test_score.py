@@ -1,0 +1,87 @@
+"""Log-probs of given targets: beside torch, and beside what decoding said of them."""
+
+import json
+
+import httpx2
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from model.checkpoint import load_model
+from service.app import create_app
+from service.settings import Provider, Settings
+from tests.conftest import TINY
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_torch_model(fp32_server, g2p):
+    trained = load_model(g2p)
+    model = trained.transformer
+    pairs = [("read", "R EH1 D"), ("read", "R IY1 D"), ("transformer", "ZH"), ("a", "AH0 " * 30)]
+    body = {"source": [s for s, _ in pairs], "target": [t for _, t in pairs]}
+    answer = httpx2.post(f"{fp32_server}/v1/score", json=body, timeout=60).json()
+    for (source, target), result in zip(pairs, answer["results"], strict=True):
+        source_ids = trained.source_tokenizer.encode(source).ids
+        ids = [*trained.target_tokenizer.encode(target).ids, model.config.eos_id]
+        read = [model.config.bos_id, *ids[:-1]]
+        tensors = [torch.tensor(x) for x in ([source_ids], [len(source_ids)], [read], [len(ids)])]
+        expected = model(*tensors)[0].log_softmax(-1)[range(len(ids)), ids].numpy()
+        np.testing.assert_allclose(result["log_probs"], expected, rtol=1e-4, atol=1e-5)
+        assert result["tokens"] == [*target.split(), "<eos>"]
+        assert result["sum"] == pytest.approx(expected.sum(), rel=1e-4)
+        assert result["mean"] == pytest.approx(expected.mean(), rel=1e-4)
+        assert result["perplexity"] == pytest.approx(np.exp(-expected.mean()), rel=1e-4)
+    assert answer["usage"] == {"source_tokens": 20, "target_tokens": 4 + 4 + 2 + 31}
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4}, {"temperature": 1.5, "seed": 3}])
+@pytest.mark.parametrize(
+    ("address", "tolerance"),
+    [("fp32_server", {"rtol": 1e-4, "atol": 1e-5}), ("server", {"atol": 2e-2})],
+)
+def test_decode_and_score_agree(request, address, tolerance, options):
+    """At fp32 and, as it is served by default, at int8."""
+    url = request.getfixturevalue(address)
+    words = ["transformer", "heed", "a", "through"]
+    decoded = httpx2.post(f"{url}/v1/decode", json={"source": words, **options}, timeout=60).json()
+    hypotheses = [result["hypotheses"][0] for result in decoded["results"]]
+    body = {"source": words, "target": [h["token_ids"] for h in hypotheses]}
+    scored = httpx2.post(f"{url}/v1/score", json=body, timeout=60).json()
+    for hypothesis, result in zip(hypotheses, scored["results"], strict=True):
+        np.testing.assert_allclose(result["log_probs"], hypothesis["log_probs"], **tolerance)
+        assert result["mean"] == pytest.approx(hypothesis["score"], abs=2e-2)
+
+
+def test_a_batch_is_scored_like_each_pair_alone(post):
+    words, targets = ["read", "heed", "transformer"], ["R EH1 D", "HH", "T R AE0 N S F AO1 R"]
+    together = post("/v1/score", source=words, target=targets)[1]["results"]
+    for word, target, result in zip(words, targets, together, strict=True):
+        (alone,) = post("/v1/score", source=word, target=target)[1]["results"]
+        np.testing.assert_allclose(result["log_probs"], alone["log_probs"], atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointer"),
+    [
+        ({"source": "a"}, 422, "/target"),
+        ({"source": ["a", "b"], "target": ["D"]}, 422, "/target"),
+        ({"source": "a", "target": ""}, 422, "/target"),
+        ({"source": "a", "target": [[10**6]]}, 422, "/target/0/0"),
+        ({"source": "a", "target": "D " * 80}, 413, "/target"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(post, body, status, pointer):
+    found, problem = post("/v1/score", **body)
+    assert found == status
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_graphs_that_are_left_out_are_not_supported():
+    settings = Settings(bundles=[TINY], provider=Provider.cpu, score=False, attention=False)
+    with TestClient(create_app(settings)) as client:
+        for path in ("/v1/score", "/v1/attention"):
+            answer = client.post(path, json={"source": "red", "target": "a"})
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
+        assert client.post("/v1/decode", json={"source": "red"}).status_code == 200
+        assert json.loads(client.get("/v1/models/tiny").content)["attention"] == []
