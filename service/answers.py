@@ -1,5 +1,6 @@
 """What the engine answered, in the shapes of service.schemas."""
 
+import base64
 from collections.abc import Sequence, Sized
 from typing import Any
 
@@ -80,6 +81,10 @@ def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, in
     return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}
 
 
+def to_base64(vectors: FloatArray) -> str:
+    return base64.b64encode(vectors.astype("<f4").tobytes()).decode()
+
+
 def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
     """Perplexity is exp(-mean)."""
     assert answer.log_probs is not None
@@ -94,8 +99,10 @@ def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
     }
 
 
-def pool(memory: FloatArray, pooling: str, normalize: bool) -> FloatArray:
-    """(S, M) -> (M,), or (S, M) if pooling is none."""
+def pool(
+    memory: FloatArray, pooling: str, normalize: bool, dimensions: int | None = None
+) -> FloatArray:
+    """(S, M) -> (M,), or (S, M) if pooling is none; cut to `dimensions` of the M."""
     vectors = {
         "none": lambda: memory,
         "mean": lambda: memory.mean(axis=0),
@@ -103,6 +110,7 @@ def pool(memory: FloatArray, pooling: str, normalize: bool) -> FloatArray:
         "first": lambda: memory[0],
         "last": lambda: memory[-1],
     }[pooling]()
+    vectors = vectors[..., :dimensions]
     if normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.ascontiguousarray(vectors)

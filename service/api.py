@@ -10,6 +10,7 @@ from service import bodies, examples, schemas
 from service.answers import (
     pool,
     read_target,
+    to_base64,
     usage_of,
     write_blocks,
     write_hypotheses,
@@ -183,6 +184,9 @@ async def encode(
     model = model_of(request, body.model)
     seconds, sources = await read(request, model.source, body.source, "/source")
     d_model = model.engine.bundle.manifest.config.d_model
+    if body.dimensions is not None and body.dimensions > d_model:
+        detail = f"{body.dimensions} is more than a vector has: give 1 to {d_model}"
+        raise Invalid.at("/dimensions", detail)
     lengths = [len(source.tokens) if body.pooling == "none" else 1 for source in sources]
     check_size(request, 4 * d_model * sum(lengths), ", or pool")
     entries = [Entry(source_ids=np.array(source.ids)) for source in sources]
@@ -190,10 +194,11 @@ async def encode(
     field = "hidden" if body.pooling == "none" else "embedding"
 
     def write() -> dict[str, Any]:
-        vectors = [pool(answer.encoded, body.pooling, body.normalize) for answer in answers]
+        how = (body.pooling, body.normalize, body.dimensions)
+        vectors = [pool(answer.encoded, *how) for answer in answers]
         results = [
             {
-                field: vector,
+                field: to_base64(vector) if body.encoding == "base64" else vector,
                 "shape": list(vector.shape),
                 "tokens": [token.text for token in source.tokens],
             }

@@ -165,7 +165,15 @@ class EncodeRequest(ModelRequest):
     pooling: Literal["none", "mean", "max", "first", "last"] = Field(
         default="none", description="none: one vector a token; else one a source"
     )
-    normalize: bool = Field(default=False, description="scale every vector to length 1")
+    normalize: bool = Field(
+        default=False, description="scale every vector to length 1, after it was cut"
+    )
+    dimensions: int | None = Field(
+        default=None, ge=1, description="cut every vector to its first so many; null: keep all"
+    )
+    encoding: Literal["float", "base64"] = Field(
+        default="float", description="base64: of little-endian float32, row by row"
+    )
 
 
 class Searching(ModelRequest):

@@ -76,6 +76,10 @@ ENCODE: Examples = {
         "summary": "One vector of length 1 for each word",
         "value": {"source": ["color", "colour"], "pooling": "mean", "normalize": True},
     },
+    "base64": {
+        "summary": "… its first 64 dimensions, as base64",
+        "value": {"source": "color", "pooling": "mean", "dimensions": 64, "encoding": "base64"},
+    },
 }
 
 TOKENIZE: Examples = {

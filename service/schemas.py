@@ -78,10 +78,12 @@ class DecodeAnswer(Answer):
 
 
 class EncodeResult(BaseModel):
-    hidden: list[list[float]] | None = Field(
-        default=None, description="pooling none: (tokens, d_model)"
+    hidden: list[list[float]] | str | None = Field(
+        default=None, description="pooling none: (tokens, d_model); a text if encoded as base64"
     )
-    embedding: list[float] | None = Field(default=None, description="any other pooling: (d_model,)")
+    embedding: list[float] | str | None = Field(
+        default=None, description="any other pooling: (d_model,); a text if encoded as base64"
+    )
     shape: list[int]
     tokens: list[str]
 

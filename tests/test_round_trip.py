@@ -47,6 +47,17 @@ def test_http_decodes_what_the_torch_model_decodes(fp32_server, g2p, words, tmp_
 
 
 @torch.no_grad()
+def test_http_encodes_what_the_torch_model_encodes(fp32_server, g2p):
+    trained = load_model(g2p)
+    words = WORDS.read_text().split()[:20]
+    answer = httpx2.post(f"{fp32_server}/v1/encode", json={"source": words}, timeout=60).json()
+    for word, result in zip(words, answer["results"], strict=True):
+        ids = trained.source_tokenizer.encode(word).ids
+        memory, _ = trained.transformer.encoder(torch.tensor([ids]), torch.tensor([len(ids)]))
+        np.testing.assert_allclose(result["hidden"], memory[0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p, beam_size):
     """Of every hypothesis."""

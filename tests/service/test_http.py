@@ -1,6 +1,7 @@
 """The service as a client meets it."""
 
 import asyncio
+import base64
 import json
 
 import httpx2
@@ -117,6 +118,27 @@ def test_attention_of_the_decoded_target_is_that_of_the_same_target_given(post):
     first, second = (answer["results"][0]["attention"][0] for answer in (decoded, again))
     assert first["rows"] == second["rows"]
     np.testing.assert_allclose(first["data"], second["data"], atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["none", "mean"])
+def test_base64_holds_the_same_numbers_cut_before_they_are_scaled(post, pooling):
+    how = {"source": "heed", "pooling": pooling}
+    field = "hidden" if pooling == "none" else "embedding"
+    whole = np.array(post("/v1/encode", **how)[1]["results"][0][field])[..., :5]
+    how |= {"dimensions": 5, "normalize": True}
+    (plain,) = post("/v1/encode", **how)[1]["results"]
+    expected = whole / np.linalg.norm(whole, axis=-1, keepdims=True)
+    np.testing.assert_allclose(plain[field], expected, rtol=1e-5)
+    (packed,) = post("/v1/encode", **how, encoding="base64")[1]["results"]
+    assert packed["shape"] == plain["shape"] == [*expected.shape]
+    unpacked = np.frombuffer(base64.b64decode(packed[field]), "<f4").reshape(packed["shape"])
+    np.testing.assert_allclose(unpacked, plain[field], rtol=1e-6)
+
+
+def test_a_vector_has_no_more_dimensions_than_the_model(post):
+    status, problem = post("/v1/encode", source="heed", dimensions=193)
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/dimensions")
+    assert "give 1 to 192" in problem["detail"]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "first", "last"])
