@@ -9,7 +9,7 @@ import numpy as np
 from service.attention import Block, Kind
 from service.cache import FloatArray
 from service.entry import Answer, Entry
-from service.search import Hypothesis
+from service.search import Alternatives, Hypothesis
 from service.served import Model
 from service.tokenizer import Token, Tokens
 
@@ -39,16 +39,17 @@ def write_hypothesis(
         "finish_reason": hypothesis.finish_reason,
     }
     if hypothesis.top_log_probs:
-        written["top_log_probs"] = [
-            [
-                {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
-                for i, log_prob in alternatives
-            ]
-            for alternatives in hypothesis.top_log_probs
-        ]
+        written["top_log_probs"] = [alternatives(model, one) for one in hypothesis.top_log_probs]
     if entry.selection.layers:
         written["attention"] = write_blocks(model, entry, source, target, attention)
     return written
+
+
+def alternatives(model: Model, top_log_probs: Alternatives) -> list[dict[str, Any]]:
+    return [
+        {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
+        for i, log_prob in top_log_probs
+    ]
 
 
 def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> tuple[Tokens, list[Token]]:

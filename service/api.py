@@ -1,6 +1,7 @@
 """The endpoints: a request becomes entries, their answers become JSON."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from service.attend import (
     picture_of,
     write_attended,
 )
-from service.entry import Entry
+from service.entry import Answer, Entry
 from service.errors import Invalid, NotFound
 from service.exchange import (
     answers_to,
@@ -40,6 +41,7 @@ from service.exchange import (
     to_json,
 )
 from service.render import to_png, to_svg
+from service.streaming import Stream
 from service.tokenizer import Tokens
 
 SELECT_LESS = ", lower max_new_tokens, or select fewer layers, heads or kinds"
@@ -48,14 +50,23 @@ router = APIRouter(responses=schemas.PROBLEMS)
 
 
 @router.post(
-    "/v1/decode", response_model=schemas.DecodeAnswer, summary="Decode sources", tags=["models"]
+    "/v1/decode",
+    response_model=schemas.DecodeAnswer,
+    responses=schemas.STREAM,
+    summary="Decode sources",
+    tags=["models"],
 )
 async def decode(
     body: Annotated[bodies.DecodeRequest, Body(openapi_examples=examples.DECODE)],
     request: Request,
 ) -> Response:
-    """Decode every source, greedily or with beams, and, if wanted, show the attention of what was
-    decoded."""
+    """Decode every source: greedily, with beams or by sampling; and, if wanted, show the attention
+    of what was decoded.
+
+    With `stream`, server-sent events: `token` for each token of a hypothesis, whose texts, one
+    after the other, are its text; or, of beams, `beam`: the `stable` text that no later event takes
+    back, and the `tentative` best; then `done`, the whole answer, or `error`, a problem document.
+    """
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
     search = model.search(
@@ -67,16 +78,11 @@ async def decode(
     needed *= search.num_hypotheses
     check_size(request, needed, SELECT_LESS)
     entries = [
-        Entry(
-            source_ids=np.array(source.ids),
-            search=search,
-            selection=selection,
-        )
+        Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources
     ]
-    answers = await answers_to(request, model, entries)
 
-    def write() -> dict[str, Any]:
+    def write(answers: Sequence[Answer]) -> dict[str, Any]:
         results = [
             {
                 "hypotheses": write_hypotheses(model, entry, source, answer),
@@ -87,7 +93,11 @@ async def decode(
         decoded = [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
         return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
 
-    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
+    if body.stream:
+        return await Stream(request, model, entries, write).respond()
+    answers = await answers_to(request, model, entries)
+    size = sum(answer.size for answer in answers)
+    return await respond(lambda: write(answers), size, seconds, answers)
 
 
 @router.post(

@@ -1,13 +1,12 @@
 """The application: opens the engines, gives every request an id, turns errors into problems."""
 
 import asyncio
-import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, get_args
+from typing import get_args
 
 import structlog
 from anyio import CapacityLimiter
@@ -34,13 +33,14 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
+from service.problems import problem, problem_of
 from service.process import EngineProcess
 from service.served import Model
 from service.session import Mechanisms
 from service.settings import MECHANISMS, Settings
 from service.tokenizer import open_tokenizers
 
-TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
+PROBLEM = "application/problem+json"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -166,34 +166,10 @@ class BodyLimit:
         await self.app(scope, receive_within_limit, send)
 
 
-def problem(
-    request: Request,
-    status: int,
-    code: str,
-    detail: str,
-    faults: Sequence[Fault] = (),
-    headers: dict[str, str] | None = None,
-) -> Response:
-    """RFC 9457. `title` is the status in words (RFC 9110), since `code` names the error."""
-    document: dict[str, Any] = {
-        "type": "about:blank",
-        "title": TITLES.get(status) or HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "instance": request.url.path,
-        "code": code,
-        "request_id": request.state.request_id,
-        "errors": [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults],
-    }
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    content = text.encode(errors="backslashreplace")  # a name quoted may hold half a surrogate pair
-    return Response(content, status, headers, "application/problem+json")
-
-
 async def answer_heed_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeedError)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
-    return problem(request, error.status, error.code, error.detail, error.faults, headers)
+    return Response(problem_of(request, error), error.status, headers, PROBLEM)
 
 
 async def answer_validation_error(request: Request, error: Exception) -> Response:
@@ -251,7 +227,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     code = next((e.code for e in (Unparsable, TooLarge) if e.status == status), status.name.lower())
     detail = f"{error.detail}: {error.__cause__}" if error.__cause__ else error.detail
-    return problem(request, status, code, detail, headers=headers)
+    return Response(problem(request, status, code, detail), status, headers, PROBLEM)
 
 
 async def answer_unexpected(request: Request, error: Exception) -> Response:
@@ -259,4 +235,4 @@ async def answer_unexpected(request: Request, error: Exception) -> Response:
     log.error("unexpected", error=repr(error), request_id=request.state.request_id)
     status, headers = HTTPStatus.INTERNAL_SERVER_ERROR, {"X-Request-Id": request.state.request_id}
     detail = "an error of this service; it was logged"
-    return problem(request, status, "internal", detail, headers=headers)
+    return Response(problem(request, status, "internal", detail), status, headers, PROBLEM)

@@ -58,6 +58,9 @@ class Batch:
         read where they want to see it."""
         candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
         self._tokens, parents, ended = self._search.advance(candidates)
+        for i, live in enumerate(self.live):
+            if live.entry.streams and (progress := self._search.progress(i)):
+                live.entry.tell(progress)
         done: list[tuple[Entry, Cross | None]] = []
         for i in ended:
             entry, started = self.live[i].entry, self.live[i].started

@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from service.constraints import Candidates, FloatArray, IntArray, Rules, SearchOptions, Text
-from service.search import Alternatives, Choice, FinishReason, Hypothesis, Wanted
+from service.search import (
+    Alternatives,
+    Choice,
+    FinishReason,
+    Hypothesis,
+    Progress,
+    Standing,
+    Wanted,
+)
 
 
 class Beam(NamedTuple):
@@ -65,6 +73,22 @@ class Tree:
         self.steps.append(in_place(going, width))
         self.totals = [beam.total for beam in self.steps[-1]]
         return self.steps[-1]
+
+    @property
+    def standing(self) -> Standing:
+        """A beam can still become the best if it would with all that follows certain: the best that
+        has ended only rises, and no descendant of a beam scores more than that."""
+        length, penalty = max(1, len(self.steps)), self.options.length_penalty
+        longest = max(length, self.options.max_new_tokens)
+        least = self.ended[0].score if self.ended else -math.inf
+        winning = [(least, hypothesis.token_ids) for hypothesis in self.ended[:1]]
+        winning += [
+            (total / length**penalty, self._generated(row))
+            for row, total in enumerate(self.totals)
+            if total > -math.inf and max(total / length**penalty, total / longest**penalty) >= least
+        ]
+        best = max(winning, key=lambda one: one[0], default=(0.0, []))[1]
+        return Standing(common_prefix([ids for _, ids in winning]), best)
 
     def _reason(self, beam: Beam, eos_id: int) -> FinishReason | None:
         """Why a beam ends here, if it does."""
@@ -125,6 +149,15 @@ class Tree:
         del self.ended[self.options.beam_size :]
 
 
+def common_prefix(sequences: Sequence[list[int]]) -> list[int]:
+    shared: list[int] = []
+    for ids in zip(*sequences, strict=False):
+        if len(set(ids)) > 1:
+            break
+        shared.append(ids[0])
+    return shared
+
+
 def in_place(beams: Sequence[Beam], width: int) -> list[Beam]:
     """A beam for each row: the first that continues a row stands there, so that the cache of that
     row stays where it is; the others stand where nobody goes on."""
@@ -183,6 +216,7 @@ class Beams:
             tokens += [beam.token for beam in beams]
             if tree.has_ended:
                 ended.append(i)
+                tree.totals = [-math.inf] * self._width
                 parents += rows  # nobody reads their caches any more
             else:
                 parents += [rows[beam.row] for beam in beams]
@@ -198,6 +232,10 @@ class Beams:
         columns = (candidates.ravel()[places], order // k, ids.ravel()[places])
         picked = (array.tolist() for array in (*columns, log_probs.ravel()[places]))
         return (map(Beam, *source) for source in zip(*picked, strict=True))
+
+    def progress(self, source: int) -> Progress:
+        tree = self._trees[source]
+        return tree.standing if tree.steps else []
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         tree = self._trees[source]

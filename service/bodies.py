@@ -264,6 +264,7 @@ class DecodeRequest(Searching):
     attention: AttentionSelection | None = Field(
         default=None, description="attention weights to return; {} is all cross-attention"
     )
+    stream: bool = Field(default=False, description="answer as server-sent events")
 
 
 class AttentionRequest(Searching):

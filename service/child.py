@@ -16,6 +16,7 @@ from service.entry import Answer, Entry, Opened, Status
 from service.errors import HeedError, StartupError
 from service.logs import configure_logs
 from service.process import LENGTH
+from service.search import Progress
 
 
 class Child:
@@ -55,6 +56,7 @@ class Child:
     def _submit(self, engine: Engine, numbered: list[tuple[int, Entry]]) -> None:
         self._entries.update(numbered)
         for number, entry in numbered:
+            entry.tell = partial(self._tell, number)
             entry.result.add_done_callback(partial(self._answer, number))
         entries = [entry for _, entry in numbered]
         try:
@@ -62,6 +64,9 @@ class Child:
         except HeedError as refusal:
             for entry in entries:
                 entry.finish(refusal)
+
+    def _tell(self, number: int, progress: Progress) -> None:
+        self._send((number, progress))
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
         del self._entries[number]

@@ -1,6 +1,7 @@
 """What is asked of the engine, and what it answers."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from service.cache import FloatArray, IntArray
 from service.constraints import SearchOptions
 from service.errors import HeedError
 from service.scheduler import Size
-from service.search import Hypothesis
+from service.search import Hypothesis, Progress
 
 
 @dataclass(slots=True)
@@ -42,12 +43,17 @@ class Answer:
         return self.memory
 
 
+def ignore(_: Progress) -> None:
+    """Nobody listens."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """One source: encoded; then decoded if a search is wanted; then attended if attention is
     selected, over `target_ids` if they are given, else over the hypotheses; or those ids scored.
 
-    A `result` that is cancelled frees its rows at the next step.
+    A `result` that is cancelled frees its rows at the next step. `tell` hears of the progress of
+    one that streams, on the thread of its worker.
     """
 
     source_ids: IntArray
@@ -55,9 +61,11 @@ class Entry:
     target_ids: list[int] = field(default_factory=list[int])
     selection: Selection = NOTHING
     scores: bool = False
+    streams: bool = False
     arrived: float = field(default_factory=time.monotonic)
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
+    tell: Callable[[Progress], None] = field(default=ignore, init=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is asked goes to another process, not what has come of it."""
@@ -67,6 +75,7 @@ class Entry:
             self.target_ids,
             self.selection,
             self.scores,
+            self.streams,
             self.arrived,
         )
         return Entry, asked

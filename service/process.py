@@ -3,7 +3,7 @@ other's (docs/adr/0007).
 
 The two ends speak pickle over a pair of sockets that nobody else holds. To the engine go orders,
 ("submit", [(number, Entry)]), ("cancel", number) and ("status", number); back come (number,
-outcome), each after its length.
+progress) and (number, outcome), each after its length.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from starlette.concurrency import run_in_threadpool
@@ -22,6 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from service.bundle import Bundle
 from service.entry import Answer, Entry, Opened, Status
 from service.errors import HeedError, StartupError, Unavailable
+from service.search import Progress, Standing
 from service.settings import Settings
 
 LENGTH = 8  # bytes that give the length of an outcome
@@ -37,6 +38,7 @@ class EngineProcess(asyncio.Protocol):
         """Waits until the engine is open. Raises StartupError."""
         self.bundle = bundle
         self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of what was asked
+        self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count()
         self._received = bytearray()
         self._connection, theirs = socket.socketpair()
@@ -69,12 +71,17 @@ class EngineProcess(asyncio.Protocol):
         await self._ended
         await run_in_threadpool(self._process.wait)
 
-    def submit(self, entries: Sequence[Entry]) -> list[asyncio.Future[Answer]]:
+    def submit(
+        self, entries: Sequence[Entry], tell: Callable[[int, Progress], None] | None = None
+    ) -> list[asyncio.Future[Answer]]:
         """All are accepted or none is; each gets an outcome, Overloaded where the queue is full.
-        To cancel one frees its rows. Raises Unavailable if the engine is gone."""
+        To cancel one frees its rows. `tell` hears of the progress of those that stream, by their
+        places. Raises Unavailable if the engine is gone."""
         asked = [(*self._expect(), entry) for entry in entries]
         self._order("submit", [(number, entry) for number, _, entry in asked])
-        for number, future, _ in asked:
+        for place, (number, future, entry) in enumerate(asked):
+            if entry.streams and tell:
+                self._listeners[number] = partial(tell, place)
             future.add_done_callback(partial(self._forget, number))
         return [future for _, future, _ in asked]
 
@@ -95,6 +102,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport.write(pickle.dumps((order, about), pickle.HIGHEST_PROTOCOL))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
+        self._listeners.pop(number, None)
         if future.cancelled() and self._pending.pop(number, None):
             self._order("cancel", number)
 
@@ -113,6 +121,10 @@ class EngineProcess(asyncio.Protocol):
                 loading.add_done_callback(lambda loaded: self._resolve(*loaded.result()))
 
     def _resolve(self, number: int, outcome: object) -> None:
+        if isinstance(outcome, (list, Standing)):
+            if listener := self._listeners.get(number):
+                listener(cast("Progress", outcome))
+            return
         future = self._pending.pop(number, None)
         if future is None or future.done():
             return

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from service.constraints import Candidates, IntArray, Rules, SearchOptions, Text, draw
-from service.search import Alternatives, Choice, FinishReason, Hypothesis, Wanted
+from service.search import (
+    Alternatives,
+    Choice,
+    FinishReason,
+    Hypothesis,
+    Progress,
+    Taken,
+    Wanted,
+)
 
 
 @dataclass(slots=True)
@@ -21,6 +29,7 @@ class Run:
     log_probs: list[float] = field(default_factory=list[float])
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
     ended: FinishReason | None = None
+    told: int = 0  # tokens that progress has shown
 
     def choose(self, candidates: Candidates, row: int) -> tuple[int, float] | None:
         """The best token that may follow, or one drawn, and its log-prob."""
@@ -95,6 +104,15 @@ class Runs:
             return self._eos_id
         run.go_on(*chosen, self._eos_id)
         return chosen[0]
+
+    def progress(self, source: int) -> Progress:
+        taken: list[Taken] = []
+        for sample, run in enumerate(self._of(source)):
+            for i in range(run.told, len(run.token_ids)):
+                top = run.top_log_probs[i] if run.options.top_log_probs else []
+                taken.append(Taken(sample, run.token_ids[i], run.log_probs[i], top))
+            run.told = len(run.token_ids)
+        return taken
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
         return [run.hypothesis for run in self._of(source)]

@@ -176,3 +176,8 @@ PROBLEM: dict[str, Any] = {
     "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
 }
 PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
+
+EVENTS = "event: token\ndata: {...}\n\nevent: done\ndata: {...}\n\n"
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENTS}}}
+}

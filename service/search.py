@@ -30,6 +30,26 @@ class Hypothesis:
         return sum(self.log_probs) / max(1, len(self.token_ids)) ** self.length_penalty
 
 
+class Taken(NamedTuple):
+    """A token that one hypothesis has taken, for good."""
+
+    hypothesis: int
+    token_id: int
+    log_prob: float
+    top_log_probs: Alternatives
+
+
+class Standing(NamedTuple):
+    """Of a beam search: ids that all hypotheses share which can still become the best, and those
+    of the present best."""
+
+    stable: list[int]
+    best: list[int]
+
+
+Progress = list[Taken] | Standing
+
+
 class Wanted(NamedTuple):
     """What a search needs of each row: K candidates and, some of them, all logits."""
 
@@ -63,6 +83,10 @@ class Search(Protocol):
 
     def advance(self, candidates: Candidates) -> Choice:
         """-> the next step."""
+        ...
+
+    def progress(self, source: int) -> Progress:
+        """Of the last step. Nothing that it says is taken back."""
         ...
 
     def hypotheses(self, source: int) -> list[Hypothesis]:

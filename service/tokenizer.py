@@ -1,6 +1,6 @@
 """Text to ids and back, with the place of every token in the text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer as Library
@@ -97,19 +97,31 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> Tokens:
         """Ids to text, special tokens left out of it, and where in it each token stands."""
-        stream = DecodeStream(skip_special_tokens=True)
+        read = self.reader()
         text = ""
         tokens: list[Token] = []
         for token_id in ids:
             if token_id in self._special_ids:
                 tokens.append(self._special(token_id))
                 continue
-            piece = stream.step(self._library, token_id) or ""
+            piece = read(token_id)
             word = piece.lstrip() or piece  # a space that joins words belongs to neither
             start = len(text) + len(piece) - len(word)
             text += piece
             tokens.append(Token(self.name(token_id), token_id, start, len(text)))
         return Tokens(text, tokens)
+
+    def reader(self) -> Callable[[int], str]:
+        """Ids one after the other -> what each adds to the text, which ends with a whole
+        character: letters that are not complete yet come with a later one."""
+        stream = DecodeStream(skip_special_tokens=True)
+
+        def read(token_id: int) -> str:
+            if token_id in self._special_ids:
+                return ""
+            return stream.step(self._library, token_id) or ""
+
+        return read
 
     def name(self, token_id: int) -> str:
         return self._library.id_to_token(token_id) or ""

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Library
-from tokenizers.models import WordLevel
+from tokenizers.models import BPE, WordLevel
 
 from service.bundle import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
@@ -129,3 +129,23 @@ def test_a_long_text_is_refused_with_the_limit(words, length):
     with pytest.raises(TooLarge, match="the limit is 64 tokens"):
         words[0].encode("a" * length, "/source")
     assert len(words[0].encode("a" * 64, "/source").ids) == 64
+
+
+def byte_tokenizer():
+    """A token a byte, as byte-level subwords fall back to."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Library(BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    return Tokenizer(library, 1000, [])
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
+def test_no_character_is_broken_between_two_tokens(text):
+    """Bytes come one by one, characters whole: each as soon as its last byte is there."""
+    tokenizer = byte_tokenizer()
+    ids, read = tokenizer.encode(text, "/").ids, tokenizer.reader()
+    pieces = [read(token_id) for token_id in ids]
+    if "\N{REPLACEMENT CHARACTER}" not in text:  # which also stands for what is not complete
+        assert [piece for piece in pieces if piece] == list(text)
+    assert text.startswith("".join(pieces))

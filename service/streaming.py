@@ -1,0 +1,131 @@
+"""/v1/decode as server-sent events: what is certain, as soon as it is."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import Request, Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+
+from service.answers import alternatives
+from service.entry import Answer, Entry
+from service.errors import DeadlineExceeded, HeedError
+from service.exchange import compute, finish, settings_of, to_json
+from service.problems import problem_of
+from service.search import Progress, Standing, Taken
+from service.served import Model
+
+PING_AFTER = 10.0  # seconds without an event
+Write = Callable[[Sequence[Answer]], dict[str, Any]]
+Told = tuple[int, Progress] | None  # None: all entries have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The events of one request. `write` makes the document that is sent without streaming."""
+
+    request: Request
+    model: Model
+    entries: Sequence[Entry]
+    write: Write
+
+    async def respond(self) -> Response:
+        """Waits for the first event: until then errors are raised, and answered as usual."""
+        told: asyncio.Queue[Told] = asyncio.Queue()
+        deadline = time.monotonic() + settings_of(self.request).timeout
+
+        def tell(place: int, progress: Progress) -> None:
+            told.put_nowait((place, progress))
+
+        each = self.model.engine.submit(self.entries, tell)
+        answers = asyncio.gather(*each)
+        answers.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            first = await finish(self.request, asyncio.ensure_future(told.get()))
+            if first is None:
+                answers.result()
+        except BaseException:
+            answers.cancel()
+            raise
+        events = self._events(first, told, answers, deadline)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return EventSourceResponse(events, headers=headers)
+
+    async def _events(
+        self,
+        first: Told,
+        told: asyncio.Queue[Told],
+        answers: "asyncio.Future[list[Answer]]",
+        deadline: float,
+    ) -> AsyncGenerator[bytes]:
+        """Ended by the client, at any point: then its rows are given up."""
+        texts = Texts(self.model, self.entries)
+        try:
+            one = first
+            while one is not None:
+                events = texts.events(*one)
+                for name, event in events:
+                    yield sse(name, to_json(event))
+                if not events:
+                    yield format_sse_event(comment="ping")
+                one = await self._next(told, deadline)
+            done = answers.result()
+            size = sum(answer.size for answer in done)
+            yield sse("done", await compute(lambda: to_json(self.write(done)), size))
+        except HeedError as error:
+            yield sse("error", problem_of(self.request, error))
+        finally:
+            answers.cancel()
+
+    async def _next(self, told: asyncio.Queue[Told], deadline: float) -> Told:
+        """Empty when nothing comes for a while. Raises DeadlineExceeded."""
+        left = deadline - time.monotonic()
+        try:
+            return await asyncio.wait_for(told.get(), min(PING_AFTER, max(left, 0)))
+        except TimeoutError:
+            if left > PING_AFTER:
+                return 0, []
+            limit = settings_of(self.request).timeout
+            raise DeadlineExceeded(f"not done within {limit:g} seconds") from None
+
+
+def sse(name: str, content: bytes) -> bytes:
+    return format_sse_event(event=name, data_str=content.decode())
+
+
+class Texts:
+    """Progress in ids -> events in text."""
+
+    def __init__(self, model: Model, entries: Sequence[Entry]) -> None:
+        self._model = model
+        self._entries = entries
+        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}
+
+    def events(self, place: int, progress: Progress) -> list[tuple[str, dict[str, Any]]]:
+        if isinstance(progress, Standing):
+            decode, prefix = self._model.target.decode, self._entries[place].prefix
+            stable, best = (decode([*prefix, *ids]).text for ids in progress)
+            return [("beam", {"result": place, "stable": stable, "tentative": best})]
+        return [("token", self._token(place, taken)) for taken in progress]
+
+    def _token(self, place: int, taken: Taken) -> dict[str, Any]:
+        """The texts of one hypothesis, one after the other, are its whole text."""
+        key, target = (place, taken.hypothesis), self._model.target
+        text = ""
+        if key not in self._readers:
+            self._readers[key] = target.reader()
+            text = "".join(map(self._readers[key], self._entries[place].prefix))
+        event: dict[str, Any] = {
+            "result": place,
+            "hypothesis": taken.hypothesis,
+            "text": text + self._readers[key](taken.token_id),
+            "token": target.name(taken.token_id),
+            "token_id": taken.token_id,
+            "log_prob": np.float32(taken.log_prob),
+        }
+        if taken.top_log_probs:
+            event["top_log_probs"] = alternatives(self._model, taken.top_log_probs)
+        return event
