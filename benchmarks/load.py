@@ -15,7 +15,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ from service.tokenizer import open_tokenizers
 
 PORTS = {"Heed": 8701, "CTranslate2": 8702}
 SHARES = [0.3, 0.6, 0.8, 0.95]  # of what the slower of both answers at most
+STREAMED = 0.8  # of the streams that are answered at most
 CONNECTIONS = 32  # that ask again at once, to find out how much that is
 MOST_TOGETHER = 64  # sources that CTranslate2 decodes together
+Way = Callable[[str], Awaitable[Any]]
 WORDS = [
     line.strip()
     for line in (Path(__file__).parents[1] / "tests" / "words.txt").read_text().splitlines()
@@ -123,7 +126,26 @@ class Client:
 
     async def decode(self, word: str) -> None:
         """Raises ConnectionError unless the answer is 200."""
-        body = json.dumps({"source": word}).encode()
+        reader, writer, headers = await self._ask({"source": word})
+        (length,) = (line for line in headers if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        self._idle.append((reader, writer))
+
+    async def stream(self, word: str) -> list[float]:
+        """-> when each token came. Raises ConnectionError unless the answer is 200."""
+        reader, writer, _ = await self._ask({"source": word, "stream": True})
+        moments: list[float] = []
+        while (line := await reader.readline()) != b"0\r\n":  # the last of the chunks
+            if line.startswith(b"event: token"):
+                moments.append(time.perf_counter())
+        await reader.readline()
+        self._idle.append((reader, writer))
+        return moments
+
+    async def _ask(
+        self, wanted: dict[str, Any]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, list[bytes]]:
+        body = json.dumps(wanted).encode()
         head = (
             "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -134,49 +156,71 @@ class Client:
         reader, writer = connection or await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(head.encode() + body)
         status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        (length,) = (line for line in headers if line.startswith(b"content-length:"))
-        await reader.readexactly(int(length.partition(b":")[2]))
         if b" 200 " not in status:
             raise ConnectionError(status.decode())
-        self._idle.append((reader, writer))
+        return reader, writer, headers
 
 
-async def closed_loop(client: Client, seconds: float, connections: int) -> list[float]:
+async def closed_loop(
+    client: Client, seconds: float, connections: int, way: Way | None = None
+) -> list[float]:
     """Seconds of each answer, when each connection asks again at once."""
     random_, until = random.Random(0), time.perf_counter() + seconds
     latencies: list[float] = []
 
     async def ask() -> None:
         while (started := time.perf_counter()) < until:
-            await client.decode(random_.choice(WORDS))
+            await (way or client.decode)(random_.choice(WORDS))
             latencies.append(time.perf_counter() - started)
 
     await asyncio.gather(*(ask() for _ in range(connections)))
     return latencies
 
 
+async def arrive(ask: Callable[[str, float], Awaitable[None]], seconds: float, rate: float) -> None:
+    """`rate` requests a second, each of which is told when it arrived."""
+    random_, arrival = random.Random(1), 0.0
+    tasks: list[asyncio.Future[None]] = []
+    started = time.perf_counter()
+    while (arrival := arrival + random_.expovariate(rate)) < seconds:
+        await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
+        tasks.append(asyncio.ensure_future(ask(random_.choice(WORDS), started + arrival)))
+    await asyncio.gather(*tasks)
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float]:
+    return {
+        "p50_ms": 1000 * statistics.median(times),
+        "p99_ms": 1000 * statistics.quantiles(times, n=100)[98],
+    }
+
+
 async def open_loop(client: Client, seconds: float, rate: float) -> dict[str, float]:
     """Answers to `rate` arrivals a second."""
-    random_, arrival, latencies = random.Random(1), 0.0, []
-    tasks: list[asyncio.Task[None]] = []
-    started = time.perf_counter()
+    latencies: list[float] = []
 
     async def ask(word: str, arrived: float) -> None:
         await client.decode(word)
         latencies.append(time.perf_counter() - arrived)
 
-    while (arrival := arrival + random_.expovariate(rate)) < seconds:
-        await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(random_.choice(WORDS), started + arrival)))
-    await asyncio.gather(*tasks)
-    lasted = time.perf_counter() - started
-    percentiles = statistics.quantiles(latencies, n=100)
-    return {
-        "rate": rate,
-        "p50_ms": 1000 * statistics.median(latencies),
-        "p99_ms": 1000 * percentiles[98],
-        "throughput": len(latencies) / lasted,
-    }
+    started = time.perf_counter()
+    await arrive(ask, seconds, rate)
+    throughput = len(latencies) / (time.perf_counter() - started)
+    return {"rate": rate, **percentiles(latencies), "throughput": throughput}
+
+
+async def open_streams(client: Client, seconds: float, rate: float) -> dict[str, Any]:
+    """How long until the first token of a stream, and then from one token to the next."""
+    first: list[float] = []
+    gaps: list[float] = []
+
+    async def ask(word: str, arrived: float) -> None:
+        moments = await client.stream(word)
+        first.append(moments[0] - arrived)
+        gaps.extend(later - sooner for sooner, later in pairwise(moments))
+
+    await arrive(ask, seconds, rate)
+    return {"rate": rate, "first": percentiles(first), "next": percentiles(gaps)}
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -215,6 +259,12 @@ def load(seconds: float) -> dict[str, Any]:
         rate = share * min(results["saturation"].values())
         row = {name: run(open_loop(Client(port), seconds, rate)) for name, port in PORTS.items()}
         results["loads"].append({"share": share, **row})
+    client = Client(PORTS["Heed"])
+    streams = len(run(closed_loop(client, seconds, CONNECTIONS, client.stream))) / seconds
+    results["streams"] = {
+        "saturation": streams,
+        **run(open_streams(client, seconds, STREAMED * streams)),
+    }
     results["one_connection_ms"] = {
         name: 1000 * statistics.median(run(closed_loop(Client(port), seconds / 2, 1)))
         for name, port in PORTS.items()

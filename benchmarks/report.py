@@ -63,10 +63,16 @@ LOAD = """
 ## HTTP
 
 The default model, one word a request; client and server share the cores. CTranslate2 int8 stands
-behind the same application: each of its workers, one a core, decodes together all that waits when
-it is free. Requests arrive at random moments (Poisson), at shares of what the slower of both can
-answer ({saturation}); latencies from the moment of arrival, milliseconds.
+behind the same application, in its process: each of its workers, one a core, decodes together all
+that waits when it is free. Requests arrive at random moments (Poisson), at shares of what the
+slower of both can answer ({saturation}); latencies from the moment of arrival, milliseconds.
 
+"""
+
+STREAMS = """
+Heed streaming (`"stream": true`) answers {saturation:.0f} words a second at most. At {rate:.0f} a
+second the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each other
+{next[p50_ms]:.1f} ms after the one before (p99 {next[p99_ms]:.1f}).
 """
 
 
@@ -117,6 +123,12 @@ def load(results: dict[str, Any]) -> str:
         + table(columns, rows)
         + f"\nOne connection, one request after the other, medians: {alone} ms; Heed's engine"
         f" without HTTP {results['engine_ms']:.2f} ms.\n"
+        + STREAMS.format(
+            saturation=results["streams"]["saturation"],
+            rate=results["streams"]["rate"],
+            first=results["streams"]["first"],
+            next=results["streams"]["next"],
+        )
     )
 
 

@@ -77,6 +77,16 @@ def write_blocks(
     return blocks
 
 
+def write_tokens(text: Tokens) -> dict[str, Any]:
+    return {
+        "tokens": [token.text for token in text.tokens],
+        "token_ids": text.ids,
+        "offsets": [
+            None if token.start is None else [token.start, token.end] for token in text.tokens
+        ],
+    }
+
+
 def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, int]:
     """Tokens in and out."""
     return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}

@@ -16,6 +16,7 @@ from service.answers import (
     write_blocks,
     write_hypotheses,
     write_score,
+    write_tokens,
 )
 from service.attend import (
     AttendRequest,
@@ -235,20 +236,31 @@ async def tokenize(
     seconds, texts = await read(request, tokenizer, body.text, "/text")
 
     def write() -> dict[str, Any]:
-        results = [
-            {
-                "tokens": [token.text for token in text.tokens],
-                "token_ids": text.ids,
-                "offsets": [
-                    None if token.start is None else [token.start, token.end]
-                    for token in text.tokens
-                ],
-            }
-            for text in texts
-        ]
+        return {"model": model.name, "results": [write_tokens(text) for text in texts]}
+
+    return await respond(write, sum(map(len, texts)), seconds)
+
+
+@router.post(
+    "/v1/detokenize",
+    response_model=schemas.DetokenizeAnswer,
+    summary="Join tokens to texts",
+    tags=["models"],
+)
+async def detokenize(
+    body: Annotated[bodies.DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
+    request: Request,
+) -> Response:
+    """The text of ids, and where in it each token stands."""
+    model = model_of(request, body.model)
+    tokenizer = model.source if body.side == "source" else model.target
+    seconds, texts = await read(request, tokenizer, body.token_ids, "/token_ids")
+
+    def write() -> dict[str, Any]:
+        results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
-    return await respond(write, sum(len(text.ids) for text in texts), seconds)
+    return await respond(write, sum(map(len, texts)), seconds)
 
 
 @router.post(

@@ -286,6 +286,13 @@ class ScoreRequest(ModelRequest):
     )
 
 
+class DetokenizeRequest(ModelRequest):
+    token_ids: list[list[int]] = Field(
+        min_length=1, description="lists of ids, one for each text", examples=[[[28, 26, 11, 2]]]
+    )
+    side: Literal["source", "target"] = Field(default="target", description="whose tokenizer")
+
+
 class TokenizeRequest(ModelRequest):
     text: Annotated[Plain, Field(description="a text or a list of texts", examples=["don't"])]
     side: Literal["source", "target"] = Field(

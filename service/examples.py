@@ -42,6 +42,10 @@ DECODE: Examples = {
         "summary": "It begins like this; show the two likeliest sounds at each step",
         "value": {"source": "data", "target_prefix": "D AE1", "top_log_probs": 2},
     },
+    "stream": {
+        "summary": "Sounds as they come",
+        "value": {"source": "pronunciation", "stream": True},
+    },
     "start": {
         "summary": "Only the first three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},
@@ -87,6 +91,14 @@ TOKENIZE: Examples = {
     "target": {
         "summary": "Sounds of a pronunciation",
         "value": {"text": "D OW1 N T", "side": "target"},
+    },
+}
+
+
+DETOKENIZE: Examples = {
+    "target": {
+        "summary": "Sounds of ids",
+        "value": {"token_ids": [[28, 26, 11, 2]]},
     },
 }
 

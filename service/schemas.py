@@ -125,6 +125,14 @@ class TokenizeAnswer(Answer):
     results: list[TokenizeResult]
 
 
+class DetokenizeResult(TokenizeResult):
+    text: str = Field(description="without special tokens")
+
+
+class DetokenizeAnswer(Answer):
+    results: list[DetokenizeResult]
+
+
 class ModelCard(BaseModel):
     name: str
     task: str

@@ -246,6 +246,7 @@ def test_every_documented_example_works_as_it_stands(server):
         *ENDPOINTS,
         "/v1/score",
         "/v1/tokenize",
+        "/v1/detokenize",
         "/v1/attend",
     }
     for example in found:
