@@ -263,7 +263,7 @@ def load(seconds: float) -> dict[str, Any]:
     streams = len(run(closed_loop(client, seconds, CONNECTIONS, client.stream))) / seconds
     results["streams"] = {
         "saturation": streams,
-        **run(open_streams(client, seconds, STREAMED * streams)),
+        **run(open_streams(Client(PORTS["Heed"]), seconds, STREAMED * streams)),
     }
     results["one_connection_ms"] = {
         name: 1000 * statistics.median(run(closed_loop(Client(port), seconds / 2, 1)))

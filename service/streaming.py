@@ -64,14 +64,14 @@ class Stream:
         """Ended by the client, at any point: then its rows are given up."""
         texts = Texts(self.model, self.entries)
         try:
-            one = first
-            while one is not None:
-                events = texts.events(*one)
-                for name, event in events:
-                    yield sse(name, to_json(event))
-                if not events:
-                    yield format_sse_event(comment="ping")
-                one = await self._next(told, deadline)
+            came = [first]
+            while came[-1] is not None:
+                yield texts.events(came) or format_sse_event(comment="ping")
+                came = [await self._next(told, deadline)]
+                while came[-1] is not None and not told.empty():
+                    came.append(told.get_nowait())
+            if last := texts.events(came):
+                yield last
             done = answers.result()
             size = sum(answer.size for answer in done)
             yield sse("done", await compute(lambda: to_json(self.write(done)), size))
@@ -104,7 +104,12 @@ class Texts:
         self._entries = entries
         self._readers: dict[tuple[int, int], Callable[[int], str]] = {}
 
-    def events(self, place: int, progress: Progress) -> list[tuple[str, dict[str, Any]]]:
+    def events(self, came: Sequence[Told]) -> bytes:
+        """One after the other, to be sent together."""
+        told = (self._event(*one) for one in came if one)
+        return b"".join(sse(name, to_json(event)) for events in told for name, event in events)
+
+    def _event(self, place: int, progress: Progress) -> list[tuple[str, dict[str, Any]]]:
         if isinstance(progress, Standing):
             decode, prefix = self._model.target.decode, self._entries[place].prefix
             stable, best = (decode([*prefix, *ids]).text for ids in progress)
