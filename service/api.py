@@ -38,6 +38,7 @@ from service.exchange import (
     read,
     read_targets,
     respond,
+    search_of,
     timing,
     to_json,
 )
@@ -45,7 +46,7 @@ from service.render import to_png, to_svg
 from service.streaming import Stream
 from service.tokenizer import Tokens
 
-SELECT_LESS = ", lower max_new_tokens, or select fewer layers, heads or kinds"
+SELECT_LESS = ", lower max_new_tokens, or ask for less attention or fewer top_log_probs"
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses=schemas.PROBLEMS)
 
@@ -64,18 +65,19 @@ async def decode(
     """Decode every source: greedily, with beams or by sampling; and, if wanted, show the attention
     of what was decoded.
 
-    With `stream`, server-sent events: `token` for each token of a hypothesis, whose texts, one
-    after the other, are its text; or, of beams, `beam`: the `stable` text that no later event takes
-    back, and the `tentative` best; then `done`, the whole answer, or `error`, a problem document.
+    With `stream`, server-sent events. `token` {result, hypothesis, text, token, token_id, log_prob,
+    top_log_probs}: the texts of a hypothesis, one after the other, are its text. Of beams, `beam`
+    {result, stable, tentative}: stable text that no later event takes back, and the present best.
+    At the end `done`, the whole answer, or `error`, a problem document; comments keep it open.
     """
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
-    search = model.search(
-        body, num_hypotheses=body.num_hypotheses, top_log_probs=body.top_log_probs
-    )
+    more = {"num_hypotheses": body.num_hypotheses, "top_log_probs": body.top_log_probs}
+    search = await search_of(model, body, **more)
     seconds, sources = await read(request, model.source, body.source, "/source")
     limit = len(search.target_prefix) + search.max_new_tokens
     needed = sum(selection.nbytes(len(source.tokens), limit) for source in sources)
+    needed += 8 * len(sources) * search.max_new_tokens * search.top_log_probs  # with their ids
     needed *= search.num_hypotheses
     check_size(request, needed, SELECT_LESS)
     entries = [
@@ -114,7 +116,7 @@ async def attention(
     """Attention weights of every source with its target: the one given, or the one decoded."""
     model = model_of(request, body.model)
     selection = model.selection(body.attention)
-    search = model.search(body)
+    search = await search_of(model, body)
     seconds, sources = await read(request, model.source, body.source, "/source")
     targets: list[Tokens] | None = None
     if body.target is not None:

@@ -22,7 +22,6 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import api, probes
-from service.bodies import VARIANT
 from service.bundle import load_bundle
 from service.errors import (
     Fault,
@@ -33,6 +32,7 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
+from service.fields import VARIANT
 from service.problems import problem, problem_of
 from service.process import EngineProcess
 from service.served import Model

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.constraints import Candidates, FloatArray, IntArray, Rules, SearchOptions, Text
+from service.constraints import (
+    Candidates,
+    FloatArray,
+    IntArray,
+    Rules,
+    SearchOptions,
+    Text,
+    rules_of,
+)
 from service.search import (
     Alternatives,
     Choice,
@@ -41,7 +49,7 @@ class Tree:
     tops: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
 
     def best(self, candidates: Candidates, first_row: int) -> list[Beam]:
-        """The best 2 W that may follow, where rules have a say in it."""
+        """All that may follow, best first, where rules have a say in it."""
         found: list[Beam] = []
         tops: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
@@ -53,7 +61,7 @@ class Tree:
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.tops.append(tops)
         found.sort(key=lambda beam: -beam.total)
-        return found[: 2 * self.options.beam_size]
+        return found
 
     def grow(self, best: Iterable[Beam], eos_id: int) -> list[Beam]:
         """The best 2 W candidates -> the beams at the next step. Those among the best W that end
@@ -194,9 +202,8 @@ class Beams:
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         totals = [0.0] + [-math.inf] * (self._width - 1)
-        for each in options:
+        for each, rules in rules_of(options, self._eos_id, self._text):
             forced = [*self._forced_ids, *each.target_prefix]
-            rules = Rules(each, self._eos_id, self._text)
             self._trees.append(Tree(each, rules, forced, totals))
 
     def advance(self, candidates: Candidates) -> Choice:

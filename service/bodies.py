@@ -2,120 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.attention import Kind
-
-VARIANT = "as "  # how the tags of a union's variants begin; no part of a JSON pointer
-
-
-def source_variant(value: Any) -> str | None:
-    """Names the variant before it is validated, so that a fault is reported once, in its place."""
-    if isinstance(value, str):
-        return "as text"
-    if value == [] or (isinstance(value, list) and isinstance(value[0], str)):
-        return "as texts"
-    return "as ids" if isinstance(value, list) and isinstance(value[0], list) else None
-
-
-def indices_variant(value: Any) -> str | None:
-    if value == "all":
-        return "as all"
-    return "as indices" if isinstance(value, list) else None
-
-
-def check_unicode(text: str) -> str:
-    """JSON can escape half a surrogate pair, which no tokenizer can read."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = "has half a surrogate pair at {place}: not valid Unicode"
-        raise PydanticCustomError("unicode", message, {"place": error.start}) from error
-    return text
-
-
-Unicode = Annotated[str, AfterValidator(check_unicode)]
-Text = Annotated[Unicode, Tag("as text")]
-Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
-Ids = Annotated[
-    list[Annotated[list[int], Field(fail_fast=True)]],
-    Field(min_length=1, fail_fast=True),
-    Tag("as ids"),
-]
-Sequences = Annotated[
-    Text | Texts | Ids,
-    Discriminator(
-        source_variant,
-        custom_error_type="sequences",
-        custom_error_message="Input should be a text, a list of texts, or a list of lists of ids",
-    ),
-]
-Plain = Annotated[
-    Text | Texts,
-    Discriminator(
-        source_variant,
-        custom_error_type="sequences",
-        custom_error_message="Input should be a text or a list of texts",
-    ),
-]
-Indices = Annotated[
-    Annotated[Literal["all"], Tag("as all")]
-    | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
-    Discriminator(
-        indices_variant,
-        custom_error_type="indices",
-        custom_error_message="Input should be 'all' or a list of indices",
-    ),
-]
-
-Source = Annotated[
-    Sequences,
-    Field(
-        description="a text, a list of texts, or a list of lists of ids, which are taken as is",
-        examples=[["attention", "transformer"]],
-    ),
-]
-
-
-def text_variant(value: Any) -> str | None:
-    """A text, or what a list may hold instead of it, or a list."""
-    kinds = {str: "as text", int: "as id", list: "as list"}
-    return kinds.get(type(value))
-
-
-Prefix = Annotated[
-    Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
-    Discriminator(
-        text_variant,
-        custom_error_type="prefix",
-        custom_error_message="Input should be a text or a list of ids",
-    ),
-]
-Ending = Annotated[str, Field(min_length=1), AfterValidator(check_unicode), Tag("as text")]
-STOP = "Input should be a text, or a list of texts and ids"
-Endings = list[
-    Annotated[
-        Ending | Annotated[int, Tag("as id")],
-        Discriminator(
-            text_variant,
-            custom_error_type="stop",
-            custom_error_message="Input should be a text or an id",
-        ),
-    ]
-]
-Stop = Annotated[
-    Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
-    Discriminator(text_variant, custom_error_type="stop", custom_error_message=STOP),
-]
+from service.fields import Indices, Plain, Prefix, Sequences, Source, Stop, Unicode
 
 
 class Strict(BaseModel):
@@ -187,6 +78,7 @@ class Searching(ModelRequest):
         default=1.0,
         ge=-10,
         le=10,
+        allow_inf_nan=False,
         description="score = sum of log-probs / tokens ** length_penalty; more favours longer ones",
     )
     early_stopping: bool = Field(
@@ -199,30 +91,35 @@ class Searching(ModelRequest):
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="above 0 every token is drawn, from the probabilities to the power of 1 /"
-        " temperature; not with beam_size above 1",
+        description="0: take the best. Above 0 every token is drawn, from the probabilities to the"
+        " power of 1 / temperature, no special one but eos; not with beam_size above 1",
     )
     top_k: int | None = Field(
-        default=None, ge=1, description="draw from the k most probable tokens only"
+        default=None,
+        ge=1,
+        description="with a temperature: draw from the k most probable only",
     )
     top_p: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="draw from the fewest tokens whose probabilities sum to p; after temperature"
-        " and top_k",
+        allow_inf_nan=False,
+        description="with a temperature: draw from the fewest tokens whose probabilities sum to p,"
+        " after temperature and top_k",
     )
     seed: int | None = Field(
         default=None,
         ge=0,
         lt=1 << 63,
-        description="of the draws: the same seed gives the same answer, whatever else is decoded",
+        description="of the draws: the same seed gives the same answer, whatever else is decoded;"
+        " null: another one each time",
     )
     min_new_tokens: int = Field(default=0, ge=0, description="tokens before eos, at least")
     repetition_penalty: float = Field(
         default=1.0,
-        gt=0,
+        ge=0.01,
         le=100,
+        allow_inf_nan=False,
         description="above 1 makes tokens that occurred less likely: their logits are divided by it"
         " where positive, else multiplied; log_probs are those after it",
     )
@@ -230,14 +127,19 @@ class Searching(ModelRequest):
         default=0, ge=0, le=64, description="no sequence of so many tokens occurs twice; 0: any may"
     )
     suppress_tokens: list[int] = Field(
-        default=[], max_length=1 << 16, description="ids that are never generated"
+        default=[],
+        max_length=1 << 16,
+        fail_fast=True,
+        description="ids that are never generated",
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,
         min_length=1,
         max_length=10_000,
+        fail_fast=True,
         description="whole targets: the answer is one of them. Fewer than num_hypotheses give fewer"
-        " hypotheses. Not with min_new_tokens, no_repeat_ngram_size, suppress_tokens or stop.",
+        " hypotheses; with target_prefix, those that begin with it. Not with min_new_tokens,"
+        " no_repeat_ngram_size, suppress_tokens or stop.",
     )
     target_prefix: Prefix | None = Field(
         default=None,
@@ -246,7 +148,9 @@ class Searching(ModelRequest):
     )
     stop: Stop = Field(
         default=[],
-        description="texts or ids that end a hypothesis when they are generated; they are kept",
+        description="texts or ids that end a hypothesis and stay in its text and tokens. A text is"
+        " looked for in what was generated, target_prefix not included, and may end inside a token;"
+        " ids (see /v1/tokenize, side target) stand for whole tokens.",
     )
 
 
@@ -256,7 +160,8 @@ class DecodeRequest(Searching):
         default=1,
         ge=1,
         le=64,
-        description="to return: of beams the best ones, at most beam_size; or so many samples",
+        description="to return: of beams the best, at most beam_size; with a temperature, so many"
+        " samples",
     )
     top_log_probs: int = Field(
         default=0, ge=0, le=20, description="alternatives to show with each token"

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, get_args
 
@@ -15,7 +16,7 @@ from service.engine import Engine
 from service.entry import Answer, Entry, Opened, Status
 from service.errors import HeedError, StartupError
 from service.logs import configure_logs
-from service.process import LENGTH
+from service.process import HEADER
 from service.search import Progress
 
 
@@ -26,30 +27,30 @@ class Child:
         self._entries: dict[int, Entry] = {}  # by the number that the other end gave them
 
     def run(self) -> None:
-        """Until the other end asks no more; what it has asked is answered."""
+        """Until it is told to close, or the other end is gone."""
         orders = self._connection.makefile("rb")
         bundle, settings = pickle.load(orders)
         try:
             engine = Engine(bundle, settings)
         except StartupError as error:
-            return self._send(error)
+            return self._send(0, error)
         session = engine.session
         graphs = frozenset[Graph](graph for graph in get_args(Graph) if session.supports(graph))
         engine.start()
         gc.collect()
         gc.freeze()  # what is here now stays: looking at it again would stop all threads for long
-        self._send(Opened(session.precision, session.provider, graphs))
-        try:
+        self._send(0, Opened(session.precision, session.provider, graphs))
+        with suppress(EOFError, ConnectionError):
             while True:
                 self._obey(engine, *pickle.load(orders))
-        except EOFError:
-            engine.close()
 
     def _obey(self, engine: Engine, order: str, about: Any) -> None:
         if order == "submit":
             self._submit(engine, about)
         elif order == "status":
-            self._send((about, Status(engine.ready, engine.rows)))
+            self._send(about, Status(engine.ready, engine.rows))
+        elif order == "close":
+            threading.Thread(target=self._close, args=(engine,), daemon=True).start()
         elif entry := self._entries.get(about):
             entry.result.cancel()
 
@@ -66,18 +67,23 @@ class Child:
                 entry.finish(refusal)
 
     def _tell(self, number: int, progress: Progress) -> None:
-        self._send((number, progress))
+        self._send(number, progress)
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
         del self._entries[number]
         if not result.cancelled():
-            self._send((number, result.exception() or result.result()))
+            self._send(number, result.exception() or result.result())
 
-    def _send(self, message: object) -> None:
+    def _close(self, engine: Engine) -> None:
+        """While it finishes, orders to cancel are still obeyed."""
+        engine.close()
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, number: int, message: object) -> None:
         content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._sending:
             try:
-                self._connection.sendall(len(content).to_bytes(LENGTH) + content)
+                self._connection.sendall(HEADER.pack(len(content), number) + content)
             except OSError:
                 os._exit(1)  # nobody hears it any more
 

@@ -4,9 +4,8 @@ Pure functions of one row: `generated` and `history` (the target prefix before i
 log-probs and logits are vectors over the vocabulary or over some candidates of it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +75,7 @@ class Offer(NamedTuple):
 
 
 class Rules:
-    """The options of one source, and the tokens that end a hypothesis."""
+    """The options of a source, or of all sources that share them, and what ends a hypothesis."""
 
     def __init__(self, options: SearchOptions, eos_id: int, text: Text) -> None:
         self._options = options
@@ -86,6 +85,8 @@ class Rules:
             options.suppress_tokens or options.min_new_tokens or options.no_repeat_ngram_size
         )
         self._penalizes = options.repetition_penalty != 1
+        self._suppressed = np.array(options.suppress_tokens, np.int64)
+        self._trie = trie_of(options.allowed_targets)
         self.stops = bool(options.stop or options.stop_ids)
         self.plain = not (
             self._bans
@@ -100,16 +101,17 @@ class Rules:
         """How many of the most probable tokens hold the `wanted` best that may follow `length`
         generated ones. None: nobody knows, or too many."""
         options = self._options
-        unbounded = options.samples and not options.top_k
+        unbounded = (options.samples and not options.top_k) or (wanted > 1 and options.stop)
         if self._penalizes or options.allowed_targets or unbounded:
             return None
         count = max(wanted, options.top_k)
         if self._bans:
             repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
-            count = 1 << (count - 1).bit_length()  # few different sizes: each is tied to memory
-        count = max(count, options.top_log_probs)
-        return count if count <= MOST_CANDIDATES else None
+        if wanted > 1:
+            count += len(options.stop_ids)  # they end beams, and others are to go on
+        count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
+        return count if count <= MOST_CANDIDATES else None  # few sizes: each is tied to memory
 
     def offer(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
@@ -122,14 +124,18 @@ class Rules:
             log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))
         best = most_probable(log_probs, ids, options.top_log_probs)
         if options.allowed_targets:
-            ids = np.array(allowed(options.allowed_targets, generated), np.int64)
+            ids = np.array(following(self._trie, generated), np.int64)
             log_probs = log_probs[ids]
         elif self._bans:
             banned = repeating(history, options.no_repeat_ngram_size)
-            banned.update(options.suppress_tokens)
             if len(generated) < options.min_new_tokens:
                 banned.add(self._eos_id)
-            may_follow = ~np.isin(ids, list(banned))
+            banned_ids = np.concatenate([self._suppressed, np.array([*banned], np.int64)])
+            if logits is None:
+                may_follow = ~np.isin(ids, banned_ids)
+            else:
+                may_follow = np.ones(len(ids), bool)
+                may_follow[banned_ids] = False
             log_probs, ids = log_probs[may_follow], ids[may_follow]
         return Offer(log_probs, ids, best)
 
@@ -141,6 +147,17 @@ class Rules:
             return False
         text = self._text(generated)
         return any(stop in text for stop in self._options.stop)
+
+
+def rules_of(
+    options: Sequence[SearchOptions], eos_id: int, text: Text
+) -> Iterator[tuple[SearchOptions, Rules]]:
+    """Those of each source; sources of one request share their options, and so their rules."""
+    made: dict[int, Rules] = {}
+    for each in options:
+        if id(each) not in made:
+            made[id(each)] = Rules(each, eos_id, text)
+        yield each, made[id(each)]
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
@@ -168,16 +185,15 @@ def repeating(history: Sequence[int], size: int) -> set[int]:
     return {history[i + size - 1] for i in starts if list(history[i : i + size - 1]) == last}
 
 
-def allowed(targets: tuple[tuple[int, ...], ...], generated: Sequence[int]) -> list[int]:
-    """What continues one of the targets."""
-    node = trie(targets)
+def following(trie: Trie, generated: Sequence[int]) -> list[int]:
+    """What continues one of the targets in it."""
+    node = trie
     for token in generated:
         node = node[token]
     return sorted(node)
 
 
-@lru_cache(maxsize=16)
-def trie(targets: tuple[tuple[int, ...], ...]) -> Trie:
+def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
     root: Trie = {}
     for target in targets:
         node = root
@@ -196,7 +212,7 @@ def warp(
 ) -> NDArray[np.float64]:
     """Log-probs -> probabilities to draw from: sharpened, then of the k best (0: of all), then of
     the fewest whose sum reaches p."""
-    scaled = log_probs.astype(np.float64) / temperature
+    scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature
     order = np.argsort(-scaled, kind="stable")
     ranked = np.exp(scaled[order] - scaled[order[0]])
     if top_k:

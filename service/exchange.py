@@ -11,6 +11,8 @@ from anyio import CapacityLimiter
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from service import bodies
+from service.constraints import SearchOptions
 from service.entry import Answer, Entry
 from service.errors import (
     Abandoned,
@@ -21,6 +23,7 @@ from service.errors import (
     Overloaded,
     TooLarge,
 )
+from service.search import Progress
 from service.served import Model
 from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
@@ -108,14 +111,44 @@ def settings_of(request: Request) -> Settings:
 
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
     """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
-    each = model.engine.submit(entries)
+    each = submit(request, model, entries)
+    try:
+        return await finish(request, gathered(each))
+    finally:
+        drop(each)
+
+
+def submit(
+    request: Request,
+    model: Model,
+    entries: Sequence[Entry],
+    tell: Callable[[int, Progress], None] | None = None,
+) -> "list[asyncio.Future[Answer]]":
+    """Raises TooLarge if the queue could never take them."""
+    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_queue
+    if rows > limit:
+        raise TooLarge(
+            f"this takes {rows} rows (sources, times their beams or samples); the limit is {limit}"
+        )
+    return model.engine.submit(entries, tell)
+
+
+def gathered(each: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Future[list[Answer]]":
+    """Ends with the first failure, which need not be looked at."""
     answers = asyncio.gather(*each)
     answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is logged
-    try:
-        return await finish(request, answers)
-    finally:
-        for answer in each:
-            answer.cancel()
+    return answers
+
+
+def drop(each: "Sequence[asyncio.Future[Answer]]") -> None:
+    for answer in each:
+        answer.cancel()
+
+
+async def search_of(model: Model, body: bodies.Searching, **more: int) -> SearchOptions:
+    """Raises Invalid for options that contradict each other or the model."""
+    size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
+    return await compute(lambda: model.search(body, **more), size)
 
 
 async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:

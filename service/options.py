@@ -1,12 +1,12 @@
 """What a request says of the search, as options that agree with each other and with the model."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from service import bodies
 from service.bundle import Manifest
 from service.constraints import SearchOptions
-from service.errors import Fault, Invalid, TooLarge
+from service.errors import Invalid, TooLarge
 from service.tokenizer import Tokenizer
 
 OF_SAMPLES = ("top_k", "top_p", "seed")  # mean nothing without a temperature
@@ -22,17 +22,18 @@ def search_options(
 ) -> SearchOptions:
     """Raises Invalid naming the option that contradicts another one or the model."""
     check_samples(body, num_hypotheses)
-    prefix = read_prefix(body.target_prefix, target)
+    prefix = read_prefix(body.target_prefix, target, manifest.eos_id)
     max_new_tokens = count_new_tokens(body.max_new_tokens, len(prefix), manifest)
     if body.min_new_tokens > max_new_tokens:
         detail = f"{body.min_new_tokens} is more than max_new_tokens, {max_new_tokens}"
         raise Invalid.at("/min_new_tokens", detail)
     vocabulary = manifest.config.target_vocab_size
-    check_ids(body.suppress_tokens, "/suppress_tokens", vocabulary)
+    check_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary)
     if len(set(body.suppress_tokens)) == vocabulary:
         raise Invalid.at("/suppress_tokens", "leaves nothing to generate")
     stops = [body.stop] if isinstance(body.stop, str) else body.stop
-    check_ids([stop for stop in stops if isinstance(stop, int)], "/stop", vocabulary)
+    numbered = ((i, stop) for i, stop in enumerate(stops) if isinstance(stop, int))
+    check_ids(numbered, "/stop", vocabulary)
     return SearchOptions(
         max_new_tokens=max_new_tokens,
         min_new_tokens=body.min_new_tokens,
@@ -42,7 +43,7 @@ def search_options(
         early_stopping=body.early_stopping,
         repetition_penalty=body.repetition_penalty,
         no_repeat_ngram_size=body.no_repeat_ngram_size,
-        suppress_tokens=tuple(sorted({*body.suppress_tokens})),
+        suppress_tokens=tuple(sorted(suppressed(body, manifest))),
         allowed_targets=read_allowed(body, prefix, max_new_tokens, target),
         temperature=body.temperature,
         top_k=body.top_k or 0,
@@ -82,25 +83,35 @@ def count_new_tokens(wanted: int | None, prefix: int, manifest: Manifest) -> int
     return wanted or min(limit, manifest.decoding.max_new_tokens)
 
 
-def check_ids(ids: Sequence[int], pointer: str, vocabulary: int) -> None:
-    faults = [
-        Fault(pointer, f"names {token_id}; ids are 0 to {vocabulary - 1}")
-        for token_id in ids
-        if not 0 <= token_id < vocabulary
-    ]
-    if faults:
-        raise Invalid.of(faults)
+def check_ids(ids: Iterable[tuple[int, int]], pointer: str, vocabulary: int) -> None:
+    """With their places. The first that does not exist refuses them all."""
+    for place, token_id in ids:
+        if not 0 <= token_id < vocabulary:
+            detail = f"{token_id} is not allowed: ids are 0 to {vocabulary - 1}"
+            raise Invalid.at(f"{pointer}/{place}", detail)
 
 
-def read_prefix(prefix: str | list[int] | None, target: Tokenizer) -> list[int]:
+def suppressed(body: bodies.Searching, manifest: Manifest) -> set[int]:
+    """What is drawn by chance is no padding and no start; what is searched for never is."""
+    ids = {*body.suppress_tokens}
+    if body.temperature:
+        unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
+        ids |= {manifest.pad_id, *manifest.decoder_start_ids, *unknown} - {manifest.eos_id}
+    return ids
+
+
+def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) -> list[int]:
     if not prefix:
         return []
     try:
         if isinstance(prefix, str):
             return target.encode(prefix, "/target_prefix").ids[:-1]  # the eos after it
-        return target.read_ids(prefix, "/target_prefix").ids
+        ids = target.read_ids(prefix, "/target_prefix").ids
     except TooLarge as error:  # it leaves nothing to generate, which is no question of size
         raise Invalid(error.detail, error.faults) from error
+    if eos_id in ids:
+        raise Invalid.at(f"/target_prefix/{ids.index(eos_id)}", "ends the target: nothing follows")
+    return ids
 
 
 def read_allowed(

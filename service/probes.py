@@ -25,9 +25,11 @@ async def show_model(name: str, request: Request) -> schemas.ModelCard:
     return model_of(request, name).card()
 
 
-@router.get("/livez", summary="Is the process alive?", tags=["service"])
-async def live() -> schemas.Health:
-    """The process answers."""
+@router.get("/livez", summary="Is the service alive?", tags=["service"])
+async def live(request: Request) -> schemas.Health:
+    """The service answers, and no engine has died: then only a new start helps."""
+    if dead := [name for name, model in models_of(request).items() if model.engine.gone]:
+        raise Unavailable(f"lost their engines: {', '.join(dead)}; start the service again")
     return schemas.Health(status="ok")
 
 

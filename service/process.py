@@ -2,14 +2,15 @@
 other's (docs/adr/0007).
 
 The two ends speak pickle over a pair of sockets that nobody else holds. To the engine go orders,
-("submit", [(number, Entry)]), ("cancel", number) and ("status", number); back come (number,
-progress) and (number, outcome), each after its length.
+("submit", [(number, Entry)]), ("cancel", number), ("status", number) and ("close", None); back come
+progress and outcomes, each after its length and the number that it is about.
 """
 
 import asyncio
 import itertools
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from service.errors import HeedError, StartupError, Unavailable
 from service.search import Progress, Standing
 from service.settings import Settings
 
-LENGTH = 8  # bytes that give the length of an outcome
+HEADER = struct.Struct("!QQ")  # length, number
 LARGE = 1 << 20  # bytes that are unpickled off the event loop
 
 log = structlog.get_logger()
@@ -49,15 +50,19 @@ class EngineProcess(asyncio.Protocol):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process, which then ends the other
             )
-        self._connection.sendall(pickle.dumps((bundle, settings)))
-        with self._connection.makefile("rb") as incoming:
-            length = int.from_bytes(incoming.read(LENGTH))
-            opened = pickle.loads(incoming.read(length)) if length else None
-        if not isinstance(opened, Opened):
+        try:
+            self._connection.sendall(pickle.dumps((bundle, settings)))
+            with self._connection.makefile("rb") as incoming:
+                length, _ = HEADER.unpack(incoming.read(HEADER.size))
+                opened = pickle.loads(incoming.read(length))
+        except (OSError, struct.error):
+            opened = StartupError(f"{bundle.root}: the process that opens it has died")
+        if isinstance(opened, StartupError):
             self._connection.close()
             self._process.wait()
-            raise opened or StartupError(f"{bundle.root}: the process that opens it has died")
-        self.opened = opened
+            raise opened
+        self.opened: Opened = opened
+        self._closing = False
 
     async def start(self) -> None:
         self._ended = asyncio.get_running_loop().create_future()
@@ -66,8 +71,8 @@ class EngineProcess(asyncio.Protocol):
 
     async def close(self) -> None:
         """It takes nothing more, answers what it has, and ends."""
-        if not self._ended.done():
-            self._transport.write_eof()
+        self._closing = True
+        self._order("close", None)
         await self._ended
         await run_in_threadpool(self._process.wait)
 
@@ -91,15 +96,21 @@ class EngineProcess(asyncio.Protocol):
         self._order("status", number)
         return await future
 
+    @property
+    def gone(self) -> bool:
+        """It has died, and does not come back."""
+        return self._ended.done()
+
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
-        if self._ended.done():
-            raise self._gone
+        if self.gone or self._closing:
+            raise self._unavailable
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         return number, future
 
     def _order(self, order: str, about: object) -> None:
-        self._transport.write(pickle.dumps((order, about), pickle.HIGHEST_PROTOCOL))
+        if not self.gone:
+            self._transport.write(pickle.dumps((order, about), pickle.HIGHEST_PROTOCOL))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
         self._listeners.pop(number, None)
@@ -108,30 +119,26 @@ class EngineProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while len(self._received) >= LENGTH:
-            end = LENGTH + int.from_bytes(self._received[:LENGTH])
+        while len(self._received) >= HEADER.size:
+            length, number = HEADER.unpack_from(self._received)
+            end = HEADER.size + length
             if len(self._received) < end:
                 return
-            content = self._received[LENGTH:end]
+            content = self._received[HEADER.size : end]
             del self._received[:end]
-            if end < LARGE:
-                self._resolve(*pickle.loads(content))
-            else:
+            if length < LARGE:
+                self._resolve(number, pickle.loads(content))
+            elif future := self._pending.pop(number, None):
                 loading = asyncio.get_running_loop().run_in_executor(None, pickle.loads, content)
-                loading.add_done_callback(lambda loaded: self._resolve(*loaded.result()))
+                loading.add_done_callback(partial(settle_later, future))
 
     def _resolve(self, number: int, outcome: object) -> None:
         if isinstance(outcome, (list, Standing)):
             if listener := self._listeners.get(number):
                 listener(cast("Progress", outcome))
             return
-        future = self._pending.pop(number, None)
-        if future is None or future.done():
-            return
-        if isinstance(outcome, HeedError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+        if future := self._pending.pop(number, None):
+            settle(future, outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine has ended: because it was told to, or it has died."""
@@ -139,8 +146,22 @@ class EngineProcess(asyncio.Protocol):
             log.error("engine lost", model=self.bundle.manifest.name, error=repr(exc))
         self._ended.set_result(None)
         for number in [*self._pending]:
-            self._resolve(number, self._gone)
+            self._resolve(number, self._unavailable)
 
     @property
-    def _gone(self) -> Unavailable:
-        return Unavailable(f"model {self.bundle.manifest.name} has lost its engine; try again")
+    def _unavailable(self) -> Unavailable:
+        why = "takes no requests now" if self._closing else "has lost its engine"
+        return Unavailable(f"model {self.bundle.manifest.name} {why}")
+
+
+def settle(future: asyncio.Future[Any], outcome: object) -> None:
+    if future.done():  # it was cancelled
+        return
+    if isinstance(outcome, HeedError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def settle_later(future: asyncio.Future[Any], loaded: "asyncio.Future[Any]") -> None:
+    settle(future, loaded.result())

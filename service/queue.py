@@ -30,11 +30,12 @@ class Queue:
         with self._changed:
             if self._closed:
                 raise Unavailable("this model takes no requests now")
-            if len(self._waiting) + len(entries) > self._scheduler.max_queue:
+            rows = sum(entry.rows for entry in entries)
+            if self._waiting_rows + rows > self._scheduler.max_queue:
                 self._forget_abandoned()
-            self._scheduler.check_queue(len(self._waiting), len(entries))
+            self._scheduler.check_queue(self._waiting_rows, rows)
             self._waiting.extend(entries)
-            self._waiting_rows += sum(entry.rows for entry in entries)
+            self._waiting_rows += rows
             self._changed.notify(len(entries))
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
@@ -53,6 +54,8 @@ class Queue:
                 return None if self._closed and not busy else []
             sizes = (entry.size for entry in self._waiting)
             admitted = self._scheduler.admit(sizes, (entry.size for entry in running))
+            if not admitted:
+                self.occupy(worker)
             taken: list[Entry] = []
             share = self._share()
             while len(taken) < admitted and (self._gathers or self._rows[worker] < share):
@@ -62,7 +65,8 @@ class Queue:
             return [entry for entry in taken if not entry.abandoned]
 
     def occupy(self, worker: int) -> None:
-        """The worker is at something longer than a step: what waits is for the others."""
+        """The worker has no room, or is at something longer than a step: what waits is for the
+        others."""
         with self._changed:
             self._rows[worker] = max(self._rows[worker], MANY)
             self._changed.notify_all()

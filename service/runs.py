@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.constraints import Candidates, IntArray, Rules, SearchOptions, Text, draw
+from service.constraints import Candidates, IntArray, Rules, SearchOptions, Text, draw, rules_of
 from service.search import (
     Alternatives,
     Choice,
@@ -23,7 +23,7 @@ class Run:
 
     options: SearchOptions
     rules: Rules
-    random: np.random.Generator
+    random: np.random.Generator | None
     forced: list[int]
     token_ids: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
@@ -36,8 +36,8 @@ class Run:
         offer = self.rules.offer(*candidates.of(row), self.token_ids)
         if not len(offer.ids):
             return None
-        samples = self.options.samples
-        place = draw(offer, self.options, self.random) if samples else offer.log_probs.argmax()
+        random = self.random
+        place = draw(offer, self.options, random) if random else offer.log_probs.argmax()
         self.top_log_probs.append(offer.best)
         return int(offer.ids[place]), float(offer.log_probs[place])
 
@@ -74,10 +74,9 @@ class Runs:
         return Wanted.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
-        for each in options:
-            rules = Rules(each, self._eos_id, self._text)
+        for each, rules in rules_of(options, self._eos_id, self._text):
             for sample in range(self._width):
-                random = np.random.default_rng([each.seed, sample])
+                random = np.random.default_rng([each.seed, sample]) if each.samples else None
                 forced = [*self._forced_ids, *each.target_prefix]
                 self._runs.append(Run(each, rules, random, forced))
 

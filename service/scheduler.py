@@ -29,11 +29,11 @@ class Scheduler:
     pass_cost: int = 1
 
     def check_queue(self, waiting: int, new: int) -> None:
-        """A request is queued whole or not at all. Raises Overloaded if it does not fit."""
+        """Rows of a request are queued all or none. Raises Overloaded if they do not fit."""
         if waiting + new > self.max_queue:
             raise Overloaded(
-                f"{waiting} sources wait already and {new} more were sent; the limit is"
-                f" {self.max_queue}"
+                f"{waiting} rows (sources, times their beams or samples) wait already and {new}"
+                f" more were sent; the limit is {self.max_queue}"
             )
 
     def admit(self, waiting: Iterable[Size], running: Iterable[Size]) -> int:

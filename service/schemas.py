@@ -63,7 +63,7 @@ class Hypothesis(BaseModel):
 
 
 class DecodeResult(BaseModel):
-    hypotheses: list[Hypothesis] = Field(description="best first")
+    hypotheses: list[Hypothesis] = Field(description="beams best first, samples as drawn")
     source_tokens: int = Field(description="special tokens included")
 
 

@@ -27,6 +27,8 @@ PROVIDERS = {
 
 Feeds = dict[str, NDArray[Any]]
 
+MOST_BINDINGS = 64  # that a cache keeps
+
 CACHED = 16 << 20  # bytes of weights that a step may read and still be faster on one core
 
 SLOWER_FUSIONS = [
@@ -129,9 +131,12 @@ class Session:
             cache.grow(last + 1)
         wanted = len(tokens), min(k, self._config.target_vocab_size), logits
         if wanted not in cache.bindings:
-            step, size = self._graphs["step"], self._config.target_vocab_size
-            buffers = new_buffers(*wanted, size)
-            cache.bindings[wanted] = Binding(step, cache, self._keys_values, buffers)
+            for old in [each for each in cache.bindings if logits and each[2]]:
+                del cache.bindings[old]  # its buffer is as large as the vocabulary
+            if len(cache.bindings) == MOST_BINDINGS:
+                del cache.bindings[next(iter(cache.bindings))]
+            step, size = self._graphs["step"], self._config.target_vocab_size * logits
+            cache.bindings[wanted] = Binding(step, cache, self._keys_values, wanted[1], size)
         candidates = cache.bindings[wanted].run(tokens, cache.position)
         cache.position += 1
         return candidates
@@ -233,11 +238,6 @@ class Session:
             raise StartupError(f"the step graph takes {found}, the configuration says {expected}")
 
 
-def new_buffers(rows: int, k: int, logits: bool, vocabulary: int) -> Candidates:
-    all_logits = np.zeros((rows, vocabulary), np.float32) if logits else None
-    return Candidates(np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64), all_logits)
-
-
 class Binding:
     """The step graph tied to a cache's memory and to buffers for what goes in and comes out."""
 
@@ -246,22 +246,26 @@ class Binding:
         step: ort.InferenceSession,
         cache: Cache,
         keys_values: list[str],
-        candidates: Candidates,
+        k: int,
+        vocabulary: int,
     ) -> None:
-        rows, k = candidates.ids.shape
+        """`vocabulary`: its size where all logits are wanted, else 0."""
+        rows = len(cache.position)
+        logits = np.zeros((rows, vocabulary), np.float32) if vocabulary else None
+        log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
+        self.candidates = Candidates(log_probs, ids, logits)
         self.token = np.zeros(rows, np.int64)
         self.position = np.zeros(rows, np.int64)
-        self.candidates = candidates
         self._step = step
         self._binding = step.io_binding()
         self._bind_input("token", self.token)
         self._bind_input("position", self.position)
         self._bind_input("source_length", cache.source_length)
         self._bind_input("k", np.array([k]))
-        self._bind_output("top_log_probs", candidates.log_probs)
-        self._bind_output("top_ids", candidates.ids)
-        if candidates.logits is not None:
-            self._bind_output("logits", candidates.logits)
+        self._bind_output("top_log_probs", log_probs)
+        self._bind_output("top_ids", ids)
+        if logits is not None:
+            self._bind_output("logits", logits)
         memory = zip(keys_values, cache.self_keys_values, cache.cross_keys_values, strict=True)
         for name, own, cross in memory:
             self._bind_input(f"cross_{name}", cross)

@@ -81,7 +81,12 @@ class Settings(BaseSettings):
     max_answer_bytes: int = Field(
         default=16 << 20, ge=1, description="of float32 weights or vectors in one answer"
     )
-    max_queue: int = Field(default=4096, ge=1, description="sources that may wait, a model")
+    max_queue: int = Field(
+        default=4096,
+        ge=1,
+        description="rows (sources, times their beams or samples) that may wait, a model; in one"
+        " request no more can be sent",
+    )
     max_batch_tokens: int = Field(
         default=16384, ge=1, description="positions decoded at once, rows x the longest, a model"
     )

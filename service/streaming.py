@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from service.answers import alternatives
 from service.entry import Answer, Entry
 from service.errors import DeadlineExceeded, HeedError
-from service.exchange import compute, finish, settings_of, to_json
+from service.exchange import compute, drop, finish, gathered, settings_of, submit, to_json
 from service.problems import problem_of
 from service.search import Progress, Standing, Taken
 from service.served import Model
@@ -40,17 +40,17 @@ class Stream:
         def tell(place: int, progress: Progress) -> None:
             told.put_nowait((place, progress))
 
-        each = self.model.engine.submit(self.entries, tell)
-        answers = asyncio.gather(*each)
+        each = submit(self.request, self.model, self.entries, tell)
+        answers = gathered(each)
         answers.add_done_callback(lambda _: told.put_nowait(None))
         try:
             first = await finish(self.request, asyncio.ensure_future(told.get()))
             if first is None:
                 answers.result()
         except BaseException:
-            answers.cancel()
+            drop(each)
             raise
-        events = self._events(first, told, answers, deadline)
+        events = self._events(first, told, each, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return EventSourceResponse(events, headers=headers)
 
@@ -58,19 +58,19 @@ class Stream:
         self,
         first: Told,
         told: asyncio.Queue[Told],
+        each: "Sequence[asyncio.Future[Answer]]",
         answers: "asyncio.Future[list[Answer]]",
         deadline: float,
     ) -> AsyncGenerator[bytes]:
         """Ended by the client, at any point: then its rows are given up."""
-        texts = Texts(self.model, self.entries)
+        texts, came = Texts(self.model, self.entries), [first]
         try:
-            came = [first]
             while came[-1] is not None:
-                yield texts.events(came) or format_sse_event(comment="ping")
+                yield await texts.events(came) or format_sse_event(comment="ping")
                 came = [await self._next(told, deadline)]
                 while came[-1] is not None and not told.empty():
                     came.append(told.get_nowait())
-            if last := texts.events(came):
+            if last := await texts.events(came):
                 yield last
             done = answers.result()
             size = sum(answer.size for answer in done)
@@ -78,7 +78,7 @@ class Stream:
         except HeedError as error:
             yield sse("error", problem_of(self.request, error))
         finally:
-            answers.cancel()
+            drop(each)
 
     async def _next(self, told: asyncio.Queue[Told], deadline: float) -> Told:
         """Empty when nothing comes for a while. Raises DeadlineExceeded."""
@@ -103,18 +103,23 @@ class Texts:
         self._model = model
         self._entries = entries
         self._readers: dict[tuple[int, int], Callable[[int], str]] = {}
+        self._standing: dict[int, Standing] = {}  # what was last said of a result
 
-    def events(self, came: Sequence[Told]) -> bytes:
+    async def events(self, came: Sequence[Told]) -> bytes:
         """One after the other, to be sent together."""
-        told = (self._event(*one) for one in came if one)
-        return b"".join(sse(name, to_json(event)) for events in told for name, event in events)
+        told = [one for one in came if one]
+        size = sum(sum(map(len, each)) if isinstance(each, Standing) else 1 for _, each in told)
+        return await compute(lambda: b"".join(self._write(*one) for one in told), size)
 
-    def _event(self, place: int, progress: Progress) -> list[tuple[str, dict[str, Any]]]:
-        if isinstance(progress, Standing):
-            decode, prefix = self._model.target.decode, self._entries[place].prefix
-            stable, best = (decode([*prefix, *ids]).text for ids in progress)
-            return [("beam", {"result": place, "stable": stable, "tentative": best})]
-        return [("token", self._token(place, taken)) for taken in progress]
+    def _write(self, place: int, progress: Progress) -> bytes:
+        if not isinstance(progress, Standing):
+            return b"".join(sse("token", to_json(self._token(place, taken))) for taken in progress)
+        if progress == self._standing.get(place):
+            return b""
+        self._standing[place] = progress
+        decode, prefix = self._model.target.decode, self._entries[place].prefix
+        stable, best = (decode([*prefix, *ids]).text for ids in progress)
+        return sse("beam", to_json({"result": place, "stable": stable, "tentative": best}))
 
     def _token(self, place: int, taken: Taken) -> dict[str, Any]:
         """The texts of one hypothesis, one after the other, are its whole text."""

@@ -90,7 +90,7 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
     bundle = load_bundle(g2p)
     random = np.random.default_rng(0)
     sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
-    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_queue": 99})
+    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_queue": 200})
 
     with running(bundle, int8) as engine:
         assert engine.session.precision == "int8"

@@ -17,7 +17,7 @@ from service.errors import Overloaded, StartupError, Unavailable
 from service.process import LARGE, EngineProcess
 from service.settings import Provider, Settings
 
-SETTINGS = Settings(provider=Provider.cpu, max_queue=100, max_sources=100, threads=2)
+SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +98,14 @@ def test_a_full_queue_refuses_all_of_a_request(tiny_bundle):
     async def run():
         async with running(tiny_bundle) as process:
             outcomes = await asyncio.gather(
-                *process.submit(entries(SETTINGS.max_queue + 1)), return_exceptions=True
+                *process.submit(entries(SETTINGS.max_queue // 4 + 1)), return_exceptions=True
             )
             (answer,) = await asyncio.gather(*process.submit(entries(1)))
             return outcomes, answer
 
     outcomes, answer = asyncio.run(run())
     assert {type(outcome) for outcome in outcomes} == {Overloaded}
-    assert "the limit is 100" in outcomes[0].detail
+    assert "the limit is 400" in outcomes[0].detail
     assert len(answer.hypotheses) == 4
 
 
@@ -146,6 +146,32 @@ def test_a_closed_one_has_answered_all(tiny_bundle):
     answers, code = asyncio.run(run())
     assert len(answers) == 60
     assert code == 0
+
+
+def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
+    async def run():
+        process = await asyncio.to_thread(EngineProcess, tiny_bundle, SETTINGS)
+        await process.start()
+        futures = process.submit(entries(90, max_new_tokens=40))
+        closing = asyncio.create_task(process.close())
+        await asyncio.sleep(0)
+        for ask in (lambda: process.submit(entries(1)), process.status):
+            with pytest.raises(Unavailable, match="takes no requests now"):
+                await ask()
+        for future in futures[1:]:
+            future.cancel()
+        await closing
+        return futures[0].result(), process._process.returncode
+
+    answer, code = asyncio.run(run())
+    assert len(answer.hypotheses) == 4
+    assert code == 0
+
+
+def test_a_child_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
+    monkeypatch.setattr("service.process.sys.executable", "/bin/false")
+    with pytest.raises(StartupError, match="has died"):
+        EngineProcess(tiny_bundle, SETTINGS)
 
 
 def test_what_keeps_it_from_opening_is_said_here(tiny_bundle):

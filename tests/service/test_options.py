@@ -85,11 +85,14 @@ REFUSED = [
     ({"target_prefix": "N " * 63 + "N"}, "/target_prefix"),
     ({"target_prefix": [10**6]}, "/target_prefix/0"),
     ({"target_prefix": 3}, "/target_prefix"),
-    ({"suppress_tokens": [-1]}, "/suppress_tokens"),
-    ({"suppress_tokens": [*range(75)]}, "/suppress_tokens"),
+    ({"target_prefix": [4, 2]}, "/target_prefix/1"),
+    ({"repetition_penalty": 1e-300}, "/repetition_penalty"),
+    ({"top_p": 1.5}, "/top_p"),
+    ({"suppress_tokens": [4, -1]}, "/suppress_tokens/1"),
+    ({"suppress_tokens": [*range(73)]}, "/suppress_tokens"),
     ({"stop": ""}, "/stop"),
     ({"stop": ["N", ""]}, "/stop/1"),
-    ({"stop": [10**6]}, "/stop"),
+    ({"stop": ["N", 10**6]}, "/stop/1"),
     ({"stop": {}}, "/stop"),
     ({"allowed_targets": []}, "/allowed_targets"),
     ({"allowed_targets": ["D", "naïve"]}, "/allowed_targets/1"),
@@ -124,6 +127,34 @@ def test_samples_of_a_seed_are_the_same_whatever_comes_with_them(post):
     assert [h["text"] for h in many["results"][4]["hypotheses"]] == [h["text"] for h in one]
     assert len({h["text"] for h in one}) > 1
     assert decode(post, "transformer", **{**options, "num_hypotheses": 2})[1] == one[1]
+
+
+def test_samples_hold_no_special_token_but_eos(post):
+    """However hot: all are about as probable then."""
+    found = decode(post, "transformer", temperature=90.0, seed=1, num_hypotheses=32)
+    drawn = {token_id for hypothesis in found for token_id in hypothesis["token_ids"]}
+    assert not drawn & {0, 1, 3}
+    assert len(drawn) > 50
+
+
+def test_the_coldest_sample_is_the_best_token(post):
+    (cold,) = decode(post, "transformer", temperature=1e-310)
+    (greedy,) = decode(post, "transformer")
+    assert cold["token_ids"] == greedy["token_ids"]
+
+
+def test_more_rows_than_can_ever_wait_are_too_large(post):
+    body = {"source": ["a"] * 256, "temperature": 1.0, "num_hypotheses": 64}
+    status, problem = post("/v1/decode", **body)
+    assert (status, problem["code"]) == (413, "too_large")
+    assert "16384 rows" in problem["detail"]
+    assert "the limit is 4096" in problem["detail"]
+
+
+def test_alternatives_count_for_the_size_of_an_answer(post):
+    body = {"source": ["a"] * 256, "beam_size": 16, "num_hypotheses": 16, "top_log_probs": 20}
+    status, problem = post("/v1/decode", **body)
+    assert (status, problem["code"]) == (413, "too_large")
 
 
 def test_samples_without_a_seed_differ(post):

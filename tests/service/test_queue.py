@@ -63,6 +63,17 @@ def test_a_few_do_not_wait_for_a_worker_that_attends():
     assert queue.take(1, [], busy=True) == more
 
 
+def test_a_few_do_not_wait_for_a_worker_without_room():
+    queue = Queue(Scheduler(max_queue=300, max_batch_tokens=24, max_pass_tokens=4096), 2)
+    queue.put(entries(2))
+    held = queue.take(0, [], busy=False)
+    assert len(held) == 2
+    queue.put(more := entries(1))
+    assert queue.take(1, [], busy=True) == []
+    assert queue.take(0, held, busy=True) == []
+    assert queue.take(1, [], busy=True) == more
+
+
 def test_a_worker_that_holds_many_leaves_them_to_the_others():
     queue = Queue(SCHEDULER, 2)
     queue.put(entries(4, beam_size=4))

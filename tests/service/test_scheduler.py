@@ -27,7 +27,7 @@ def held(sizes):
 def test_a_request_is_queued_whole_or_refused_whole():
     scheduler = Scheduler(max_queue=3, max_batch_tokens=1, max_pass_tokens=1)
     scheduler.check_queue(waiting=2, new=1)
-    with pytest.raises(Overloaded, match=r"2 sources wait already and 2 more .* limit is 3"):
+    with pytest.raises(Overloaded, match=r"2 rows .* wait already and 2 more .* limit is 3"):
         scheduler.check_queue(waiting=2, new=2)
 
 

@@ -88,7 +88,7 @@ class Markov:
                 return first
         raise AssertionError("the search does not end")
 
-    def all_hypotheses(self, limit, penalty):
+    def all_hypotheses(self, limit, penalty, ends=(EOS,)):
         """Every sequence that ends or reaches the limit, with its score."""
         going, ended = [([], 0.0)], []
         for _ in range(limit):
@@ -97,8 +97,8 @@ class Markov:
                 for ids, total in going
                 for token in range(self.size)
             ]
-            ended += [each for each in longer if each[0][-1] == EOS]
-            going = [each for each in longer if each[0][-1] != EOS]
+            ended += [each for each in longer if each[0][-1] in ends]
+            going = [each for each in longer if each[0][-1] not in ends]
         scored = [(total / len(ids) ** penalty, ids) for ids, total in ended + going]
         return sorted(scored, key=lambda each: -each[0])
 
@@ -225,6 +225,37 @@ def test_hypotheses_keep_to_the_options(seed, rows, size, at_least, temperature)
         for log_prob, best in zip(hypothesis.log_probs, hypothesis.top_log_probs, strict=True):
             assert len(best) == 2
             assert best[0][1] >= log_prob - 1e-6
+
+
+@given(seed=st.integers(0, 999), penalty=st.sampled_from([0.0, 1.0]))
+def test_beams_find_the_best_of_all_that_stop(seed, penalty):
+    """With three tokens that end a hypothesis the others must still be offered."""
+    language = Markov(seed)
+    found = language.search(
+        max_new_tokens=3,
+        beam_size=16,
+        num_hypotheses=3,
+        length_penalty=penalty,
+        stop_ids=frozenset([3, 4]),
+        early_stopping=False,
+    )
+    best = language.all_hypotheses(3, penalty, ends=(EOS, 3, 4))[:3]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
+
+
+def test_what_stops_does_not_crowd_out_what_goes_on():
+    search = Beams(2, [], EOS, str)
+    stops = frozenset([3, 4, 5])
+    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
+    probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
+    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.wanted.k]
+    ids = np.array([[3, 4, 5, 6, 7]])
+    candidates = Candidates(
+        np.log(np.take_along_axis(probs, order, 1)).astype(np.float32),
+        np.take_along_axis(ids, order, 1),
+    )
+    choice = search.advance(Candidates(*(np.repeat(array, 2, 0) for array in candidates[:2])))
+    assert sorted(choice.tokens) == [6, 7]
 
 
 def test_where_nothing_may_follow_a_hypothesis_ends():

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
+from service.errors import PassFailed
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
 
 WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", "rhythm"]
@@ -161,7 +162,7 @@ def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
     assert name == "error"
     assert (problem["status"], problem["code"]) == (503, "unavailable")
     assert client.get("/readyz").status_code == 503
-    assert client.get("/livez").status_code == 200
+    assert client.get("/livez").status_code == 503  # only a new start helps
 
 
 def test_a_client_that_leaves_a_stream_frees_its_rows(client):
@@ -178,6 +179,28 @@ def test_a_client_that_leaves_a_stream_frees_its_rows(client):
 
     assert client.portal.call(rows_left) == 0
     assert not engine._pending
+
+
+def test_when_one_source_fails_the_others_are_given_up(client, monkeypatch):
+    """Their rows too, though the answer ends with the first failure."""
+    engine = client.app.state.models["g2p-en"].engine
+    submitted = []
+    submit = engine.submit
+
+    def watched(entries, tell):
+        submitted.extend(each := submit(entries, tell))
+        each[0].get_loop().call_later(0.05, fail, each[0])
+        return each
+
+    def fail(future):
+        if not future.done():
+            future.set_exception(PassFailed("broken"))
+
+    monkeypatch.setattr(engine, "submit", watched)
+    answer = client.post("/v1/decode", json=LONG)
+    *_, (name, problem) = events_of(answer.text)
+    assert (name, problem["code"]) == ("error", "pass_failed")
+    assert all(future.done() for future in submitted)
 
 
 async def stream_one(url, word, options, leaves):

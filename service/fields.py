@@ -1,0 +1,115 @@
+"""Values of the JSON that comes in, each variant of a union named, so that a fault is reported once
+and in its place."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+VARIANT = "as "  # how the tags of a union's variants begin; no part of a JSON pointer
+
+
+def source_variant(value: Any) -> str | None:
+    """Names the variant before it is validated, so that a fault is reported once, in its place."""
+    if isinstance(value, str):
+        return "as text"
+    if value == [] or (isinstance(value, list) and isinstance(value[0], str)):
+        return "as texts"
+    return "as ids" if isinstance(value, list) and isinstance(value[0], list) else None
+
+
+def indices_variant(value: Any) -> str | None:
+    if value == "all":
+        return "as all"
+    return "as indices" if isinstance(value, list) else None
+
+
+def check_unicode(text: str) -> str:
+    """JSON can escape half a surrogate pair, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = "has half a surrogate pair at {place}: not valid Unicode"
+        raise PydanticCustomError("unicode", message, {"place": error.start}) from error
+    return text
+
+
+def check_not_empty(text: str) -> str:
+    if not text:
+        raise PydanticCustomError("empty", "should not be empty")
+    return text
+
+
+Unicode = Annotated[str, AfterValidator(check_unicode)]
+Text = Annotated[Unicode, Tag("as text")]
+Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
+Ids = Annotated[
+    list[Annotated[list[int], Field(fail_fast=True)]],
+    Field(min_length=1, fail_fast=True),
+    Tag("as ids"),
+]
+Sequences = Annotated[
+    Text | Texts | Ids,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="Input should be a text, a list of texts, or a list of lists of ids",
+    ),
+]
+Plain = Annotated[
+    Text | Texts,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="Input should be a text or a list of texts",
+    ),
+]
+Indices = Annotated[
+    Annotated[Literal["all"], Tag("as all")]
+    | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
+    Discriminator(
+        indices_variant,
+        custom_error_type="indices",
+        custom_error_message="Input should be 'all' or a list of indices",
+    ),
+]
+
+Source = Annotated[
+    Sequences,
+    Field(
+        description="a text, a list of texts, or a list of lists of ids, which are taken as is",
+        examples=[["attention", "transformer"]],
+    ),
+]
+
+
+def text_variant(value: Any) -> str | None:
+    """A text, or what a list may hold instead of it, or a list."""
+    kinds = {str: "as text", int: "as id", list: "as list"}
+    return kinds.get(type(value))
+
+
+Prefix = Annotated[
+    Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
+    Discriminator(
+        text_variant,
+        custom_error_type="prefix",
+        custom_error_message="Input should be a text or a list of ids",
+    ),
+]
+Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
+STOP = "Input should be a text, or a list of texts and ids"
+Endings = list[
+    Annotated[
+        Ending | Annotated[int, Tag("as id")],
+        Discriminator(
+            text_variant,
+            custom_error_type="stop",
+            custom_error_message="Input should be a text or an id",
+        ),
+    ]
+]
+Stop = Annotated[
+    Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
+    Discriminator(text_variant, custom_error_type="stop", custom_error_message=STOP),
+]
