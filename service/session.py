@@ -26,9 +26,7 @@ PROVIDERS = {
 }
 
 Feeds = dict[str, NDArray[Any]]
-
 MOST_BINDINGS = 64  # that a cache keeps
-
 CACHED = 16 << 20  # bytes of weights that a step may read and still be faster on one core
 
 SLOWER_FUSIONS = [
@@ -131,10 +129,8 @@ class Session:
             cache.grow(last + 1)
         wanted = len(tokens), min(k, self._config.target_vocab_size), logits
         if wanted not in cache.bindings:
-            for old in [each for each in cache.bindings if logits and each[2]]:
-                del cache.bindings[old]  # its buffer is as large as the vocabulary
-            if len(cache.bindings) == MOST_BINDINGS:
-                del cache.bindings[next(iter(cache.bindings))]
+            if logits or len(cache.bindings) == MOST_BINDINGS:
+                cache.bindings.clear()  # a buffer for all logits is large, there is one at most
             step, size = self._graphs["step"], self._config.target_vocab_size * logits
             cache.bindings[wanted] = Binding(step, cache, self._keys_values, wanted[1], size)
         candidates = cache.bindings[wanted].run(tokens, cache.position)
