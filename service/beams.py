@@ -14,6 +14,7 @@ from service.constraints import (
     Rules,
     SearchOptions,
     Text,
+    most_probable,
     rules_of,
 )
 from service.search import (
@@ -49,7 +50,9 @@ class Tree:
     tops: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
 
     def best(self, candidates: Candidates, first_row: int) -> list[Beam]:
-        """All that may follow, best first, where rules have a say in it."""
+        """What may follow, best first, where rules have a say in it: as many as can go on, and as
+        can end before them."""
+        count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
         tops: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
@@ -57,7 +60,7 @@ class Tree:
                 continue
             offer = self.rules.offer(*candidates.of(first_row + row), self._generated(row))
             tops[row] = offer.best
-            pairs = zip(offer.ids.tolist(), offer.log_probs.tolist(), strict=True)
+            pairs = most_probable(offer.log_probs, offer.ids, count)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.tops.append(tops)
         found.sort(key=lambda beam: -beam.total)

@@ -16,6 +16,7 @@ FloatArray = NDArray[np.float32]
 Text = Callable[[Sequence[int]], str]
 Trie = dict[int, "Trie"]
 
+ENDING_TEXTS = 64  # tokens that may complete a text to stop at, among the best of a row
 MOST_CANDIDATES = 128  # of a row; where more are needed all logits are read
 
 
@@ -88,6 +89,7 @@ class Rules:
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         self._trie = trie_of(options.allowed_targets)
         self.stops = bool(options.stop or options.stop_ids)
+        self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
         self.plain = not (
             self._bans
             or self._penalizes
@@ -101,7 +103,7 @@ class Rules:
         """How many of the most probable tokens hold the `wanted` best that may follow `length`
         generated ones. None: nobody knows, or too many."""
         options = self._options
-        unbounded = (options.samples and not options.top_k) or (wanted > 1 and options.stop)
+        unbounded = options.samples and not options.top_k
         if self._penalizes or options.allowed_targets or unbounded:
             return None
         count = max(wanted, options.top_k)
@@ -109,7 +111,7 @@ class Rules:
             repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
         if wanted > 1:
-            count += len(options.stop_ids)  # they end beams, and others are to go on
+            count += self.most_ending  # others are to go on
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None  # few sizes: each is tied to memory
 
@@ -203,8 +205,16 @@ def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
 
 
 def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> list[tuple[int, float]]:
-    order = np.argsort(-log_probs, kind="stable")[:count] if count else []
-    return [(int(ids[i]), float(log_probs[i])) for i in order]
+    order = best_first(log_probs, count)
+    return list(zip(ids[order].tolist(), log_probs[order].tolist(), strict=True))
+
+
+def best_first(values: NDArray[np.floating], count: int) -> IntArray:
+    """Places of the largest, without sorting all."""
+    if count < len(values):
+        places = np.argpartition(-values, count)[:count]
+        return places[np.argsort(-values[places], kind="stable")]
+    return np.argsort(-values, kind="stable")
 
 
 def warp(
@@ -213,6 +223,9 @@ def warp(
     """Log-probs -> probabilities to draw from: sharpened, then of the k best (0: of all), then of
     the fewest whose sum reaches p."""
     scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature
+    if not top_k and top_p == 1:
+        probs = np.exp(scaled)
+        return probs / probs.sum()
     order = np.argsort(-scaled, kind="stable")
     ranked = np.exp(scaled[order] - scaled[order[0]])
     if top_k:
@@ -226,7 +239,7 @@ def warp(
 
 def draw(offer: Offer, options: SearchOptions, random: np.random.Generator) -> int:
     """-> index into the offer. By ids, so that what is nearly alike may change places."""
-    order = np.argsort(offer.ids)
+    order = np.argsort(offer.ids, kind="stable")  # at once where they are sorted
     probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[order]
     reached = np.cumsum(probs)
     place = np.searchsorted(reached, random.random() * reached[-1], side="right")

@@ -42,6 +42,20 @@ DECODE: Examples = {
         "summary": "It begins like this; show the two likeliest sounds at each step",
         "value": {"source": "data", "target_prefix": "D AE1", "top_log_probs": 2},
     },
+    "stop": {
+        "summary": "Only up to a sound, or to a sequence of them",
+        "value": {"source": "banana", "stop": ["AE1", "AH0 N AA1"]},
+    },
+    "varied": {
+        "summary": "No pair of sounds twice, four sounds at least, one never, few again",
+        "value": {
+            "source": "banana",
+            "no_repeat_ngram_size": 2,
+            "repetition_penalty": 1.2,
+            "min_new_tokens": 4,
+            "suppress_tokens": [20],
+        },
+    },
     "stream": {
         "summary": "Sounds as they come",
         "value": {"source": "pronunciation", "stream": True},
