@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.types import Receive, Scope, Send
 
 from service.answers import alternatives
 from service.entry import Answer, Entry
@@ -19,6 +21,7 @@ from service.search import Progress, Standing, Taken
 from service.served import Model
 
 PING_AFTER = 10.0  # seconds without an event
+GRACE = 5.0  # seconds after the deadline to read what has been sent
 Write = Callable[[Sequence[Answer]], dict[str, Any]]
 Told = tuple[int, Progress] | None  # None: all entries have ended
 
@@ -52,7 +55,7 @@ class Stream:
             raise
         events = self._events(first, told, each, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(events, headers=headers)
+        return Bounded(events, deadline + GRACE, headers)
 
     async def _events(
         self,
@@ -90,6 +93,21 @@ class Stream:
                 return 0, []
             limit = settings_of(self.request).timeout
             raise DeadlineExceeded(f"not done within {limit:g} seconds") from None
+
+
+class Bounded(EventSourceResponse):
+    """Cut off at a moment, which only happens where the client has stopped to read."""
+
+    def __init__(
+        self, events: AsyncGenerator[bytes], until: float, headers: dict[str, str]
+    ) -> None:
+        super().__init__(events, headers=headers)
+        self._until = until
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._until):
+                await super().__call__(scope, receive, send)
 
 
 def sse(name: str, content: bytes) -> bytes:

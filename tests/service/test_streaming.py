@@ -124,9 +124,9 @@ def client():
         yield client
 
 
-def send_until(client, at_first_event):
+def send_until(client, at_first_event, *, reads=True):
     """Runs the application as a server would; -> all that it sent. `at_first_event` may return
-    that the client is gone."""
+    that the client is gone; one that does not read holds the sender up from then on."""
     sent, gone, began = [], asyncio.Event(), []
     bodies = iter([{"type": "http.request", "body": json.dumps(LONG).encode()}])
 
@@ -142,6 +142,8 @@ def send_until(client, at_first_event):
             began.append(True)
             if at_first_event():
                 gone.set()
+            if not reads:
+                await asyncio.Event().wait()
 
     scope = {
         "type": "http",
@@ -169,7 +171,10 @@ def test_a_client_that_leaves_a_stream_frees_its_rows(client):
     engine = client.app.state.models["g2p-en"].engine
     text = send_until(client, lambda: True)
     assert "event: done" not in text
+    assert_nothing_left(client, engine)
 
+
+def assert_nothing_left(client, engine):
     async def rows_left():
         for _ in range(500):
             if not (await engine.status()).rows:
@@ -179,6 +184,17 @@ def test_a_client_that_leaves_a_stream_frees_its_rows(client):
 
     assert client.portal.call(rows_left) == 0
     assert not engine._pending
+    assert not engine._listeners
+
+
+def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
+    monkeypatch.setattr("service.streaming.GRACE", 0.1)
+    settings = client.app.state.settings.model_copy(update={"timeout": 1.0})
+    client.app.state.settings = settings
+    text = send_until(client, lambda: False, reads=False)
+    assert text.count("event: ") == len(events_of(text))
+    assert "event: done" not in text
+    assert_nothing_left(client, client.app.state.models["g2p-en"].engine)
 
 
 def test_when_one_source_fails_the_others_are_given_up(client, monkeypatch):
