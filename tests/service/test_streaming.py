@@ -9,6 +9,8 @@ import signal
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.app import create_app
 from service.errors import PassFailed
@@ -104,6 +106,68 @@ def test_random_beams_never_take_back_what_they_called_stable(server):
         check(*streamed(server, source=source, **options), options)
 
 
+Ways = st.one_of(
+    st.just({}),
+    st.integers(2, 4).flatmap(
+        lambda size: st.fixed_dictionaries(
+            {"beam_size": st.just(size), "num_hypotheses": st.integers(1, size)},
+            optional={
+                "early_stopping": st.booleans(),
+                "length_penalty": st.sampled_from([-0.5, 0.0, 1.0, 2.0]),
+            },
+        )
+    ),
+    st.fixed_dictionaries(
+        {"temperature": st.floats(0.1, 3), "seed": st.integers(0, 99)},
+        optional={
+            "num_hypotheses": st.integers(1, 3),
+            "top_k": st.integers(1, 60),
+            "top_p": st.floats(0.1, 1),
+        },
+    ),
+)
+Limits = st.one_of(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "max_new_tokens": st.integers(6, 20),
+            "min_new_tokens": st.integers(0, 6),
+            "no_repeat_ngram_size": st.integers(0, 3),
+            "repetition_penalty": st.sampled_from([0.8, 1.0, 1.5]),
+            "suppress_tokens": st.lists(st.integers(4, 30), max_size=6),
+            "stop": st.sampled_from(["N", "AH0 N", ["T", 5]]),
+            "target_prefix": st.sampled_from(["N", "AH0 T", [5, 4]]),
+            "top_log_probs": st.integers(0, 3),
+        },
+    ),
+    st.just({"allowed_targets": ["N AH0", "T R EY1 N", "AH0"]}),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(way=Ways, limits=Limits, source=st.sampled_from(WORDS))
+def test_any_options_keep_what_they_promise_and_stream_what_they_answer(
+    server, way, limits, source
+):
+    options = {**way, **limits}
+    plain = httpx2.post(f"{server}/v1/decode", json={"source": source, **options}, timeout=60)
+    events, done = streamed(server, source=source, **options)
+    check(events, done, options)
+    assert texts(done) == texts(plain.json())
+    prefix = {"N": "N", "AH0 T": "AH0 T"}.get(str(options.get("target_prefix")), "")
+    for hypothesis in done["results"][0]["hypotheses"]:
+        ids, size = hypothesis["token_ids"], options.get("no_repeat_ngram_size", 0)
+        assert hypothesis["text"].startswith(prefix)
+        assert not set(ids) & set(options.get("suppress_tokens", []))
+        assert len(ids) <= options.get("max_new_tokens", 64)
+        if hypothesis["finish_reason"] == "eos":
+            assert len(ids) > options.get("min_new_tokens", 0)
+        ngrams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)] if size else []
+        assert len(set(ngrams)) == len(ngrams)
+        if "allowed_targets" in options:
+            assert hypothesis["text"] in options["allowed_targets"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [({"source": "naïve"}, 422), ({"source": "a", "seed": 1}, 422), ({"source": "a" * 99}, 413)],
@@ -119,8 +183,8 @@ LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "s
 
 @pytest.fixture
 def client():
-    settings = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+    opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
+    with TestClient(create_app(opened), raise_server_exceptions=False) as client:
         yield client
 
 
@@ -189,8 +253,7 @@ def assert_nothing_left(client, engine):
 
 def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
     monkeypatch.setattr("service.streaming.GRACE", 0.1)
-    settings = client.app.state.settings.model_copy(update={"timeout": 1.0})
-    client.app.state.settings = settings
+    client.app.state.settings = client.app.state.settings.model_copy(update={"timeout": 1.0})
     text = send_until(client, lambda: False, reads=False)
     assert text.count("event: ") == len(events_of(text))
     assert "event: done" not in text
