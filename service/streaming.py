@@ -87,7 +87,8 @@ class Stream:
         """Empty when nothing comes for a while. Raises DeadlineExceeded."""
         left = deadline - time.monotonic()
         try:
-            return await asyncio.wait_for(told.get(), min(PING_AFTER, max(left, 0)))
+            async with asyncio.timeout(min(PING_AFTER, left)):
+                return await told.get()
         except TimeoutError:
             if left > PING_AFTER:
                 return 0, []
