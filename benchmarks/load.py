@@ -72,7 +72,10 @@ class Translating(EngineProcess):
     async def close(self) -> None:
         """The threads end with the process."""
 
-    def submit(self, entries: Sequence[Entry]) -> list["asyncio.Future[Answer]"]:
+    def submit(
+        self, entries: Sequence[Entry], tell: object = None
+    ) -> list["asyncio.Future[Answer]"]:
+        del tell  # it does not stream
         futures = [self._loop.create_future() for _ in entries]
         self._entries.extend(zip(entries, futures, strict=True))
         self._more.release()
