@@ -70,7 +70,7 @@ class Runs:
 
     @property
     def wanted(self) -> Wanted:
-        ruled = (run for run in self._runs if not run.rules.plain)
+        ruled = [run for run in self._runs if not run.rules.plain]
         return Wanted.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
@@ -81,23 +81,22 @@ class Runs:
                 self._runs.append(Run(each, rules, random, forced))
 
     def advance(self, candidates: Candidates) -> Choice:
-        ids, log_probs = candidates.ids[:, 0].tolist(), candidates.log_probs[:, 0].tolist()
-        best_tokens = zip(ids, log_probs, strict=True)
-        tokens = [
-            self._advance(run, best, candidates, row)
-            for row, (run, best) in enumerate(zip(self._runs, best_tokens, strict=True))
-        ]
-        sources = range(len(self._runs) // self._width)
-        ended = [i for i in sources if all(run.ended for run in self._of(i))]
-        return Choice(np.array(tokens), None, ended)
+        tokens, log_probs = candidates.ids[:, 0].tolist(), candidates.log_probs[:, 0].tolist()
+        for row, run in enumerate(self._runs):
+            if run.rules.plain and not (run.forced or run.ended):
+                run.go_on(tokens[row], log_probs[row], self._eos_id)
+            else:
+                tokens[row] = self._advance(run, candidates, row)
+        done = np.array([run.ended is not None for run in self._runs]).reshape(-1, self._width)
+        return Choice(np.array(tokens), None, np.flatnonzero(done.all(axis=1)).tolist())
 
-    def _advance(self, run: Run, best: tuple[int, float], candidates: Candidates, row: int) -> int:
+    def _advance(self, run: Run, candidates: Candidates, row: int) -> int:
         """-> what the row reads next."""
         if run.forced:
             return run.forced.pop(0)
         if run.ended:
             return self._eos_id
-        chosen = best if run.rules.plain else run.choose(candidates, row)
+        chosen = run.choose(candidates, row)
         if chosen is None:
             run.ended = "stop"
             return self._eos_id
