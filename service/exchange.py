@@ -23,6 +23,7 @@ from service.errors import (
     Overloaded,
     TooLarge,
 )
+from service.options import search_options
 from service.search import Progress
 from service.served import Model
 from service.settings import Settings
@@ -148,7 +149,8 @@ def drop(each: "Sequence[asyncio.Future[Answer]]") -> None:
 async def search_of(model: Model, body: bodies.Searching, **more: int) -> SearchOptions:
     """Raises Invalid for options that contradict each other or the model."""
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
-    return await compute(lambda: model.search(body, **more), size)
+    manifest = model.engine.bundle.manifest
+    return await compute(lambda: search_options(body, manifest, model.target, **more), size)
 
 
 async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:

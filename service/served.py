@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from service import bodies, schemas
 from service.attention import NOTHING, Kind, Selection, select
 from service.bundle import Graph
-from service.constraints import SearchOptions
 from service.errors import NotFound
-from service.options import search_options
 from service.process import EngineProcess
 from service.tokenizer import Tokenizer
 
@@ -27,11 +25,6 @@ class Model:
     @property
     def name(self) -> str:
         return self.engine.bundle.manifest.name
-
-    def search(self, body: bodies.Searching, **more: int) -> SearchOptions:
-        """`more`: options that not every endpoint has. Raises Invalid for options that contradict
-        each other or the model."""
-        return search_options(body, self.engine.bundle.manifest, self.target, **more)
 
     def selection(self, wanted: bodies.AttentionSelection | None) -> Selection:
         """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +46,12 @@ class Stream:
         each = submit(self.request, self.model, self.entries, tell)
         answers = gathered(each)
         answers.add_done_callback(lambda _: told.put_nowait(None))
-        try:
+        with ExitStack() as unless_answered:
+            unless_answered.callback(drop, each)
             first = await finish(self.request, asyncio.ensure_future(told.get()))
             if first is None:
                 answers.result()
-        except BaseException:
-            drop(each)
-            raise
+            unless_answered.pop_all()
         events = self._events(first, told, each, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return Bounded(events, deadline + GRACE, headers)

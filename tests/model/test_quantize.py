@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from model.checkpoint import load_model
 from model.compare import Difference, compare
-from model.export import OPSET
+from model.onnx_kernel import OPSET
 from model.quantize import quantize
 
 
