@@ -16,7 +16,7 @@ from service.engine import Engine
 from service.entry import Answer, Entry, Opened, Status
 from service.errors import HeedError, StartupError
 from service.logs import configure_logs
-from service.process import HEADER
+from service.process import FRAME, HEADER
 from service.search import Progress
 
 
@@ -81,11 +81,14 @@ class Child:
 
     def _send(self, number: int, message: object) -> None:
         content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        with self._sending:
-            try:
-                self._connection.sendall(HEADER.pack(len(content), number) + content)
-            except OSError:
-                os._exit(1)  # nobody hears it any more
+        for start in range(0, len(content), FRAME):
+            part = content[start : start + FRAME]
+            header = HEADER.pack(len(part), start + FRAME < len(content), number)
+            with self._sending:
+                try:
+                    self._connection.sendall(header + part)
+                except OSError:
+                    os._exit(1)  # nobody hears it any more
 
 
 if __name__ == "__main__":

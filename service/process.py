@@ -3,7 +3,7 @@ other's (docs/adr/0007).
 
 The two ends speak pickle over a pair of sockets that nobody else holds. To the engine go orders,
 ("submit", [(number, Entry)]), ("cancel", number), ("status", number) and ("close", None); back come
-progress and outcomes, each after its length and the number that it is about.
+progress and outcomes, each in frames with the number that it is about.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from service.errors import HeedError, StartupError, Unavailable
 from service.search import Progress, Standing
 from service.settings import Settings
 
-HEADER = struct.Struct("!QQ")  # length, number
-LARGE = 1 << 20  # bytes that are unpickled off the event loop
+HEADER = struct.Struct("!Q?Q")  # length, whether more of it follows, number
+FRAME = 1 << 18  # bytes: a long message comes in several, and others between them
 
 log = structlog.get_logger()
 
@@ -42,6 +42,7 @@ class EngineProcess(asyncio.Protocol):
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count()
         self._received = bytearray()
+        self._parts: dict[int, list[bytes]] = {}  # of messages that have not ended
         self._connection, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "service.child", str(theirs.fileno())]
@@ -53,7 +54,7 @@ class EngineProcess(asyncio.Protocol):
         try:
             self._connection.sendall(pickle.dumps((bundle, settings)))
             with self._connection.makefile("rb") as incoming:
-                length, _ = HEADER.unpack(incoming.read(HEADER.size))
+                length, _, _ = HEADER.unpack(incoming.read(HEADER.size))
                 opened = pickle.loads(incoming.read(length))
         except (OSError, struct.error):
             opened = StartupError(f"{bundle.root}: the process that opens it has died")
@@ -120,17 +121,25 @@ class EngineProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         while len(self._received) >= HEADER.size:
-            length, number = HEADER.unpack_from(self._received)
+            length, more, number = HEADER.unpack_from(self._received)
             end = HEADER.size + length
             if len(self._received) < end:
                 return
-            content = self._received[HEADER.size : end]
+            content = bytes(memoryview(self._received)[HEADER.size : end])
             del self._received[:end]
-            if length < LARGE:
+            if more:
+                self._parts.setdefault(number, []).append(content)
+            elif parts := self._parts.pop(number, None):
+                self._load(number, [*parts, content])
+            else:
                 self._resolve(number, pickle.loads(content))
-            elif future := self._pending.pop(number, None):
-                loading = asyncio.get_running_loop().run_in_executor(None, pickle.loads, content)
-                loading.add_done_callback(partial(settle_later, future))
+
+    def _load(self, number: int, parts: list[bytes]) -> None:
+        """Off the event loop."""
+        if future := self._pending.pop(number, None):
+            loop = asyncio.get_running_loop()
+            loading = loop.run_in_executor(None, lambda: pickle.loads(b"".join(parts)))
+            loading.add_done_callback(partial(settle_later, future))
 
     def _resolve(self, number: int, outcome: object) -> None:
         if isinstance(outcome, (list, Standing)):
