@@ -12,8 +12,9 @@ from pydantic import Discriminator, Field, Tag
 
 from service.bodies import Strict
 from service.cache import FloatArray, IntArray
+from service.drawing import draw_attention
 from service.errors import Invalid, NotAcceptable
-from service.render import Picture, draw_attention
+from service.render import Picture
 
 MOST_HEATMAPS = 4
 Feeds = dict[str, NDArray[Any]]

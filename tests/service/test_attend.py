@@ -1,5 +1,6 @@
 """/v1/attend against NumPy, written out query by query."""
 
+import base64
 import io
 import threading
 import time
@@ -16,7 +17,8 @@ from PIL import Image
 from service import examples, exchange
 from service.app import create_app
 from service.attend import nbytes
-from service.render import dashes, shrunk, viridis
+from service.drawing import shrunk, viridis
+from service.render import dashes
 from service.settings import Provider, Settings
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
@@ -161,7 +163,7 @@ def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said)
 
 
 def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
-    many = [0.0] * 3000
+    many = [0.0] * 6000
     answer = client.post(
         "/v1/attend",
         json={"mechanism": "average", "queries": many, "keys": many, "values": many},
@@ -229,6 +231,13 @@ def wait_until(holds, seconds=10):
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+def cells_of(root):
+    """The colours of the only heatmap of an SVG, (T, S, 3)."""
+    (image,) = root.findall(f"{SVG}image")
+    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(content)))
+
+
 def picture(client, accept, body):
     answer = client.post("/v1/attend", json=body, headers={"accept": accept})
     assert answer.status_code == 200, answer.text
@@ -245,15 +254,14 @@ def test_a_regression_is_drawn_with_its_points_prediction_and_truth(client):
     _frame, truth, prediction = root.findall(f"{SVG}polyline")
     assert "stroke-dasharray" in truth.attrib
     assert [len(line.get("points").split()) for line in (truth, prediction)] == [50, 50]
-    assert len(root.findall(f"{SVG}rect")) == 1 + 50 * 50  # the paper and a cell a weight
+    assert cells_of(root).shape == (50, 50, 3)
 
 
 def test_the_colours_of_a_heatmap_are_its_weights(client):
     body = {"mechanism": "average", "queries": [[1], [2]], "keys": [[1], [2]], "values": [[1], [2]]}
     root = ElementTree.fromstring(picture(client, "image/svg+xml", {**body, "causal": True}))
-    cells = [cell.get("fill") for cell in root.findall(f"{SVG}rect")[1:]]
-    half = "#{:02x}{:02x}{:02x}".format(*viridis(np.array(0.5)))
-    assert cells == ["#fde725", "#440154", half, half]
+    largest, none, half = (253, 231, 37), (68, 1, 84), tuple(viridis(np.array(0.5)).tolist())
+    assert cells_of(root).tolist() == [[[*largest], [*none]], [[*half], [*half]]]
 
 
 def test_a_png_is_the_same_picture_twice_as_large(client):
@@ -261,12 +269,13 @@ def test_a_png_is_the_same_picture_twice_as_large(client):
     root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
     image = Image.open(io.BytesIO(picture(client, "image/png", body)))
     assert image.size == tuple(round(2 * float(root.get(side))) for side in ("width", "height"))
-    cell = root.findall(f"{SVG}rect")[1]
-    middle = [
-        2 * (float(cell.get(place)) + float(cell.get(size)) / 2)
-        for place, size in (("x", "width"), ("y", "height"))
-    ]
-    assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == cell.get("fill")
+    (heatmap,) = root.findall(f"{SVG}image")
+    cells = cells_of(root)
+    for place in np.ndindex(cells.shape[:2]):
+        row, column = (np.array(place) + 0.5) / cells.shape[:2]
+        x = 2 * (float(heatmap.get("x")) + column * float(heatmap.get("width")))
+        y = 2 * (float(heatmap.get("y")) + row * float(heatmap.get("height")))
+        assert image.getpixel((int(x), int(y))) == tuple(cells[place].tolist())
 
 
 def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
@@ -288,7 +297,7 @@ def test_a_line_of_very_many_points_is_drawn_from_some_of_them(client):
 
 def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
     rows = np.random.default_rng(0).random((401, 30)).astype(np.float32)
-    cells = shrunk(rows)
+    cells = shrunk(rows, 200, 200)
     assert cells.shape == (200, 30)
     np.testing.assert_allclose(cells[0], rows[:2].mean(0), rtol=1e-6)
     np.testing.assert_allclose(cells[-1], rows[398:].mean(0), rtol=1e-6)
