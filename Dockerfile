@@ -8,6 +8,9 @@ RUN python -m venv --without-pip /opt/heed \
  && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".[$RUNTIME]"
 
 FROM python:3.11-slim-bookworm
+# For labels in PNG pictures: Unifont has every script.
+RUN apt-get update && apt-get install -y --no-install-recommends fonts-dejavu-core fonts-unifont \
+ && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/heed /opt/heed
 RUN useradd --system --no-create-home heed
 USER heed

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from service.attention import Block, Kind
+from service.attention import Kind
 from service.cache import FloatArray
 from service.entry import Answer, Entry
 from service.search import Alternatives, Hypothesis
@@ -60,7 +60,7 @@ def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> tuple[Tok
 
 def write_blocks(
     model: Model, entry: Entry, source: Tokens, target: Tokens, attention: dict[Kind, FloatArray]
-) -> list[Block]:
+) -> list[dict[str, Any]]:
     start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
     forced = len(entry.prefix)
     generated = target.tokens[forced:]
@@ -70,11 +70,8 @@ def write_blocks(
         "decoder": (generated, read),
         "cross": (generated, source.tokens),
     }
-    blocks: list[Block] = []
-    for kind, weights in attention.items():
-        rows, columns = axes[kind]
-        blocks.append(entry.selection.block(kind, weights, rows, columns))
-    return blocks
+    selection = entry.selection
+    return [selection.block(kind, attention[kind], *axes[kind]) for kind in selection.layers]
 
 
 def write_tokens(text: Tokens) -> dict[str, Any]:

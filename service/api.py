@@ -1,6 +1,5 @@
-"""The endpoints: a request becomes entries, their answers become JSON."""
+"""The endpoints of models: a request becomes entries, their answers become JSON."""
 
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,51 +9,33 @@ from fastapi import APIRouter, Body, Request, Response
 from service import bodies, examples, schemas
 from service.answers import (
     pool,
-    read_target,
     to_base64,
     usage_of,
-    write_blocks,
     write_hypotheses,
     write_score,
     write_tokens,
-)
-from service.attend import (
-    AttendRequest,
-    check_finite,
-    check_heatmaps,
-    feeds_of,
-    nbytes,
-    picture_of,
-    write_attended,
 )
 from service.entry import Answer, Entry
 from service.errors import Invalid, NotFound
 from service.exchange import (
     answers_to,
+    check_attention,
     check_size,
-    form_of,
-    in_turn,
     model_of,
     read,
     read_targets,
     respond,
     search_of,
-    timing,
-    to_json,
 )
-from service.render import to_png, to_svg
 from service.streaming import Stream
-from service.tokenizer import Tokens
 
-SELECT_LESS = ", lower max_new_tokens, or ask for less attention or fewer top_log_probs"
-PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses=schemas.PROBLEMS)
 
 
 @router.post(
     "/v1/decode",
     response_model=schemas.DecodeAnswer,
-    responses=schemas.STREAM,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     summary="Decode sources",
     tags=["models"],
 )
@@ -75,11 +56,11 @@ async def decode(
     more = {"num_hypotheses": body.num_hypotheses, "top_log_probs": body.top_log_probs}
     search = await search_of(model, body, **more)
     seconds, sources = await read(request, model.source, body.source, "/source")
-    limit = len(search.target_prefix) + search.max_new_tokens
-    needed = sum(selection.nbytes(len(source.tokens), limit) for source in sources)
-    needed += 8 * len(sources) * search.max_new_tokens * search.top_log_probs  # with their ids
-    needed *= search.num_hypotheses
-    check_size(request, needed, SELECT_LESS)
+    longest = len(search.target_prefix) + search.max_new_tokens
+    pairs = [(len(source.tokens), longest) for source in sources] * search.num_hypotheses
+    alternatives = 8 * len(pairs) * search.max_new_tokens * search.top_log_probs  # with their ids
+    check_size(request, alternatives, ", lower max_new_tokens, or ask for fewer top_log_probs")
+    check_attention(request, model, body.attention, pairs, alternatives)
     entries = [
         Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources
@@ -99,69 +80,14 @@ async def decode(
     if body.stream:
         return await Stream(request, model, entries, write).respond()
     answers = await answers_to(request, model, entries)
-    size = sum(answer.size for answer in answers)
-    return await respond(lambda: write(answers), size, seconds, answers)
+    return await respond(request, lambda: write(answers), seconds, answers)
 
 
 @router.post(
-    "/v1/attention",
-    response_model=schemas.AttentionAnswer,
-    summary="Show attention weights",
+    "/v1/score",
+    response_model=schemas.ScoreAnswer,
+    summary="Score targets",
     tags=["models"],
-)
-async def attention(
-    body: Annotated[bodies.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
-    request: Request,
-) -> Response:
-    """Attention weights of every source with its target: the one given, or the one decoded."""
-    model = model_of(request, body.model)
-    selection = model.selection(body.attention)
-    search = await search_of(model, body)
-    seconds, sources = await read(request, model.source, body.source, "/source")
-    targets: list[Tokens] | None = None
-    if body.target is not None:
-        if given := body.model_fields_set & bodies.Searching.model_fields.keys() - {"model"}:
-            raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
-        targets = await read_targets(request, model, body.target, len(sources), seconds)
-    lengths = (
-        [len(target.tokens) for target in targets]
-        if targets
-        else [len(search.target_prefix) + search.max_new_tokens] * len(sources)
-    )
-    pairs = zip(sources, lengths, strict=True)
-    needed = sum(selection.nbytes(len(source.tokens), n) for source, n in pairs)
-    check_size(request, needed, SELECT_LESS)
-    entries = [
-        Entry(
-            source_ids=np.array(source.ids),
-            search=None if targets else search,
-            target_ids=targets[i].ids if targets else [],
-            selection=selection,
-        )
-        for i, source in enumerate(sources)
-    ]
-    answers = await answers_to(request, model, entries)
-
-    def write() -> dict[str, Any]:
-        pairs = zip(entries, answers, strict=True)
-        decoded = targets or [read_target(model, e, a.hypotheses[0])[0] for e, a in pairs]
-        results = [
-            {
-                "source": source.text,
-                "target": target.text,
-                "attention": write_blocks(model, entry, source, target, answer.attention[0]),
-            }
-            for entry, source, target, answer in zip(
-                entries, sources, decoded, answers, strict=True
-            )
-        ]
-        return {"model": model.name, "results": results}
-
-    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
-
-
-@router.post(
-    "/v1/score", response_model=schemas.ScoreAnswer, summary="Score targets", tags=["models"]
 )
 async def score(
     body: Annotated[bodies.ScoreRequest, Body(openapi_examples=examples.SCORE)],
@@ -183,11 +109,14 @@ async def score(
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
-    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
+    return await respond(request, write, seconds, answers)
 
 
 @router.post(
-    "/v1/encode", response_model=schemas.EncodeAnswer, summary="Encode sources", tags=["models"]
+    "/v1/encode",
+    response_model=schemas.EncodeAnswer,
+    summary="Encode sources",
+    tags=["models"],
 )
 async def encode(
     body: Annotated[bodies.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
@@ -219,7 +148,7 @@ async def encode(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(write, sum(answer.size for answer in answers), seconds, answers)
+    return await respond(request, write, seconds, answers)
 
 
 @router.post(
@@ -240,7 +169,7 @@ async def tokenize(
     def write() -> dict[str, Any]:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
 
-    return await respond(write, sum(map(len, texts)), seconds)
+    return await respond(request, write, seconds, size=sum(map(len, texts)))
 
 
 @router.post(
@@ -262,39 +191,4 @@ async def detokenize(
         results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
-    return await respond(write, sum(map(len, texts)), seconds)
-
-
-@router.post(
-    "/v1/attend",
-    response_model=schemas.AttendAnswer,
-    responses={200: {"content": {form: {} for form in PICTURES}}},
-    summary="Attend without a model",
-    tags=["attention"],
-)
-async def attend(
-    body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
-    request: Request,
-) -> Response:
-    """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
-    or, by the Accept header, as a picture."""
-    form = form_of(request, ["application/json", *PICTURES])
-
-    def work() -> Response:
-        feeds = feeds_of(body)
-        if form in PICTURES:
-            check_heatmaps(len(feeds["queries"]))
-        check_size(request, nbytes(body.mechanism, feeds), "")
-        started = time.monotonic()
-        attended = request.app.state.mechanisms.attend(body.mechanism, feeds)
-        ended = time.monotonic()
-        check_finite(feeds["valid_lengths"], *attended)
-        if form in PICTURES:
-            content = PICTURES[form](picture_of(body, *attended))
-        else:
-            content = to_json(write_attended(body, *attended))
-        seconds = {"attention": ended - started, "serialize": time.monotonic() - ended}
-        headers = {"Vary": "Accept", **timing(seconds)}
-        return Response(content, media_type=form, headers=headers)
-
-    return await in_turn(request, work)
+    return await respond(request, write, seconds, size=sum(map(len, texts)))

@@ -18,10 +18,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers as RequestHeaders
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import api, probes
+from service import api, api_attention, probes
 from service.bundle import load_bundle
 from service.errors import (
     Fault,
@@ -32,7 +33,9 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
+from service.examples import show_answers
 from service.fields import VARIANT
+from service.forms import WEB
 from service.problems import problem, problem_of
 from service.process import EngineProcess
 from service.served import Model
@@ -73,19 +76,22 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.include_router(api.router)
+    app.include_router(api_attention.router)
     app.include_router(probes.router)
-    app.add_api_route("/", to_docs, include_in_schema=False)
+    app.add_api_route("/", show_page, include_in_schema=False)
+    app.mount("/web", StaticFiles(directory=WEB))
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
     app.add_middleware(Headers)
     app.add_exception_handler(HeedError, answer_heed_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(Exception, answer_unexpected)
+    show_answers(app.openapi())
     return app
 
 
-async def to_docs() -> Response:
-    return RedirectResponse("docs")
+async def show_page() -> Response:
+    return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 def open_models(settings: Settings) -> dict[str, Model]:

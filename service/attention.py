@@ -1,99 +1,153 @@
-"""Which attention weights are wanted, and the labelled blocks they come back in."""
+"""Which attention weights are wanted, reduced how, and the labelled blocks they come in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Config
-from service.errors import Fault, Invalid
+from service.cache import FloatArray
 from service.tokenizer import Token
 
 Kind = Literal["encoder", "decoder", "cross"]
-Indices = Literal["all"] | list[int]
+HeadReduction = Literal["none", "mean", "max"]
+LayerReduction = Literal["none", "mean", "max", "rollout"]
+Alignment = Literal["argmax", "threshold"]
 
 AXES: dict[Kind, tuple[str, str]] = {
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Weights of one kind, without padding: data[layer, head, query, key]; rows are the queries.
-
-    Row i of decoder and cross is the step that predicted the i-th token, which labels it.
-    """
-
-    kind: Kind
-    layers: list[int]
-    heads: list[int]
-    axes: list[str]
-    shape: list[int]
-    rows: list[Token]
-    columns: list[Token]
-    data: NDArray[np.float32]
+REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Layers by kind and heads, as indices from 0 within the model."""
+    """Layers by kind and heads, as indices from 0 within the model; heads are reduced before
+    layers. `rows` is a slice of the target's steps, those of decoder and cross."""
 
     layers: dict[Kind, list[int]]
     heads: list[int]
+    reduce_heads: HeadReduction = "none"
+    reduce_layers: LayerReduction = "none"
+    rows: tuple[int, int] | None = None
+    alignment: Alignment | None = None
+    threshold: float = 0.0
+    decimals: int | None = None
 
     def nbytes(self, source_length: int, target_length: int) -> int:
-        """Of the float32 weights it selects for one source and target."""
-        length = {"source": source_length, "target": target_length}
+        """Of the float32 weights for one source and at most so long a target."""
+        rows = {"source": source_length, "target": self._most_rows(target_length)}
+        columns = {"source": source_length, "target": target_length}
+        heads = len(self.heads) if self.reduce_heads == "none" else 1
         sizes = (
-            len(layers) * length[AXES[kind][0]] * length[AXES[kind][1]]
+            (len(layers) if self.reduce_layers == "none" else 1)
+            * rows[AXES[kind][0]]
+            * columns[AXES[kind][1]]
             for kind, layers in self.layers.items()
         )
-        return 4 * len(self.heads) * sum(sizes)
+        return 4 * heads * sum(sizes)
 
-    def pick(self, kind: Kind, weights: NDArray[np.float32]) -> NDArray[np.float32]:
-        """All layers and heads (L, H, queries, keys) -> the selected ones."""
-        return weights[np.ix_(self.layers[kind], self.heads)]
+    def pass_nbytes(self, config: Config, source_length: int, target_length: int) -> int:
+        """Of the weights that a pass computes to select from: every layer and head."""
+        encoder = config.num_encoder_layers * source_length**2
+        decoder = config.num_decoder_layers * target_length * (source_length + target_length)
+        passes = [encoder if kind == "encoder" else decoder for kind in self.layers]
+        return 4 * config.num_heads * max(passes, default=0)
+
+    def _most_rows(self, target_length: int) -> int:
+        if self.rows is None:
+            return target_length
+        start, stop = self.rows
+        if start < 0 <= stop:  # of a longer target they are fewer
+            target_length = min(target_length, -start)
+        return len(range(target_length)[start:stop])
+
+    def steps(self, count: int) -> slice:
+        """Which of so many steps are wanted."""
+        return slice(*slice(*(self.rows or (None, None))).indices(count))
+
+    def pick(
+        self, kind: Kind, weights: NDArray[np.float32], rows: slice = slice(None)
+    ) -> NDArray[np.float32]:
+        """All layers and heads (L, H, queries, keys) -> what is wanted of those rows, less the axes
+        that are reduced."""
+        layers = self.layers[kind]
+        if self.reduce_layers == "rollout":
+            layers = sorted(layers)
+        picked = weights[np.ix_(layers, self.heads)]
+        if self.reduce_layers != "rollout":  # which needs every row
+            picked = picked[:, :, rows]
+        if self.reduce_heads != "none":
+            picked = REDUCE[self.reduce_heads](picked, axis=1)
+        if self.reduce_layers == "rollout":
+            picked = rollout(picked)[rows]
+        elif self.reduce_layers != "none":
+            picked = REDUCE[self.reduce_layers](picked, axis=0)
+        return np.ascontiguousarray(picked)
 
     def block(
         self, kind: Kind, picked: NDArray[np.float32], rows: list[Token], columns: list[Token]
-    ) -> Block:
-        axes, shape = ["layer", "head", *AXES[kind]], list(picked.shape)
-        return Block(kind, self.layers[kind], self.heads, axes, shape, rows, columns, picked)
+    ) -> dict[str, Any]:
+        """As schemas.AttentionBlock has it; `rows` label all steps, of which `picked` has some."""
+        if kind != "encoder":
+            rows = rows[self.steps(len(rows))]
+        reduced = {"layer": self.reduce_layers != "none", "head": self.reduce_heads != "none"}
+        how = {"reduce_layers": self.reduce_layers, "reduce_heads": self.reduce_heads}
+        block: dict[str, Any] = {
+            "kind": kind,
+            "layers": self.layers[kind],
+            "heads": self.heads,
+            **{field: reduction for field, reduction in how.items() if reduction != "none"},
+            "axes": [*(axis for axis, gone in reduced.items() if not gone), *AXES[kind]],
+            "shape": list(picked.shape),
+            "rows": rows,
+            "columns": columns,
+            "data": picked if self.decimals is None else picked.round(self.decimals),
+        }
+        if self.alignment and kind == "cross":
+            threshold = None if self.alignment == "argmax" else self.threshold
+            block["alignment"] = align(picked, rows, columns, threshold)
+        return block
 
 
 NOTHING = Selection({}, [])
 
 
-def select(kinds: Sequence[Kind], layers: Indices, heads: Indices, config: Config) -> Selection:
-    """Negative indices count from the end. Raises Invalid naming the range of each index."""
-    depth: dict[Kind, int] = {
-        "encoder": config.num_encoder_layers,
-        "decoder": config.num_decoder_layers,
-        "cross": config.num_decoder_layers,
-    }
-    if len(set(kinds)) < len(kinds):
-        raise Invalid.at("/attention/kinds", "names a kind twice")
-    chosen: dict[Kind, list[int]] = {
-        kind: resolve(layers, depth[kind], f"{kind} layer", "layers") for kind in kinds
-    }
-    return Selection(chosen, resolve(heads, config.num_heads, "head", "heads"))
+def rollout(weights: FloatArray) -> FloatArray:
+    """(L, N, N), heads reduced, from the lowest layer -> (N, N): what each position holds of each
+    input if a layer passes on half of what it reads and half of what it was.
+
+    Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (2020), section 3: the layers'
+    0.5 (W + I), rows scaled to sum to 1, multiplied.
+    """
+    identity = np.eye(weights.shape[-1], dtype=weights.dtype)
+    mixed = weights + identity
+    mixed /= mixed.sum(-1, keepdims=True)
+    flow = identity
+    for layer in mixed:
+        flow = layer @ flow
+    return flow
 
 
-def resolve(indices: Indices, size: int, what: str, field: str) -> list[int]:
-    if indices == "all":
-        return list(range(size))
-    faults = [
-        Fault(f"/attention/{field}/{i}", f"there is no {what} {index}: give {-size} to {size - 1}")
-        for i, index in enumerate(indices)
-        if not -size <= index < size
-    ]
-    if faults:
-        raise Invalid.of(faults)
-    resolved = [index % size for index in indices]
-    if len(set(resolved)) < len(resolved):
-        raise Invalid.at(f"/attention/{field}", f"names a {what} twice")
-    return resolved
+def align(
+    weights: FloatArray, rows: Sequence[Token], columns: Sequence[Token], threshold: float | None
+) -> dict[str, Any] | list[Any]:
+    """(..., T, S) of cross-attention -> for every matrix, nested like them, the pairs of a source
+    and a target token that belong together: those of at least `threshold`, or for each target token
+    its largest. Special tokens belong to none."""
+    if weights.ndim > 2:
+        return [align(matrix, rows, columns, threshold) for matrix in weights]
+    targets = np.array([token.start is not None for token in rows], bool)
+    sources = np.array([token.start is not None for token in columns], bool)
+    inside = targets[:, None] & sources
+    if threshold is None:
+        best = np.where(sources, weights, -1.0).argmax(-1, keepdims=True)  # (T, 1)
+        chosen = inside & (np.arange(len(columns)) == best)
+    else:
+        chosen = inside & (weights >= threshold)
+    pairs = [[s, t] for t, s in np.argwhere(chosen).tolist()]
+    return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs)}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.attention import Kind
+from service.attention import Alignment, HeadReduction, Kind, LayerReduction
 from service.fields import Indices, Plain, Prefix, Sequences, Source, Stop, Unicode
 
 
@@ -40,6 +40,34 @@ class AttentionSelection(Strict):
     )
     heads: Indices = Field(
         default="all", description="all, or indices; negative ones count from the end"
+    )
+    reduce_heads: HeadReduction = Field(
+        default="none", description="over the selected heads, before layers are reduced"
+    )
+    reduce_layers: LayerReduction = Field(
+        default="none",
+        description="over the selected layers. rollout (Abnar and Zuidema 2020), of encoder and"
+        " decoder with reduced heads: the product, from the lowest layer up, of W + I with rows"
+        " scaled to sum to 1, where I stands for the residual connection",
+    )
+    rows: list[int] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="[start, stop) of the steps of decoder and cross, as in a slice of Python:"
+        " negative ones count from the end, and what is not there is left out",
+    )
+    alignment: Alignment | None = Field(
+        default=None,
+        description="also the pairs of a source and a target token that belong together: for each"
+        " target token its largest weight (argmax), or all of at least `threshold`; of cross, and"
+        " of no special token",
+    )
+    threshold: float | None = Field(
+        default=None, gt=0, le=1, description="of alignment by threshold; absent: 0.2"
+    )
+    decimals: int | None = Field(
+        default=None, ge=0, le=9, description="that weights are rounded to; absent: no rounding"
     )
 
 

@@ -1,10 +1,32 @@
-"""The requests shown in /docs. Each works as it stands with the default model."""
+"""The requests shown in /docs, which work as they stand with the default model; and what it answers
+(examples.json, written by tests/write_examples.py)."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Examples = dict[str, Any]
+ANSWERS = Path(__file__).with_name("examples.json")
+
+
+def show_answers(document: dict[str, Any]) -> None:
+    """Adds the answers to an OpenAPI document, in which FastAPI would leave out each null."""
+    for path, answers in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
+        (operation,) = document["paths"][path].values()
+        content = operation["responses"]["200"]["content"]
+        for name, answer in answers.items():
+            streamed = isinstance(answer, list)
+            form = content["text/event-stream" if streamed else "application/json"]
+            value = "".join(map(event, answer)) if streamed else answer
+            form.setdefault("examples", {})[name] = {"value": value}
+
+
+def event(named: list[Any]) -> str:
+    name, data = named
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
 
 DECODE: Examples = {
     "words": {
@@ -70,6 +92,30 @@ ATTENTION: Examples = {
     "decoded": {
         "summary": "Cross-attention of the last layer, for what the model decodes",
         "value": {"source": "thought", "attention": {"layers": [-1]}},
+    },
+    "alignment": {
+        "summary": "Which letters belong to each sound, by the mean of all layers and heads",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "reduce_heads": "mean",
+                "reduce_layers": "mean",
+                "alignment": "argmax",
+                "decimals": 2,
+            },
+        },
+    },
+    "rollout": {
+        "summary": "How the encoder's layers together mix the letters",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "kinds": ["encoder"],
+                "reduce_heads": "mean",
+                "reduce_layers": "rollout",
+                "decimals": 2,
+            },
+        },
     },
     "given": {
         "summary": "All three kinds, one head, for a pronunciation you give",

@@ -3,13 +3,13 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import TypeVar
 
-import orjson
 from anyio import CapacityLimiter
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
 
 from service import bodies
 from service.constraints import SearchOptions
@@ -23,6 +23,7 @@ from service.errors import (
     Overloaded,
     TooLarge,
 )
+from service.forms import FORMS, JSON, OF_ONE, PIECE, Document, Pieces
 from service.options import search_options
 from service.search import Progress
 from service.served import Model
@@ -30,6 +31,7 @@ from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
 LITTLE = 64  # characters to read, or tokens to write: done about as soon as a thread is woken
+FEW_ROWS = 16  # steps of a target that are advised where all would be too many
 MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
 Result = TypeVar("Result")
 
@@ -106,6 +108,43 @@ def check_size(request: Request, needed: int, advice: str) -> None:
         )
 
 
+def check_attention(
+    request: Request,
+    model: Model,
+    wanted: bodies.AttentionSelection | None,
+    pairs: Sequence[tuple[int, int]],
+    besides: int = 0,
+) -> None:
+    """`pairs`: the lengths of each source and of its target, at most; `besides`: bytes of other
+    arrays. Raises TooLarge, naming a selection that would fit if there is one."""
+    if wanted is None:
+        return
+    limit = settings_of(request).max_answer_bytes
+    needed = model.attention_nbytes(wanted, pairs) + besides
+    if needed <= limit:
+        return
+    fitting = next(
+        (s for s in smaller(wanted) if model.attention_nbytes(s, pairs) + besides <= limit), None
+    )
+    advice = "send fewer or shorter sequences, or lower max_new_tokens"
+    if fitting:
+        advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
+    raise TooLarge(f"the answer could take {needed} bytes and the limit is {limit}: {advice}")
+
+
+def smaller(wanted: bodies.AttentionSelection) -> Iterator[bodies.AttentionSelection]:
+    """Less of the same, then less still."""
+    kind = "cross" if "cross" in wanted.kinds else wanted.kinds[0]
+    for less in (
+        {"reduce_heads": "mean"} if wanted.reduce_heads == "none" else {},
+        {"reduce_layers": "mean"} if wanted.reduce_layers == "none" else {},
+        {"kinds": [kind]},
+        {} if kind == "encoder" else {"rows": [0, FEW_ROWS]},
+    ):
+        wanted = wanted.model_copy(update=less)
+        yield wanted
+
+
 def settings_of(request: Request) -> Settings:
     return request.app.state.settings
 
@@ -170,7 +209,7 @@ async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:
         work.cancel()
 
 
-def form_of(request: Request, forms: Sequence[str]) -> str:
+def form_of(request: Request, forms: Sequence[str], what: str = "this") -> str:
     """The form that the Accept headers like best, the first of those they like alike.
 
     Of the ranges that match a form the most specific counts. Raises NotAcceptable naming the forms
@@ -191,11 +230,11 @@ def form_of(request: Request, forms: Sequence[str]) -> str:
 
     best = max(forms, key=quality)
     if not quality(best):
-        raise NotAcceptable(f"this comes as {', '.join(forms)}")
+        raise NotAcceptable(f"{what} comes as {', '.join(forms)}")
     return best
 
 
-async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
+async def in_turn(request: Request, work: Callable[[], Result]) -> Result:
     """Computes on a thread, as many at once as there are cores for it. What has begun is finished:
     its size is bounded.
 
@@ -213,26 +252,40 @@ async def in_turn(request: Request, work: Callable[[], Response]) -> Response:
 
 
 async def respond(
-    write: Callable[[], dict[str, Any]],
-    size: int,
+    request: Request,
+    write: Callable[[], Document],
     seconds: dict[str, float],
     answers: Sequence[Answer] = (),
+    form: str = JSON,
+    size: int = 0,
 ) -> Response:
-    """`size`: tokens and numbers to be written. A stage lasted as long as it did for the slowest
-    source."""
+    """`size`: what is to be written besides the answers. A stage lasted as long as it did for the
+    slowest source."""
     started = time.monotonic()
-    content = await compute(lambda: to_json(write()), size)
+
+    def work() -> Pieces:
+        return FORMS[form](write())
+
+    size += sum(answer.size for answer in answers)
+    pieces = await (in_turn(request, work) if form in OF_ONE else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
-    return Response(content, media_type="application/json", headers=timing(seconds))
+    return send(pieces, seconds, form)
 
 
-def to_json(content: dict[str, Any]) -> bytes:
-    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def timing(seconds: dict[str, float]) -> dict[str, str]:
+def send(pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
+    """A large answer piece by piece, as the client takes them."""
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
-    return {"Server-Timing": ", ".join(stages)}
+    headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
+    total = sum(map(len, pieces))
+    if total <= PIECE:
+        return Response(b"".join(pieces), media_type=form, headers=headers)
+    headers["Content-Length"] = str(total)
+    return StreamingResponse(one_by_one(pieces), media_type=form, headers=headers)
+
+
+async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
+    for piece in pieces:
+        yield piece

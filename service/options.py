@@ -1,14 +1,18 @@
-"""What a request says of the search, as options that agree with each other and with the model."""
+"""What a request says of the search and of attention, as options that agree with each other and
+with the model."""
 
 import secrets
 from collections.abc import Iterable
 
 from service import bodies
-from service.bundle import Manifest
+from service.attention import Kind, Selection
+from service.bundle import Config, Manifest
 from service.constraints import SearchOptions
-from service.errors import Invalid, TooLarge
+from service.errors import Fault, Invalid, TooLarge
+from service.fields import Indices
 from service.tokenizer import Tokenizer
 
+THRESHOLD = 0.2  # of an alignment
 OF_SAMPLES = ("top_k", "top_p", "seed")  # mean nothing without a temperature
 BANS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -135,3 +139,67 @@ def read_allowed(
     if not allowed:
         raise Invalid.at("/allowed_targets", "has none that begins with target_prefix")
     return tuple(allowed)
+
+
+def read_selection(body: bodies.AttentionSelection, config: Config) -> Selection:
+    """Raises Invalid naming the range of an index, or the option that contradicts another."""
+    check_attention(body)
+    depth: dict[Kind, int] = {
+        "encoder": config.num_encoder_layers,
+        "decoder": config.num_decoder_layers,
+        "cross": config.num_decoder_layers,
+    }
+    layers: dict[Kind, list[int]] = {
+        kind: resolve(body.layers, depth[kind], f"{kind} layer", "layers") for kind in body.kinds
+    }
+    return Selection(
+        layers=layers,
+        heads=resolve(body.heads, config.num_heads, "head", "heads"),
+        reduce_heads=body.reduce_heads,
+        reduce_layers=body.reduce_layers,
+        rows=(body.rows[0], body.rows[1]) if body.rows else None,
+        alignment=body.alignment,
+        threshold=THRESHOLD if body.threshold is None else body.threshold,
+        decimals=body.decimals,
+    )
+
+
+def check_attention(body: bodies.AttentionSelection) -> None:
+    kinds, rows = set(body.kinds), body.rows or [0, 1]
+    rollout = body.reduce_layers == "rollout"
+    nothing = (rows[0] < 0) == (rows[1] < 0) and rows[1] <= rows[0]
+    for field, wrong, detail in (
+        ("kinds", len(kinds) < len(body.kinds), "names a kind twice"),
+        ("reduce_layers", rollout and "cross" in kinds, "rollout is of kinds encoder and decoder"),
+        (
+            "reduce_layers",
+            rollout and body.reduce_heads == "none",
+            "rollout needs reduce_heads, mean or max",
+        ),
+        ("alignment", body.alignment and "cross" not in kinds, "is of kind cross: add it"),
+        (
+            "threshold",
+            body.threshold is not None and body.alignment != "threshold",
+            "means nothing unless alignment is threshold",
+        ),
+        ("rows", body.rows and kinds == {"encoder"}, "are steps of decoder and cross"),
+        ("rows", nothing, f"{rows} selects no step"),
+    ):
+        if wrong:
+            raise Invalid.at(f"/attention/{field}", detail)
+
+
+def resolve(indices: Indices, size: int, what: str, field: str) -> list[int]:
+    if indices == "all":
+        return list(range(size))
+    faults = [
+        Fault(f"/attention/{field}/{i}", f"there is no {what} {index}: give {-size} to {size - 1}")
+        for i, index in enumerate(indices)
+        if not -size <= index < size
+    ]
+    if faults:
+        raise Invalid.of(faults)
+    resolved = [index % size for index in indices]
+    if len(set(resolved)) < len(resolved):
+        raise Invalid.at(f"/attention/{field}", f"names a {what} twice")
+    return resolved

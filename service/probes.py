@@ -13,13 +13,21 @@ PATIENCE = 1.0  # seconds in which an engine must say how it is
 router = APIRouter(responses=schemas.PROBLEMS)
 
 
-@router.get("/v1/models", summary="List the models", tags=["service"])
+@router.get(
+    "/v1/models",
+    summary="List the models",
+    tags=["service"],
+)
 async def list_models(request: Request) -> schemas.ModelList:
     """The models served here, with their limits, licence and configuration."""
     return schemas.ModelList(models=[model.card() for model in models_of(request).values()])
 
 
-@router.get("/v1/models/{name}", summary="Describe a model", tags=["service"])
+@router.get(
+    "/v1/models/{name}",
+    summary="Describe a model",
+    tags=["service"],
+)
 async def show_model(name: str, request: Request) -> schemas.ModelCard:
     """Its limits, licence and configuration."""
     return model_of(request, name).card()
@@ -41,7 +49,11 @@ async def is_ready(model: Model) -> bool:
         return False
 
 
-@router.get("/readyz", summary="Do the models answer?", tags=["service"])
+@router.get(
+    "/readyz",
+    summary="Do the models answer?",
+    tags=["service"],
+)
 async def ready(request: Request) -> schemas.Health:
     """Every model's worker takes requests and gets on with them."""
     if idle := [name for name, model in models_of(request).items() if not await is_ready(model)]:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from service.errors import Overloaded
 
+DELAY = 8  # a position costs so much in a pass for which other rows wait
+
 
 class Size(NamedTuple):
     """Positions of a source, the rows that decode it, and the most positions of one of them,
@@ -61,12 +63,14 @@ class Scheduler:
             admitted += 1
         return admitted
 
-    def one_pass(self, entries: Iterable[int]) -> int:
-        """How many of the first entries one pass that is no step may hold; one at least."""
+    def one_pass(self, entries: Iterable[int], delays: bool) -> int:
+        """How many of the first entries one pass over targets may hold; one at least, and few where
+        it delays rows that wait for their next token."""
         longest = count = 0
         for tokens in entries:
             longest = max(longest, tokens)
-            if count and not self._fits_a_pass(longest * (count + 1)):
+            positions = longest * (count + 1) * (DELAY if delays else 1)
+            if count and not self._fits_a_pass(positions):
                 break
             count += 1
         return count

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.attention import Kind
+from service.attention import HeadReduction, Kind, LayerReduction
 
 
 class AttendAnswer(BaseModel):
@@ -24,18 +24,28 @@ class Token(BaseModel):
     end: int | None = Field(description="one past the last character; null for special tokens")
 
 
+class Alignment(BaseModel):
+    pairs: list[list[int]] = Field(description="[index into columns, index into rows]")
+    pharaoh: str = Field(description="the same as text: 0-0 1-2")
+
+
 class AttentionBlock(BaseModel):
     """Row i of decoder and cross is the step that predicted the i-th token, which labels it."""
 
     kind: Kind
-    layers: list[int] = Field(description="which layers the first axis of data holds")
-    heads: list[int] = Field(description="which heads the second axis of data holds")
-    axes: list[str] = Field(description="what the axes of data are")
+    layers: list[int] = Field(description="along the axis layer of data, or reduced")
+    heads: list[int] = Field(description="along the axis head of data, or reduced")
+    reduce_layers: LayerReduction | None = Field(default=None, description="only if reduced")
+    reduce_heads: HeadReduction | None = Field(default=None, description="only if reduced")
+    axes: list[str] = Field(description="what the axes of data are; layer, head if not reduced")
     shape: list[int] = Field(description="of data")
     rows: list[Token] = Field(description="the queries: source tokens, or predicted tokens")
     columns: list[Token] = Field(description="the keys: source tokens, or what the decoder read")
-    data: list[list[list[list[float]]]] = Field(
-        description="weights after the softmax; every row sums to 1"
+    data: list[Any] = Field(
+        description="weights after the softmax; every row sums to 1, unless max made it or decimals"
+    )
+    alignment: Alignment | list[Any] | None = Field(
+        default=None, description="only if asked for: of each matrix of data, nested like them"
     )
 
 
@@ -179,13 +189,25 @@ class Problem(BaseModel):
     )
 
 
+REFUSAL = {  # by /v1/decode, of {"source": "heed", "max_new_tokens": 65}
+    "type": "about:blank",
+    "title": "Unprocessable Content",
+    "status": 422,
+    "detail": "/max_new_tokens 65 is more than this model can generate: give 1 to 64",
+    "instance": "/v1/decode",
+    "code": "invalid",
+    "request_id": "4b1de4ed9ea8468bbd0a1a34b4ae4d6a",
+    "errors": [
+        {
+            "pointer": "/max_new_tokens",
+            "detail": "65 is more than this model can generate: give 1 to 64",
+        }
+    ],
+}
 PROBLEM: dict[str, Any] = {
     "description": "What was wrong, and what would be accepted",
-    "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
+    "content": {
+        "application/problem+json": {"schema": Problem.model_json_schema(), "example": REFUSAL}
+    },
 }
 PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
-
-EVENTS = "event: token\ndata: {...}\n\nevent: done\ndata: {...}\n\n"
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENTS}}}
-}

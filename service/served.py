@@ -1,11 +1,13 @@
 """A bundle open for requests, and what a request may ask of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service import bodies, schemas
-from service.attention import NOTHING, Kind, Selection, select
+from service.attention import NOTHING, Kind, Selection
 from service.bundle import Graph
 from service.errors import NotFound
+from service.options import read_selection
 from service.process import EngineProcess
 from service.tokenizer import Tokenizer
 
@@ -27,14 +29,22 @@ class Model:
         return self.engine.bundle.manifest.name
 
     def selection(self, wanted: bodies.AttentionSelection | None) -> Selection:
-        """Raises NotFound if the bundle lacks a graph it needs, Invalid for a wrong index."""
+        """Raises NotFound if the bundle lacks a graph it needs, and what reading it raises."""
         if wanted is None:
             return NOTHING
         for kind in wanted.kinds:
             if GRAPHS[kind] not in self.engine.opened.graphs:
                 raise NotFound("not_supported", f"model {self.name} shows no {kind} attention")
-        config = self.engine.bundle.manifest.config
-        return select(wanted.kinds, wanted.layers, wanted.heads, config)
+        return read_selection(wanted, self.engine.bundle.manifest.config)
+
+    def attention_nbytes(
+        self, wanted: bodies.AttentionSelection | None, pairs: Sequence[tuple[int, int]]
+    ) -> int:
+        """Of the weights for sources and targets of these lengths; at least of what one of them
+        takes while it is computed."""
+        selection, config = self.selection(wanted), self.engine.bundle.manifest.config
+        answer = sum(selection.nbytes(*pair) for pair in pairs)
+        return max(answer, *(selection.pass_nbytes(config, *pair) for pair in pairs))
 
     def card(self) -> schemas.ModelCard:
         manifest, opened = self.engine.bundle.manifest, self.engine.opened

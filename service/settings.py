@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
     max_sources: int = Field(default=256, ge=1, description="in one request")
     max_answer_bytes: int = Field(
-        default=16 << 20, ge=1, description="of float32 weights or vectors in one answer"
+        default=128 << 20, ge=1, description="of float32 weights or vectors in one answer"
     )
     max_queue: int = Field(
         default=4096,

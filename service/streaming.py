@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from service.answers import alternatives
 from service.entry import Answer, Entry
 from service.errors import DeadlineExceeded, HeedError
-from service.exchange import compute, drop, finish, gathered, settings_of, submit, to_json
+from service.exchange import compute, drop, finish, gathered, settings_of, submit
+from service.forms import to_json, to_json_pieces
 from service.problems import problem_of
 from service.search import Progress, Standing, Taken
 from service.served import Model
@@ -63,7 +64,7 @@ class Stream:
         each: "Sequence[asyncio.Future[Answer]]",
         answers: "asyncio.Future[list[Answer]]",
         deadline: float,
-    ) -> AsyncGenerator[bytes]:
+    ) -> AsyncGenerator[bytes | memoryview]:
         """Ended by the client, at any point: then its rows are given up."""
         texts, came = Texts(self.model, self.entries), [first]
         try:
@@ -76,7 +77,10 @@ class Stream:
                 yield last
             done = answers.result()
             size = sum(answer.size for answer in done)
-            yield sse("done", await compute(lambda: to_json(self.write(done)), size))
+            yield b"event: done\ndata: "
+            for piece in await compute(lambda: to_json_pieces(self.write(done)), size):
+                yield piece
+            yield b"\n\n"
         except HeedError as error:
             yield sse("error", problem_of(self.request, error))
         finally:
@@ -99,7 +103,7 @@ class Bounded(EventSourceResponse):
     """Cut off at a moment, which only happens where the client has stopped to read."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes], until: float, headers: dict[str, str]
+        self, events: AsyncGenerator[bytes | memoryview], until: float, headers: dict[str, str]
     ) -> None:
         super().__init__(events, headers=headers)
         self._until = until

@@ -49,11 +49,15 @@ class Tokenizer:
         forbidden: Sequence[int],
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
+        generated: bool = False,
     ) -> None:
+        """No text may hold what is forbidden, nor may ids, unless a decoder may have `generated`
+        them."""
         self._library = library
         self._library.encode_special_tokens = True  # "<eos>" typed by a user is text
         self._limit = limit
         self._forbidden = frozenset(forbidden)
+        self._forbidden_ids = frozenset(() if generated else forbidden)
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
@@ -89,7 +93,7 @@ class Tokenizer:
                 f"{pointer}/{i}", f"{token_id} is not allowed: ids are 0 to {size - 1}{self._but()}"
             )
             for i, token_id in enumerate(ids)
-            if not 0 <= token_id < size or token_id in self._forbidden
+            if not 0 <= token_id < size or token_id in self._forbidden_ids
         ]
         if faults:
             raise Invalid.of(faults)
@@ -138,7 +142,7 @@ class Tokenizer:
         return f"; there is {' '.join(allowed)}"
 
     def _but(self) -> str:
-        ids = ", ".join(map(str, sorted(self._forbidden)))
+        ids = ", ".join(map(str, sorted(self._forbidden_ids)))
         return f", less {ids} (padding, unknown)" if ids else ""
 
     def _check_length(self, length: int, pointer: str) -> None:
@@ -173,6 +177,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids),
         forbidden,
         suffix=[manifest.eos_id],
+        generated=True,
     )
     return source, target
 

@@ -57,7 +57,8 @@ class Worker:
             while (newcomers := self._next()) is not None:
                 self.busy_since = time.monotonic()
                 if self._decoded:
-                    count = self._scheduler.one_pass(one.entry.attended for one in self._decoded)
+                    sizes = [one.entry.attended for one in self._decoded]
+                    count = self._scheduler.one_pass(sizes, delays=bool(self._running))
                     some = self._decoded[:count]
                     self._try([one.entry for one in some], partial(self._force, some))
                 elif newcomers:
@@ -203,8 +204,9 @@ class Worker:
         for (one, attention, _, count), (decoder, cross) in zip(rows, weights, strict=True):
             selection = one.entry.selection
             first = len(start_ids) + len(one.entry.prefix) - 1  # this row predicts the first token
-            steps = slice(first, first + count)
+            steps = selection.steps(count)
+            wanted_rows = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
-                attention["decoder"] = selection.pick("decoder", decoder[:, :, steps])
+                attention["decoder"] = selection.pick("decoder", decoder, wanted_rows)
             if "cross" in selection.layers:
-                attention["cross"] = selection.pick("cross", cross[:, :, steps])
+                attention["cross"] = selection.pick("cross", cross, wanted_rows)

@@ -8,19 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.attention import NOTHING, select
+from service.attention import NOTHING
 from service.batch import Kind
+from service.bodies import AttentionSelection
 from service.bundle import load_bundle
 from service.cache import Cache
 from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, PassFailed, Unavailable
+from service.options import read_selection
 from service.settings import Precision, Provider, Settings
 from service.worker import Worker
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
+
+WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @contextmanager
@@ -39,7 +43,7 @@ def tiny_bundle(tiny):
 
 
 def everything(bundle):
-    return select(["encoder", "decoder", "cross"], "all", "all", bundle.manifest.config)
+    return read_selection(WANTED, bundle.manifest.config)
 
 
 def entry(source, max_new_tokens=0, beam_size=1, **wanted):

@@ -8,16 +8,20 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from service.attention import NOTHING, select
+from service.attention import NOTHING
+from service.bodies import AttentionSelection
 from service.bundle import load_bundle
 from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, StartupError, Unavailable
-from service.process import LARGE, EngineProcess
+from service.options import read_selection
+from service.process import FRAME, EngineProcess
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
+
+WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ async def none_left(process):
 
 def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
     """Also one of megabytes, which is read off the event loop."""
-    everything = select(["encoder", "decoder", "cross"], "all", "all", tiny_bundle.manifest.config)
+    everything = read_selection(WANTED, tiny_bundle.manifest.config)
     large = Entry(np.full(20, 4), None, [5] * 39, everything)
     asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
 
@@ -76,7 +80,7 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
 
 
 def test_an_answer_of_megabytes_arrives_whole(tiny_bundle):
-    everything = select(["encoder", "decoder", "cross"], "all", "all", tiny_bundle.manifest.config)
+    everything = read_selection(WANTED, tiny_bundle.manifest.config)
 
     async def run():
         async with running(tiny_bundle) as process:
@@ -85,7 +89,7 @@ def test_an_answer_of_megabytes_arrives_whole(tiny_bundle):
 
     answer = asyncio.run(run())
     sizes = [weights.nbytes for kinds in answer.attention for weights in kinds.values()]
-    assert sum(sizes) > LARGE
+    assert sum(sizes) > FRAME
     rows = [w.sum(-1) for kinds in answer.attention for w in kinds.values()]
     assert all(np.allclose(row, 1, atol=1e-5) for row in rows)
 

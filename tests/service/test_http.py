@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 
 import httpx2
 import numpy as np
@@ -229,29 +228,3 @@ def test_the_documentation_loads_nothing_from_elsewhere(client):
         assert "https://" not in text
     for asset in ("swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js"):
         assert client.get(f"/static-offline-docs/{asset}").status_code == 200
-
-
-def examples(document):
-    for path, methods in document["paths"].items():
-        if "post" in methods:
-            content = methods["post"]["requestBody"]["content"]["application/json"]
-            for name, example in content["examples"].items():
-                yield pytest.param(path, example["value"], id=f"{path} {name}")
-
-
-def test_every_documented_example_works_as_it_stands(server):
-    document = httpx2.get(f"{server}/openapi.json").json()
-    found = list(examples(document))
-    assert {example.values[0] for example in found} == {
-        *ENDPOINTS,
-        "/v1/score",
-        "/v1/tokenize",
-        "/v1/detokenize",
-        "/v1/attend",
-    }
-    for example in found:
-        path, body = example.values
-        answer = httpx2.post(
-            server + path, content=json.dumps(body), headers={"content-type": "application/json"}
-        )
-        assert answer.status_code == 200, (path, body, answer.text)

@@ -7,15 +7,19 @@ import time
 import numpy as np
 import pytest
 
-from service.attention import NOTHING, select
+from service.attention import NOTHING
+from service.bodies import AttentionSelection
 from service.bundle import load_bundle
 from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
+from service.options import read_selection
 from service.settings import Precision, Provider, Settings
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
 LETTERS = range(4, 31)
+
+WANTED = AttentionSelection(kinds=["cross", "decoder"])
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,7 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
 def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p_bundle):
     """1,000 requests, also such as show attention, 100 of them cancelled at random moments."""
     random_ = random.Random(0)
-    attends = select(["cross", "decoder"], "all", "all", g2p_bundle.manifest.config)
+    attends = read_selection(WANTED, g2p_bundle.manifest.config)
     different = [draw(random_) for _ in range(50)]
     chosen = [random_.randrange(50) for _ in range(1000)]
 

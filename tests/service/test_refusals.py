@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -226,13 +227,33 @@ def test_targets_must_match_their_sources(post):
 
 
 def test_attention_over_the_limit_is_refused_before_it_is_computed(client, limit):
-    limit(max_answer_bytes=1000)
-    body = {"model": "g2p-en", "source": "attention", "attention": {}}
+    """The sum of a batch; and, of any selection, what a pass over one source computes."""
+    one_pass = 4 * 3 * 4 * 64 * (9 + 64)
+    limit(max_answer_bytes=one_pass)
+    body = {"model": "g2p-en", "source": ["attention"] * 8, "attention": {}}
+    assert client.post("/v1/decode", json=body).status_code == 200
+    body["source"] *= 2
     refused = client.post("/v1/decode", json=body)
-    fits = {**body, "attention": {"layers": [0], "heads": [0]}, "max_new_tokens": 20}
-    assert client.post("/v1/decode", json=fits).status_code == 200
     assert refused.status_code == 413
-    assert f"take {4 * 3 * 4 * 64 * 9} bytes and the limit is 1000" in refused.json()["detail"]
+    said = f"take {16 * 4 * 3 * 4 * 64 * 9} bytes and the limit is {one_pass}: "
+    assert said in refused.json()["detail"]
+    advised = json.loads("{" + re.search(r'"attention": .*}', refused.json()["detail"])[0] + "}")
+    assert advised == {"attention": {"reduce_heads": "mean"}}
+    assert client.post("/v1/decode", json={**body, **advised}).status_code == 200
+    limit(max_answer_bytes=one_pass - 1)
+    body = {**body, "source": "attention", "attention": {"heads": [0], "rows": [0, 1]}}
+    assert client.post("/v1/decode", json=body).status_code == 413
+    assert client.post("/v1/decode", json={**body, "max_new_tokens": 63}).status_code == 200
+
+
+def test_alternatives_count_for_the_size_of_an_answer(client, limit):
+    alternatives = 8 * 2 * 5 * 20
+    limit(max_answer_bytes=alternatives)
+    body = {"model": "g2p-en", "source": ["a", "b"], "max_new_tokens": 5, "top_log_probs": 20}
+    assert client.post("/v1/decode", json=body).status_code == 200
+    attends = {**body, "attention": {}}
+    for more in ({**body, "max_new_tokens": 6}, attends):
+        assert client.post("/v1/decode", json=more).status_code == 413
 
 
 def test_an_encoding_over_the_limit_is_refused(client, limit):

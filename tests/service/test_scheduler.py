@@ -58,6 +58,7 @@ def test_a_position_that_costs_more_makes_a_pass_smaller(waiting, budget, cost):
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), budget=st.integers(1, 400))
 def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
-    count = Scheduler(9, 9, budget).one_pass(sizes)
+    count = Scheduler(9, 9, budget).one_pass(sizes, delays=False)
     assert count == 1 or count * max(sizes[:count]) <= budget
     assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > budget
+    assert Scheduler(9, 9, 8 * budget).one_pass(sizes, delays=True) == count

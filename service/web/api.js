@@ -1,0 +1,66 @@
+/** What the service is asked, how it answers, and the same as a line of curl. */
+
+export const JSON_TYPE = "application/json";
+
+const running = {};
+
+/** A newer request of the same name aborts the older. */
+export function latest(name) {
+  running[name]?.abort();
+  running[name] = new AbortController();
+  return running[name].signal;
+}
+
+/** Throws an Error whose message is a sentence for the reader, or an AbortError. */
+export async function post(path, body, accept = JSON_TYPE, signal = undefined) {
+  const headers = { "content-type": JSON_TYPE, accept };
+  return request(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+}
+
+export async function get(path) {
+  return (await request(path)).json();
+}
+
+async function request(path, options) {
+  const response = await fetch(path, options).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The service does not answer.");
+  });
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => null); // a proxy's page is no problem document
+  throw new Error(problem ? sentence(problem.detail) : `The service answers ${response.status}.`);
+}
+
+/** Details begin with the place of a fault: "/source has ..." */
+function sentence(detail) {
+  return detail.replace(/^\/(\w)/, (_, letter) => letter.toUpperCase());
+}
+
+/** Server-sent events of a POST, which EventSource cannot do: {name, data}. */
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    yield* parts.filter((part) => part.startsWith("event:")).map(read); // others are pings
+  }
+}
+
+function read(part) {
+  const fields = part.split("\n").map((line) => line.split(/: ?(.*)/s, 2));
+  const data = fields.filter(([field]) => field === "data").map(([, text]) => text);
+  return { name: fields[0][1], data: JSON.parse(data.join("\n")) };
+}
+
+/** To be pasted into a shell; the address is absolute, whatever prefix the page is under. */
+export function curl(path, body) {
+  const url = new URL(path, location.href).href;
+  const header = `content-type: ${JSON_TYPE}`;
+  return `curl -sN ${quote(url)} -H ${quote(header)} -d ${quote(JSON.stringify(body))}`;
+}
+
+function quote(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}

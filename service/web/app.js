@@ -1,0 +1,243 @@
+/**
+ * The page: a form whose fields are named as the service names them. They are its whole state, and
+ * are kept in the address; everything else on the page is what the service answered last.
+ */
+import { JSON_TYPE, curl, events, get, latest, post } from "./api.js";
+import { show } from "./heatmap.js";
+import { element } from "./labels.js";
+import { copy, debounce, save } from "./page.js";
+import { offer, selectionOf } from "./pickers.js";
+import { showAlternatives, showHypotheses } from "./result.js";
+
+const $ = (id) => document.getElementById(id);
+const form = $("controls");
+const controls = form.elements;
+
+let models = [];
+let decoded = null; // the last good answer: {request, hypotheses}
+let view = null; // of its attention
+let wanted = new URLSearchParams(); // what a link asks for, until there is a result
+
+const pickedModel = () => models.find(({ name }) => name === controls.model.value);
+const chosen = () => decoded.hypotheses[Number(controls.hypothesis.value)];
+
+async function start() {
+  models = (await get("v1/models")).models;
+  controls.model.replaceChildren(...models.map(({ name }) => new Option(name)));
+  $("choice").hidden = models.length === 1;
+  $("source").focus({ preventScroll: true });
+  restore();
+}
+
+function restore() {
+  wanted = new URLSearchParams(location.hash.slice(1));
+  for (const name of ["model", "source", "beam_size", "num_hypotheses"]) {
+    if (wanted.has(name)) controls[name].value = wanted.get(name);
+  }
+  controls.model.value ||= models[0].name; // a link may name one that is gone
+  controls.stream.checked = wanted.has("stream");
+  describe();
+  offer(controls, pickedModel(), wanted);
+  decode();
+}
+
+const remember = debounce(() => {
+  history.replaceState(null, "", `#${new URLSearchParams(new FormData(form))}`);
+}, 200); // browsers refuse to do so more often
+
+function describe() {
+  const { name, task, limits, licence, attribution, attention } = pickedModel();
+  const { max_source_length: source, max_target_length: target } = limits;
+  $("about").textContent =
+    `${name}: ${task}. Sources of up to ${source} tokens, targets of up to ${target}.`;
+  $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
+  $("attention-view").hidden = attention.length === 0;
+  $("no-attention").hidden = attention.length > 0;
+}
+
+function decodeRequest() {
+  const { model, source, beam_size, num_hypotheses, stream } = controls;
+  const request = {
+    model: model.value,
+    source: source.value,
+    beam_size: Number(beam_size.value),
+    num_hypotheses: Number(num_hypotheses.value),
+    top_log_probs: 5,
+  };
+  return stream.checked ? { ...request, stream: true } : request;
+}
+
+/** Of exactly the tokens that are shown. */
+function attentionRequest() {
+  const { model, source } = decoded.request;
+  return { model, source, target: [chosen().token_ids], attention: selectionOf(controls) };
+}
+
+async function decode() {
+  const { source, beam_size, num_hypotheses } = controls;
+  num_hypotheses.max = beam_size.value;
+  if (num_hypotheses.validity.rangeOverflow) num_hypotheses.value = beam_size.value;
+  const signal = latest("decode");
+  if (!source.value.trim()) return clear();
+  await attempt(async () => {
+    const request = decodeRequest();
+    const response = await post("v1/decode", request, JSON_TYPE, signal);
+    const answer = request.stream ? await follow(response) : await response.json();
+    decoded = { request, hypotheses: answer.results[0].hypotheses };
+    const last = decoded.hypotheses.length - 1;
+    const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
+    showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, index, pointAtToken);
+    await choose();
+  });
+}
+
+async function follow(response) {
+  let text = "";
+  for await (const { name, data } of events(response)) {
+    if (name === "done") return data;
+    if (name === "error") throw new Error(data.detail);
+    if (name === "token") showText((text += data.text));
+    if (name === "beam") showText(data.stable, data.tentative.slice(data.stable.length));
+  }
+  throw new Error("The service stopped before the end of its answer.");
+}
+
+function showText(stable, tentative = "") {
+  const rest = element("span", { className: "tentative", textContent: tentative });
+  $("output").replaceChildren(stable, rest);
+  $("result").hidden = false;
+}
+
+async function choose() {
+  const { text, tokens } = chosen();
+  showText(text);
+  $("attention").hidden = false;
+  controls.step.max = tokens.length;
+  controls.step.value = wanted.get("step") ?? tokens.length;
+  wanted = new URLSearchParams();
+  view = null;
+  showStep();
+  remember();
+  await attend();
+}
+
+function showStep() {
+  const step = Number(controls.step.value);
+  const { tokens, token_ids, top_log_probs } = chosen();
+  $("step-name").textContent = `Step ${step} of ${tokens.length}`;
+  showAlternatives($("alternatives"), top_log_probs[step - 1], token_ids[step - 1]);
+  view?.step(step - 1);
+}
+
+async function attend() {
+  if (pickedModel().attention.length === 0) return;
+  const signal = latest("attention");
+  const response = await post("v1/attention", attentionRequest(), JSON_TYPE, signal);
+  const [block] = (await response.json()).results[0].attention;
+  view = show($("weights"), block, { onPick: pick });
+  view.step(Number(controls.step.value) - 1);
+  $("weights").querySelector(".heatmap, .grid").id = "heatmap";
+  $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
+}
+
+/** One matrix of a grid. */
+async function pick({ layers, heads }) {
+  if (layers.length === 1) controls.layer.value = layers[0];
+  if (heads.length === 1) controls.head.value = heads[0];
+  await change();
+  $("weights").querySelector("[role=application]")?.focus();
+}
+
+async function change() {
+  offer(controls, pickedModel());
+  remember();
+  await attempt(attend);
+}
+
+function pointAtToken(index) {
+  if (controls.kind.value !== "encoder") view?.point(index, -1);
+}
+
+async function switchModel() {
+  clear();
+  describe();
+  offer(controls, pickedModel());
+  await decode();
+}
+
+/** Errors become sentences; what was shown stays, dimmed. */
+async function attempt(work) {
+  try {
+    await work();
+    say("");
+  } catch (error) {
+    if (error.name !== "AbortError") say(error.message);
+  }
+}
+
+function say(problem) {
+  const stale = problem !== "" && decoded !== null;
+  $("error").textContent = stale
+    ? `${problem.replace(/\.?$/, ".")} Below is the last good result.`
+    : problem;
+  form.classList.toggle("stale", stale);
+  $("result").hidden = decoded === null;
+  if (stale) showText(chosen().text); // a stream may have begun to write another
+}
+
+function clear() {
+  latest("attention");
+  decoded = null;
+  $("attention").hidden = true;
+  say("");
+}
+
+async function download({ value, dataset }) {
+  const response = await post("v1/attention", attentionRequest(), value);
+  save(await response.blob(), `attention.${dataset.name}`);
+}
+
+function stepBy(difference) {
+  controls.step.value = Number(controls.step.value) + difference; // a slider keeps to its range
+  showStep();
+  remember();
+}
+
+function onClick(id, act) {
+  $(id).addEventListener("click", async ({ target }) => {
+    try {
+      await act(target);
+    } catch (error) {
+      $("error").textContent = error.message; // what is shown is still good
+    }
+  });
+}
+
+const soon = debounce(decode, 40);
+const react = {
+  model: switchModel,
+  hypothesis: () => attempt(choose),
+  step: showStep,
+  kind: change,
+  layer: change,
+  head: change,
+  reduce_heads: change,
+  reduce_layers: change,
+};
+form.addEventListener("input", ({ target }) => {
+  (react[target.name] ?? soon)();
+  remember();
+});
+form.addEventListener("submit", (event) => event.preventDefault());
+$("source").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault();
+});
+onClick("previous", () => stepBy(-1));
+onClick("next", () => stepBy(1));
+onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
+onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
+onClick("copy-link", () => copy(location.href));
+onClick("downloads", (target) => target.value && download(target));
+addEventListener("hashchange", restore);
+$("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
+start().catch((error) => say(error.message));

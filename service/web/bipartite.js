@@ -1,0 +1,68 @@
+/** The tokens of both axes in two columns, and a line for every weight between them. */
+import { element, labels, mark, thin } from "./labels.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const SMALLEST = 44;
+const LARGEST = 720; // pixels of height
+const PITCH = 36; // of a label, where there is space
+const FAINT = 0.05; // of the highest weight: what is less is drawn when it is pointed at
+const FAINTEST = 0.005;
+
+export function bipartite({ kind, rows, columns }, weights, highest, point) {
+  const count = Math.max(rows.length, columns.length);
+  const height = Math.max(SMALLEST, Math.min(LARGEST, count * PITCH));
+  const left = labels(rows, "left", (i) => point(i, -1));
+  const right = labels(columns, "right", (i) => point(-1, i));
+  thin(left, height / rows.length);
+  thin(right, height / columns.length);
+  const [all, pointed] = [create("g", { class: "all" }), create("g", { class: "pointed" })];
+  const lines = create("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", role: "img" });
+  lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
+  lines.append(all, pointed);
+  const caption = element("figcaption", { textContent: "from each row to what it attends to" });
+  const plot = element("div", { className: "plot" }, left, lines, right);
+  plot.style.height = `${height}px`;
+  const draw = linesOf(weights, highest);
+  let last = Infinity;
+  all.append(...draw((row) => row <= last, FAINT));
+  return {
+    node: element("figure", { className: "bipartite" }, caption, plot),
+    step: (to) => {
+      last = to;
+      mark(left, last, "current-token");
+      all.replaceChildren(...draw((row) => row <= last, FAINT));
+    },
+    point: (row, column) => {
+      const chosen = (r, c) => r <= last && [-1, r].includes(row) && [-1, c].includes(column);
+      const some = row >= 0 || column >= 0;
+      all.classList.toggle("faded", some);
+      pointed.replaceChildren(...(some ? draw(chosen, FAINTEST) : []));
+      mark(left, row, "pointed");
+      mark(right, column, "pointed");
+    },
+  };
+}
+
+/** Lines of those weights that are chosen and not too faint, in a square of side 1. */
+function linesOf(weights, highest) {
+  const middle = (i, count) => (i + 0.5) / count;
+  const line = (weight, row, column) => create("line", {
+    x1: 0,
+    y1: middle(row, weights.length),
+    x2: 1,
+    y2: middle(column, weights[0].length),
+    "stroke-opacity": weight / highest,
+    "stroke-width": 0.5 + (2.5 * weight) / highest,
+  });
+  return (chosen, least) => weights.flatMap((each, row) =>
+    each.flatMap((weight, column) =>
+      weight >= least * highest && chosen(row, column) ? [line(weight, row, column)] : [],
+    ),
+  );
+}
+
+function create(name, attributes) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
+}

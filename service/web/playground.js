@@ -1,0 +1,101 @@
+/** Attention without a model: numbers in, their weighted means and a picture out. */
+import { JSON_TYPE, curl, get, latest, post } from "./api.js";
+import { copy, debounce } from "./page.js";
+
+const $ = (id) => document.getElementById(id);
+const form = $("attend");
+const controls = form.elements;
+const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
+
+const examples = await loadExamples();
+
+/** Those of the reference, so that there is no copy of their numbers. */
+async function loadExamples() {
+  const { post: operation } = (await get("openapi.json")).paths["/v1/attend"];
+  return Object.values(operation.requestBody.content[JSON_TYPE].examples);
+}
+
+function fill({ mechanism, width = 1, causal = false, ...numbers }) {
+  controls.mechanism.value = mechanism;
+  controls.width.value = width;
+  controls.causal.checked = causal;
+  for (const name of [...NUMBERS, "weights"]) {
+    controls[name].value = name in numbers ? JSON.stringify(numbers[name]) : "";
+  }
+}
+
+function adapt() {
+  const mechanism = controls.mechanism.value;
+  $("width-choice").hidden = mechanism !== "gaussian";
+  $("weights-choice").hidden = mechanism !== "additive";
+  $("width-value").textContent = controls.width.value;
+  if (mechanism === "additive" && !controls.weights.value) {
+    const { weights } = examples.find(({ value }) => value.weights).value;
+    controls.weights.value = JSON.stringify(weights);
+  }
+}
+
+function request() {
+  const body = { mechanism: controls.mechanism.value };
+  const names = body.mechanism === "additive" ? [...NUMBERS, "weights"] : NUMBERS;
+  for (const name of names) {
+    if (controls[name].value.trim()) body[name] = parse(name);
+  }
+  if (body.mechanism === "gaussian") body.width = controls.width.valueAsNumber;
+  if (controls.causal.checked) body.causal = true;
+  return body;
+}
+
+function parse(name) {
+  try {
+    return JSON.parse(controls[name].value);
+  } catch {
+    throw new Error(`${name} is no JSON: give lists of numbers, as [1, 2] or [[1, 0], [0, 1]].`);
+  }
+}
+
+async function attend() {
+  const body = request();
+  const signal = latest("attend");
+  const response = await post("v1/attend", body, JSON_TYPE, signal);
+  const { outputs, weights, shape } = await response.json();
+  $("numbers").textContent = `outputs\n${lines(outputs)}\n\nweights\n${lines(weights)}`;
+  const picture = await post("v1/attend", body, "image/svg+xml", signal);
+  URL.revokeObjectURL($("picture").src);
+  $("picture").src = URL.createObjectURL(await picture.blob());
+  $("picture").alt = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
+    + (body.truth ? ", and a plot of keys and values, the prediction and the truth" : "");
+  $("picture").hidden = false;
+}
+
+function lines(array) {
+  const rounded = (_, value) => (typeof value === "number" ? Number(value.toFixed(4)) : value);
+  return array.map((each) => JSON.stringify(each, rounded)).join("\n");
+}
+
+async function attempt(work) {
+  let problem = "";
+  try {
+    await work();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    problem = error.message;
+  }
+  $("attend-error").textContent = problem;
+  $("attended").classList.toggle("stale", problem !== "");
+}
+
+const update = debounce(() => attempt(attend), 60);
+$("example").replaceChildren(...examples.map(({ summary }, i) => new Option(summary, i)));
+$("example").value = examples.findIndex(({ value }) => value.mechanism === "gaussian");
+form.addEventListener("input", ({ target }) => {
+  if (target.id === "example") fill(examples[target.value].value);
+  adapt();
+  update();
+});
+$("copy-curl-attend").addEventListener("click", () =>
+  attempt(() => copy(curl("v1/attend", request()))),
+);
+fill(examples[$("example").value].value);
+adapt();
+update();

@@ -1,0 +1,34 @@
+"""The examples of the OpenAPI document, and how the service is asked them."""
+
+import json
+
+GET = "get"  # the name of the only example of what takes no body
+
+
+def examples_of(document):
+    """(path, name, body) of each."""
+    for path, methods in document["paths"].items():
+        if "post" in methods:
+            content = methods["post"]["requestBody"]["content"]["application/json"]
+            for name, example in content["examples"].items():
+                yield path, name, example["value"]
+        elif "get" in methods:
+            yield path, GET, None
+
+
+def ask(client, path, body):
+    """The document that comes back, or of a stream its events as [name, document]."""
+    if body is None:
+        return client.get(path.replace("{name}", "g2p-en")).json()
+    answer = client.post(path, json=body)
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        return events_of(answer.text)
+    return answer.json()
+
+
+def events_of(text):
+    events = [event.split("\n") for event in text.split("\n\n") if event.startswith("event")]
+    return [
+        [name.removeprefix("event: "), json.loads(data.removeprefix("data: "))]
+        for name, data in events
+    ]

@@ -1,0 +1,65 @@
+"""A browser that may only talk to the service, and in which nothing may go wrong unseen."""
+
+import os
+import shutil
+
+import pytest
+
+from service.settings import DEFAULT_BUNDLE
+from tests.conftest import TINY, serving
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Skips where there is no Chromium, unless HEED_BROWSER=required."""
+    if CHROMIUM is None:
+        assert os.environ.get("HEED_BROWSER") != "required", "there is no chromium here"
+        pytest.skip("no chromium here: the page is not tested")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def address():
+    """Of a service with both bundles."""
+    with serving("--bundles", f"{DEFAULT_BUNDLE},{TINY}") as address:
+        yield address
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Opens a path of the service. Fails at the end if anything was asked of another host, a script
+    failed, or the console has an error that was not expected."""
+    contexts, faults = [], []
+
+    def open_page(path="/", expected="", **options):
+        context = browser.new_context(
+            base_url=address, permissions=["clipboard-read", "clipboard-write"], **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("requestfinished", lambda request: check(request.url))
+        page.on("requestfailed", lambda request: request.failure == "csp" or check(request.url))
+        page.on("console", lambda said: complain(said, expected))
+        page.goto(path)
+        return page
+
+    def check(url):
+        if not url.startswith((address, "data:", "blob:", "file:")):
+            faults.append(url)
+
+    def complain(said, expected):
+        if said.type == "error" and not (expected and expected in said.text):
+            faults.append(said.text)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not faults

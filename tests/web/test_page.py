@@ -1,0 +1,316 @@
+"""The page at /, in a browser."""
+
+import json
+import re
+import shlex
+import subprocess
+
+import httpx2
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+WORD = "pneumonoultramicroscopicsilicovolcanoconiosisandsomemoreabcd"  # 60 letters
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 360, "height": 740}}
+
+
+@pytest.fixture
+def page(visit):
+    """On which a word has been pronounced."""
+    page = visit()
+    page.locator("#source").fill("heed")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
+    return page
+
+
+def attend(address, **body):
+    answer = httpx2.post(f"{address}/v1/attention", json={"model": "g2p-en", **body})
+    return answer.json()["results"][0]["attention"][0]
+
+
+def test_typing_shows_the_pronunciation_its_probabilities_and_a_heatmap(page, address):
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
+    first = page.locator("#hypotheses label").first
+    assert re.findall(r"0\.\d\d", first.inner_text())
+    canvas = page.locator("#heatmap canvas")
+    assert (canvas.get_attribute("width"), canvas.get_attribute("height")) == ("4", "4")
+    page.locator("#hypotheses input").nth(1).check()
+    other = page.locator("#output").inner_text()
+    assert other != "HH IY1 D"
+    body = {"model": "g2p-en", "source": "heed", "beam_size": 4, "num_hypotheses": 3}
+    answer = httpx2.post(f"{address}/v1/decode", json=body).json()
+    assert other == answer["results"][0]["hypotheses"][1]["text"]
+
+
+PICKED = [
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}),
+    ({"#layer": "0"}, {"layers": [0]}),
+    ({"#head": "1", "#reduce-heads": "none"}, {"heads": [1], "reduce_heads": "none"}),
+    ({"#reduce-heads": "max"}, {"reduce_heads": "max"}),
+    ({"#layer": "all", "#reduce-layers": "max"}, {"layers": "all", "reduce_layers": "max"}),
+    (
+        {"#kind": "encoder", "#layer": "all", "#reduce-layers": "rollout"},
+        {"kinds": ["encoder"], "layers": "all", "reduce_layers": "rollout"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("picked", "selection"), PICKED, ids=lambda each: " ".join(each))
+def test_each_picker_shows_what_the_service_answers(page, address, picked, selection):
+    for picker, value in picked.items():
+        with page.expect_response("**/v1/attention") as sent:
+            page.locator(picker).select_option(value)
+    asked = json.loads(sent.value.request.post_data)["attention"]
+    expected = {"kinds": ["cross"], "layers": [2], "heads": "all", "reduce_heads": "mean"}
+    expected |= selection
+    expected = {name: value for name, value in expected.items() if value != "none"}
+    assert asked == expected
+    block = attend(address, source="heed", target="HH IY1 D", attention=expected)
+    page.locator(".table summary").click()
+    cells = page.locator(".table td:not(:empty)")
+    expect(cells).to_have_count(len(block["rows"]) * len(block["columns"]))
+    data = block["data"]
+    while isinstance(data[0][0], list):
+        (data,) = data
+    assert cells.all_inner_texts() == [f"{weight:.3f}" for row in data for weight in row]
+
+
+def test_what_the_service_refuses_cannot_be_picked(page):
+    rollout = page.locator("#reduce-layers option[value=rollout]")
+    expect(rollout).to_be_disabled()
+    page.locator("#kind").select_option("encoder")
+    expect(rollout).to_be_enabled()
+    page.locator("#reduce-heads").select_option("none")
+    expect(rollout).to_be_disabled()
+
+
+def test_several_matrices_are_a_grid_from_which_one_is_picked(page):
+    page.locator("#layer").select_option("all")
+    page.locator("#reduce-heads").select_option("none")
+    buttons = page.locator("#heatmap button")
+    expect(buttons).to_have_count(12)
+    assert buttons.nth(5).inner_text() == "layer 1; head 1"
+    buttons.nth(5).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#heatmap figcaption")).to_have_text("cross attention, layer 1; head 1")
+    assert (page.locator("#layer").input_value(), page.locator("#head").input_value()) == ("1", "1")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "application"
+
+
+def test_keys_move_over_the_weights_and_they_are_said(page, address):
+    block = attend(
+        address,
+        source="heed",
+        target="HH IY1 D",
+        attention={"layers": [2], "reduce_heads": "mean", "reduce_layers": "mean"},
+    )
+    page.locator("#heatmap [role=application]").focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    said = f"row 2: IY1 attends to e with {block['data'][1][1]:.2f}"
+    expect(page.locator("#heatmap [aria-live]")).to_have_text(said)
+    expect(page.locator("#bipartite .left .pointed")).to_have_text("IY1")
+    expect(page.locator("#bipartite .right .pointed")).to_have_text("e")
+
+
+def test_pointing_at_a_token_shows_what_heeds_it_in_both_views(page):
+    page.locator("#bipartite .right span").first.hover()
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text("column 1: h is attended to by HH")
+    assert page.locator("#bipartite .pointed line").count() > 0
+    page.locator("#heatmap .rows .token").nth(2).hover()
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 3: D attends to d with")
+
+
+def test_decoding_is_stepped_through(page):
+    expect(page.locator("#step-name")).to_have_text("Step 4 of 4")
+    page.locator("#previous").click()
+    page.locator("#previous").click()
+    expect(page.locator("#step-name")).to_have_text("Step 2 of 4")
+    expect(page.locator("#alternatives li")).to_have_count(5)
+    assert page.locator("#alternatives li").first.inner_text().startswith("IY1")
+    expect(page.locator("#heatmap .current-token")).to_have_text("IY1")
+    page.locator("#step").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#step-name")).to_have_text("Step 3 of 4")
+
+
+@pytest.mark.parametrize("beam_size", ["1", "4"])
+def test_beams_are_shown_as_they_stream(visit, address, beam_size):
+    page = visit()
+    page.locator("#beam-size").fill(beam_size)
+    page.locator("#stream").check()
+    page.evaluate("""() => {
+      const output = document.querySelector("#output");
+      window.seen = [];
+      new MutationObserver(() => window.seen.push(output.textContent)).observe(
+        output, { childList: true, subtree: true, characterData: true });
+    }""")
+    page.locator("#source").fill("pronunciation")
+    body = {"model": "g2p-en", "source": "pronunciation", "beam_size": int(beam_size)}
+    text = httpx2.post(f"{address}/v1/decode", json=body).json()["results"][0]["hypotheses"][0][
+        "text"
+    ]
+    expect(page.locator("#output")).to_have_text(text)
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "13")
+    seen = page.evaluate("window.seen")
+    assert len(set(seen)) > 3
+    assert seen[-1] == text
+
+
+def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
+    page = visit(expected="422")
+    page.locator("#source").fill("heed")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    page.locator("#source").fill("naïve")
+    expect(page.locator("#error")).to_contain_text("Source has 'ï' at 2, not in the vocabulary")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    expect(page.locator("#controls")).to_have_class("stale")
+    page.locator("#source").fill("naive")
+    expect(page.locator("#error")).to_be_empty()
+    page.locator("#source").fill("")
+    expect(page.locator("#result")).to_be_hidden()
+    expect(page.locator("#error")).to_be_empty()
+
+
+def test_a_service_that_is_gone_is_a_sentence(visit):
+    page = visit(expected="ERR_")
+    expect(page.locator("#output")).not_to_be_empty()
+    page.route("**/v1/decode", lambda route: route.abort())
+    page.locator("#source").fill("heed")
+    expect(page.locator("#error")).to_contain_text("The service does not answer.")
+
+
+def test_the_curl_lines_ask_for_what_is_shown(visit):
+    page = visit()
+    page.locator("#source").fill("don't")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "5")
+
+    def run(button):
+        page.locator(button).click()
+        expect(page.locator("#status")).to_have_text("Copied.")
+        line = page.evaluate("navigator.clipboard.readText()")
+        return json.loads(subprocess.check_output(["bash", "-c", line]))["results"][0]
+
+    text = page.locator("#output").inner_text()
+    assert run("#copy-curl-decode")["hypotheses"][0]["text"] == text
+    block = run("#copy-curl")["attention"][0]
+    assert [token["text"] for token in block["columns"]] == list("don't")
+    assert block["layers"] == [2]
+
+
+@pytest.mark.parametrize("name", ["json", "npz", "safetensors", "svg", "png", "html"])
+def test_what_is_shown_is_downloaded_in_every_form(page, name):
+    with page.expect_download() as download:
+        page.locator(f"#downloads [data-name={name}]").click()
+    assert download.value.suggested_filename == f"attention.{name}"
+    begins = {"json": b"{", "npz": b"PK", "svg": b"<svg", "png": b"\x89PNG", "html": b"<!doctype"}
+    with open(download.value.path(), "rb") as file:
+        assert begins.get(name, b"") in file.read(9)
+
+
+def test_a_link_shows_the_same_again(page, visit):
+    page.locator("#source").fill("read")
+    expect(page.locator("#output")).to_have_text(re.compile("^R "))
+    page.locator("#kind").select_option("encoder")
+    page.locator("#hypotheses input").nth(1).check()
+    text = page.locator("#output").inner_text()
+    page.locator("#previous").click()
+    page.wait_for_url("**hypothesis=1**kind=encoder**")
+    page.locator("#copy-link").click()
+    link = page.evaluate("navigator.clipboard.readText()")
+    other = visit(link)
+    expect(other.locator("#output")).to_have_text(text)
+    expect(other.locator("#source")).to_have_value("read")
+    expect(other.locator("#kind")).to_have_value("encoder")
+    assert other.locator("#step-name").inner_text() == page.locator("#step-name").inner_text()
+
+
+def test_models_are_switched(visit):
+    page = visit(expected="422")  # the first text is none that tiny can read
+    page.locator("#model").select_option("tiny")
+    page.locator("#source").fill("red green")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "2")
+    expect(page.locator("#head option")).to_have_count(6)
+    expect(page.locator("#about")).to_contain_text("up to 20 tokens")
+
+
+def test_attention_without_a_model(visit):
+    page = visit(expected="422")
+    page.locator("#playground summary").first.click()
+    picture = page.locator("#picture")
+    expect(picture).to_be_visible()
+    expect(picture).to_have_attribute(
+        "alt", re.compile("gaussian attention: heatmap of .* 50 × 50")
+    )
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
+    before = picture.get_attribute("src")
+    page.locator("#mechanism").select_option("additive")
+    expect(picture).not_to_have_attribute("src", before)
+    page.locator("#attend [name=values]").fill("[1, 2]")
+    expect(page.locator("#attend-error")).to_contain_text("give one for each key")
+    page.locator("#attend [name=values]").fill("[1, 2")
+    expect(page.locator("#attend-error")).to_contain_text("values is no JSON")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everyone_can_use_it(visit, scheme, size):
+    """By the rules of axe, in each state; and no page is wider than its screen."""
+    page = visit(color_scheme=scheme, viewport=SIZES[size], expected="422", reduced_motion="reduce")
+
+    def check():
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    page.locator("#source").fill(WORD)
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "60")
+    check()
+    page.locator(".table summary").click()
+    page.locator("#previous").click()
+    check()
+    page.locator("#head").select_option("all")
+    page.locator("#reduce-heads").select_option("none")
+    expect(page.locator("#heatmap button")).to_have_count(4)
+    page.locator("#playground summary").first.click()
+    expect(page.locator("#picture")).to_be_visible()
+    page.locator("#source").fill("naïve")
+    expect(page.locator("#error")).not_to_be_empty()
+    check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_that_is_downloaded_works_alone(visit, address, tmp_path, scheme):
+    body = {"model": "g2p-en", "source": "heed", "attention": {"kinds": ["cross", "encoder"]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri(), color_scheme=scheme)
+    expect(page.locator("h1")).to_have_text("heed → HH IY1 D")
+    expect(page.locator(".grid button")).to_have_count(12 + 16)
+    page.locator(".grid button").first.click()
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
+    page.locator(".heatmap .rows .token").first.hover()
+    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h with")
+    assert Axe().run(page).violations_count == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "landmark"), [("/docs", ".opblock-summary"), ("/redoc", "[data-section-id]")]
+)
+def test_the_reference_loads_without_a_network(visit, path, landmark):
+    page = visit(path, expected="logo-mini.svg")  # which is forbidden to load
+    expect(page.locator(landmark).first).to_be_visible()
+    assert "/v1/decode" in page.content()
+
+
+def test_every_line_can_be_quoted_for_a_shell(visit):
+    page = visit()
+    hostile = "it's \"a\" $b `c` \\d 'e'"
+    line = page.evaluate(
+        "async (text) => (await import('/web/api.js')).curl('v1/decode', { source: text })", hostile
+    )
+    words = shlex.split(line)
+    assert json.loads(words[words.index("-d") + 1]) == {"source": hostile}
