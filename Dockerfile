@@ -10,7 +10,7 @@ RUN python -m venv --without-pip /opt/heed \
 FROM python:3.11-slim-bookworm
 # For labels in PNG pictures: Unifont has every script.
 RUN apt-get update && apt-get install -y --no-install-recommends fonts-dejavu-core fonts-unifont \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=build /opt/heed /opt/heed
 RUN useradd --system --no-create-home heed
 USER heed
