@@ -4,6 +4,7 @@ import os
 import shutil
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, serving
@@ -17,9 +18,8 @@ def browser():
     if CHROMIUM is None:
         assert os.environ.get("HEED_BROWSER") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
