@@ -71,7 +71,9 @@ def write_blocks(
         "cross": (generated, source.tokens),
     }
     selection = entry.selection
-    return [selection.block(kind, attention[kind], *axes[kind]) for kind in selection.layers]
+    return [
+        selection.block(kind, attention[kind], *axes[kind], forced) for kind in selection.layers
+    ]
 
 
 def write_tokens(text: Tokens) -> dict[str, Any]:

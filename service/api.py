@@ -19,14 +19,13 @@ from service.entry import Answer, Entry
 from service.errors import Invalid, NotFound
 from service.exchange import (
     answers_to,
-    check_attention,
-    check_size,
     model_of,
     read,
     read_targets,
     respond,
     search_of,
 )
+from service.limits import LOWER, check_attention, check_size
 from service.streaming import Stream
 
 router = APIRouter(responses=schemas.PROBLEMS)
@@ -59,8 +58,8 @@ async def decode(
     longest = len(search.target_prefix) + search.max_new_tokens
     pairs = [(len(source.tokens), longest) for source in sources] * search.num_hypotheses
     alternatives = 8 * len(pairs) * search.max_new_tokens * search.top_log_probs  # with their ids
-    check_size(request, alternatives, ", lower max_new_tokens, or ask for fewer top_log_probs")
-    check_attention(request, model, body.attention, pairs, alternatives)
+    check_size(request, alternatives, f"{LOWER}, or ask for fewer top_log_probs")
+    check_attention(request, model, body.attention, pairs, LOWER, alternatives)
     entries = [
         Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources

@@ -21,8 +21,6 @@ from service.entry import Entry
 from service.errors import Invalid
 from service.exchange import (
     answers_to,
-    check_attention,
-    check_size,
     form_of,
     in_turn,
     model_of,
@@ -33,6 +31,7 @@ from service.exchange import (
     send,
 )
 from service.forms import FORMS, JSON, OF_ONE, Document, Pieces, to_json_pieces
+from service.limits import LOWER, check_attention, check_size
 from service.render import to_png, to_svg
 from service.tokenizer import Tokens
 
@@ -45,7 +44,7 @@ router = APIRouter(responses=schemas.PROBLEMS)
     response_model=schemas.AttentionAnswer,
     responses={200: {"content": {form: {} for form in FORMS if form != JSON}}},
     summary="Show attention weights",
-    tags=["models"],
+    tags=["attention"],
 )
 async def attention(
     body: Annotated[bodies.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
@@ -73,7 +72,7 @@ async def attention(
     longest = len(search.target_prefix) + search.max_new_tokens
     lengths = [len(target.tokens) for target in targets] if targets else [longest] * len(sources)
     pairs = [(len(source.tokens), n) for source, n in zip(sources, lengths, strict=True)]
-    check_attention(request, model, body.attention, pairs)
+    check_attention(request, model, body.attention, pairs, "" if targets else LOWER)
     entries = [
         Entry(
             source_ids=np.array(source.ids),

@@ -90,11 +90,18 @@ class Selection:
         return np.ascontiguousarray(picked)
 
     def block(
-        self, kind: Kind, picked: NDArray[np.float32], rows: list[Token], columns: list[Token]
+        self,
+        kind: Kind,
+        picked: NDArray[np.float32],
+        rows: list[Token],
+        columns: list[Token],
+        forced: int,
     ) -> dict[str, Any]:
-        """As schemas.AttentionBlock has it; `rows` label all steps, of which `picked` has some."""
+        """As schemas.AttentionBlock has it; `rows` label all steps, of which `picked` has some,
+        after so many tokens of the target that were forced."""
+        steps = self.steps(len(rows))
         if kind != "encoder":
-            rows = rows[self.steps(len(rows))]
+            rows = rows[steps]
         reduced = {"layer": self.reduce_layers != "none", "head": self.reduce_heads != "none"}
         how = {"reduce_layers": self.reduce_layers, "reduce_heads": self.reduce_heads}
         block: dict[str, Any] = {
@@ -110,7 +117,7 @@ class Selection:
         }
         if self.alignment and kind == "cross":
             threshold = None if self.alignment == "argmax" else self.threshold
-            block["alignment"] = align(picked, rows, columns, threshold)
+            block["alignment"] = align(picked, rows, columns, threshold, forced + steps.start)
         return block
 
 
@@ -134,13 +141,17 @@ def rollout(weights: FloatArray) -> FloatArray:
 
 
 def align(
-    weights: FloatArray, rows: Sequence[Token], columns: Sequence[Token], threshold: float | None
+    weights: FloatArray,
+    rows: Sequence[Token],
+    columns: Sequence[Token],
+    threshold: float | None,
+    first: int,
 ) -> dict[str, Any] | list[Any]:
     """(..., T, S) of cross-attention -> for every matrix, nested like them, the pairs of a source
     and a target token that belong together: those of at least `threshold`, or for each target token
-    its largest. Special tokens belong to none."""
+    its largest. Special tokens belong to none. Row 0 is the `first` token of the target."""
     if weights.ndim > 2:
-        return [align(matrix, rows, columns, threshold) for matrix in weights]
+        return [align(matrix, rows, columns, threshold, first) for matrix in weights]
     targets = np.array([token.start is not None for token in rows], bool)
     sources = np.array([token.start is not None for token in columns], bool)
     inside = targets[:, None] & sources
@@ -149,5 +160,5 @@ def align(
         chosen = inside & (np.arange(len(columns)) == best)
     else:
         chosen = inside & (weights >= threshold)
-    pairs = [[s, t] for t, s in np.argwhere(chosen).tolist()]
+    pairs = [[s, first + t] for t, s in np.argwhere(chosen).tolist()]
     return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs)}

@@ -61,7 +61,7 @@ class AttentionSelection(Strict):
         default=None,
         description="also the pairs of a source and a target token that belong together: for each"
         " target token its largest weight (argmax), or all of at least `threshold`; of cross, and"
-        " of no special token",
+        " of no special token. They count the tokens of source and target, what was forced too",
     )
     threshold: float | None = Field(
         default=None, gt=0, le=1, description="of alignment by threshold; absent: 0.2"

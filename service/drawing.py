@@ -30,10 +30,11 @@ VIRIDIS = np.array(
 MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
 LARGEST_SIDE = 200  # cells of an unlabelled heatmap; a larger one is drawn from means of blocks
 LARGEST_CELL = 28.0  # of a labelled one
-ROOM = 2800.0  # for the cells of a grid of heatmaps, each way: of 200 tokens each has its label
+ROOM = 3600.0  # for the cells of a grid of heatmaps, each way: of 200 tokens each has its label
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
+LONGEST_LINE = 120
 GAP = 16.0
 
 
@@ -109,41 +110,51 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
     """Blocks as in schemas.AttentionBlock, below one another: each a grid of heatmaps, a layer a
     row and a head a column, whose brightest colour is the block's largest weight."""
     kinds = ", ".join(block["kind"] for block in blocks)
-    title = f"{kinds} attention of {target or 'nothing'} over {source or 'its source'}"
+    title = f"{kinds} attention: {source} → {target}"
     picture = Picture(width=0.0, height=GAP, title=title)
+    write_line(picture, title)
     for block in blocks:
-        draw_grid(picture, block)
+        if block["data"].size:
+            draw_grid(picture, block)
+        else:
+            write_line(picture, f"{block['kind']} attention: the target has no such step")
     return picture
 
 
 def draw_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Below what is there."""
     data: FloatArray = block["data"]
-    titles, largest = titles_of(block), data.max(initial=0.0)
+    titles, largest = titles_of(block), data.max()
     matrices = data.reshape(len(titles), *data.shape[-2:])  # (N, T, S)
     across = data.shape[1] if data.ndim == 4 else math.ceil(math.sqrt(len(matrices)))
     down = math.ceil(len(matrices) / across)
     rows, columns = (
         [shortened(token.text) for token in block[axis]] for axis in ("rows", "columns")
     )
-    cell = min(LARGEST_CELL, ROOM / (across * len(columns)), ROOM / (down * max(1, len(rows))))
-    left, below = (max(map(width_of, names), default=0.0) for names in (rows, columns))
+    cell = min(LARGEST_CELL, ROOM / (across * len(columns)), ROOM / (down * len(rows)))
+    left, below = (max(map(width_of, names)) for names in (rows, columns))
     width, height = cell * len(columns), cell * len(rows)
     across_step = left + max(width, *map(width_of, titles)) + GAP
     down_step = TITLE_HEIGHT + height + below + GAP
-    caption = f"{block['kind']} attention: rows attend to columns, dark 0 to bright {largest:.3g}"
-    picture.shapes.append(Label(GAP, picture.height + LINE_HEIGHT / 2, caption, "start"))
-    picture.width = max(picture.width, GAP + across * across_step, 2 * GAP + width_of(caption))
-    picture.height += LINE_HEIGHT + GAP / 2
+    scale = f"dark 0 to bright {largest:.3g}"
+    write_line(picture, f"{block['kind']} attention: rows attend to columns, {scale}")
+    picture.width = max(picture.width, GAP + across * across_step)
     for i, (title, matrix) in enumerate(zip(titles, matrices, strict=True)):
         x = GAP + left + i % across * across_step
         y = picture.height + TITLE_HEIGHT + i // across * down_step
         picture.shapes.append(Label(x, y - TITLE_HEIGHT / 2, title, "start"))
-        if matrix.size:
-            cells = coloured(shrunk(matrix, math.ceil(height), math.ceil(width)), largest)
-            picture.shapes.append(Cells(x, y, width, height, cells))
-            draw_labels(picture, x, y, cell, rows, columns)
+        cells = coloured(shrunk(matrix, math.ceil(height), math.ceil(width)), largest)
+        picture.shapes.append(Cells(x, y, width, height, cells))
+        draw_labels(picture, x, y, cell, rows, columns)
     picture.height += down * down_step
+
+
+def write_line(picture: Picture, text: str) -> None:
+    """Below what is there."""
+    line = text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+    picture.shapes.append(Label(GAP, picture.height + LINE_HEIGHT / 2, line, "start"))
+    picture.width = max(picture.width, 2 * GAP + width_of(line))
+    picture.height += LINE_HEIGHT + GAP / 2
 
 
 def draw_labels(

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from anyio import CapacityLimiter
@@ -23,7 +23,7 @@ from service.errors import (
     Overloaded,
     TooLarge,
 )
-from service.forms import FORMS, JSON, OF_ONE, PIECE, Document, Pieces
+from service.forms import FILES, FORMS, JSON, OF_ONE, PIECE, Document, Pieces
 from service.options import search_options
 from service.search import Progress
 from service.served import Model
@@ -31,7 +31,7 @@ from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
 LITTLE = 64  # characters to read, or tokens to write: done about as soon as a thread is woken
-FEW_ROWS = 16  # steps of a target that are advised where all would be too many
+LARGE = 1 << 20  # numbers to write: many at once would keep the event loop from the lock
 MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
 Result = TypeVar("Result")
 
@@ -95,54 +95,6 @@ async def read_targets(
 async def compute(work: Callable[[], Result], size: int) -> Result:
     """Off the event loop, unless it is done about as soon as handed over."""
     return work() if size <= LITTLE else await run_in_threadpool(work)
-
-
-def check_size(request: Request, needed: int, advice: str) -> None:
-    """Raises TooLarge if the arrays of an answer, as float32, could exceed the limit. `advice` is
-    what else the client can do about it."""
-    limit = settings_of(request).max_answer_bytes
-    if needed > limit:
-        raise TooLarge(
-            f"the answer could take {needed} bytes and the limit is {limit}: send fewer or shorter"
-            f" sequences{advice}"
-        )
-
-
-def check_attention(
-    request: Request,
-    model: Model,
-    wanted: bodies.AttentionSelection | None,
-    pairs: Sequence[tuple[int, int]],
-    besides: int = 0,
-) -> None:
-    """`pairs`: the lengths of each source and of its target, at most; `besides`: bytes of other
-    arrays. Raises TooLarge, naming a selection that would fit if there is one."""
-    if wanted is None:
-        return
-    limit = settings_of(request).max_answer_bytes
-    needed = model.attention_nbytes(wanted, pairs) + besides
-    if needed <= limit:
-        return
-    fitting = next(
-        (s for s in smaller(wanted) if model.attention_nbytes(s, pairs) + besides <= limit), None
-    )
-    advice = "send fewer or shorter sequences, or lower max_new_tokens"
-    if fitting:
-        advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
-    raise TooLarge(f"the answer could take {needed} bytes and the limit is {limit}: {advice}")
-
-
-def smaller(wanted: bodies.AttentionSelection) -> Iterator[bodies.AttentionSelection]:
-    """Less of the same, then less still."""
-    kind = "cross" if "cross" in wanted.kinds else wanted.kinds[0]
-    for less in (
-        {"reduce_heads": "mean"} if wanted.reduce_heads == "none" else {},
-        {"reduce_layers": "mean"} if wanted.reduce_layers == "none" else {},
-        {"kinds": [kind]},
-        {} if kind == "encoder" else {"rows": [0, FEW_ROWS]},
-    ):
-        wanted = wanted.model_copy(update=less)
-        yield wanted
 
 
 def settings_of(request: Request) -> Settings:
@@ -267,7 +219,8 @@ async def respond(
         return FORMS[form](write())
 
     size += sum(answer.size for answer in answers)
-    pieces = await (in_turn(request, work) if form in OF_ONE else compute(work, size))
+    slow = form in OF_ONE or size > LARGE
+    pieces = await (in_turn(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
@@ -279,6 +232,8 @@ def send(pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
     """A large answer piece by piece, as the client takes them."""
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
+    if form in FILES:
+        headers["Content-Disposition"] = f'attachment; filename="{FILES[form]}"'
     total = sum(map(len, pieces))
     if total <= PIECE:
         return Response(b"".join(pieces), media_type=form, headers=headers)

@@ -71,10 +71,14 @@ def arrays_of(document: Document) -> tuple[dict[str, FloatArray], bytes]:
         for block in result["attention"]
     }
     results = [
-        {**result, "attention": [{**block, "data": None} for block in result["attention"]]}
+        {**result, "attention": [without_data(block) for block in result["attention"]]}
         for result in document["results"]
     ]
     return arrays, to_json({**document, "results": results})
+
+
+def without_data(block: Document) -> Document:
+    return {name: value for name, value in block.items() if name != "data"}
 
 
 def to_npz(document: Document) -> Pieces:
@@ -131,4 +135,5 @@ FORMS: dict[str, Callable[[Document], Pieces]] = {
     "image/svg+xml": lambda document: [to_svg(drawn(document))],
     "image/png": lambda document: [to_png(drawn(document))],
 }
+FILES = {"application/npz": "attention.npz", "application/safetensors": "attention.safetensors"}
 OF_ONE = {"image/svg+xml", "image/png"}  # source

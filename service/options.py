@@ -170,7 +170,11 @@ def check_attention(body: bodies.AttentionSelection) -> None:
     nothing = (rows[0] < 0) == (rows[1] < 0) and rows[1] <= rows[0]
     for field, wrong, detail in (
         ("kinds", len(kinds) < len(body.kinds), "names a kind twice"),
-        ("reduce_layers", rollout and "cross" in kinds, "rollout is of kinds encoder and decoder"),
+        (
+            "reduce_layers",
+            rollout and "cross" in kinds,
+            "rollout is of self-attention: give kinds encoder or decoder, not cross",
+        ),
         (
             "reduce_layers",
             rollout and body.reduce_heads == "none",

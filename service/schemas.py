@@ -25,7 +25,7 @@ class Token(BaseModel):
 
 
 class Alignment(BaseModel):
-    pairs: list[list[int]] = Field(description="[index into columns, index into rows]")
+    pairs: list[list[int]] = Field(description="[of the source's tokens, of the target's], from 0")
     pharaoh: str = Field(description="the same as text: 0-0 1-2")
 
 

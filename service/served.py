@@ -38,13 +38,18 @@ class Model:
         return read_selection(wanted, self.engine.bundle.manifest.config)
 
     def attention_nbytes(
-        self, wanted: bodies.AttentionSelection | None, pairs: Sequence[tuple[int, int]]
+        self, wanted: bodies.AttentionSelection, pairs: Sequence[tuple[int, int]]
     ) -> int:
-        """Of the weights for sources and targets of these lengths; at least of what one of them
-        takes while it is computed."""
+        """Of the weights for sources and targets of these lengths."""
+        selection = self.selection(wanted)
+        return sum(selection.nbytes(*pair) for pair in pairs)
+
+    def pass_nbytes(
+        self, wanted: bodies.AttentionSelection, pairs: Sequence[tuple[int, int]]
+    ) -> int:
+        """Of all that is computed to select from, for the longest of them."""
         selection, config = self.selection(wanted), self.engine.bundle.manifest.config
-        answer = sum(selection.nbytes(*pair) for pair in pairs)
-        return max(answer, *(selection.pass_nbytes(config, *pair) for pair in pairs))
+        return max(selection.pass_nbytes(config, *pair) for pair in pairs)
 
     def card(self) -> schemas.ModelCard:
         manifest, opened = self.engine.bundle.manifest, self.engine.opened

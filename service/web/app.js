@@ -61,7 +61,7 @@ function decodeRequest() {
     model: model.value,
     source: source.value,
     beam_size: Number(beam_size.value),
-    num_hypotheses: Number(num_hypotheses.value),
+    num_hypotheses: Math.min(Number(num_hypotheses.value), Number(beam_size.value)),
     top_log_probs: 5,
   };
   return stream.checked ? { ...request, stream: true } : request;
@@ -74,12 +74,10 @@ function attentionRequest() {
 }
 
 async function decode() {
-  const { source, beam_size, num_hypotheses } = controls;
-  num_hypotheses.max = beam_size.value;
-  if (num_hypotheses.validity.rangeOverflow) num_hypotheses.value = beam_size.value;
   const signal = latest("decode");
-  if (!source.value.trim()) return clear();
+  if (!controls.source.value.trim()) return clear();
   await attempt(async () => {
+    checkNumbers();
     const request = decodeRequest();
     const response = await post("v1/decode", request, JSON_TYPE, signal);
     const answer = request.stream ? await follow(response) : await response.json();
@@ -87,8 +85,16 @@ async function decode() {
     const last = decoded.hypotheses.length - 1;
     const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
     showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, index, pointAtToken);
-    await choose();
+    say("");
+    await choose(Infinity);
   });
+}
+
+function checkNumbers() {
+  for (const field of [controls.beam_size, controls.num_hypotheses]) {
+    if (field.checkValidity()) continue;
+    throw new Error(`${field.labels[0].textContent.trim()}: ${field.validationMessage}`);
+  }
 }
 
 async function follow(response) {
@@ -108,12 +114,13 @@ function showText(stable, tentative = "") {
   $("result").hidden = false;
 }
 
-async function choose() {
+/** The step is kept as far as there are so many. */
+async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
   $("attention").hidden = false;
   controls.step.max = tokens.length;
-  controls.step.value = wanted.get("step") ?? tokens.length;
+  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length);
   wanted = new URLSearchParams();
   view = null;
   showStep();
@@ -169,7 +176,6 @@ async function switchModel() {
 async function attempt(work) {
   try {
     await work();
-    say("");
   } catch (error) {
     if (error.name !== "AbortError") say(error.message);
   }
@@ -178,7 +184,7 @@ async function attempt(work) {
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
   $("error").textContent = stale
-    ? `${problem.replace(/\.?$/, ".")} Below is the last good result.`
+    ? `${problem.replace(/\.?$/, ".")} Below is the last good result, of “${decoded.request.source}”.`
     : problem;
   form.classList.toggle("stale", stale);
   $("result").hidden = decoded === null;
@@ -216,7 +222,7 @@ function onClick(id, act) {
 const soon = debounce(decode, 40);
 const react = {
   model: switchModel,
-  hypothesis: () => attempt(choose),
+  hypothesis: () => attempt(() => choose(Number(controls.step.value))),
   step: showStep,
   kind: change,
   layer: change,

@@ -31,11 +31,21 @@ const MOVES = {
  * column, so that (2, -1) is a row's token and (-1, 2) a column's.
  */
 export function show(container, block, { onPick } = {}) {
-  const matrices = split(block);
-  const view = matrices.length === 1 ? single(block, matrices[0]) : grid(block, matrices, onPick);
+  const view = viewOf(block, onPick);
   container.replaceChildren(...view.nodes);
   const step = block.kind === "encoder" ? () => {} : view.step;
   return { step, point: view.point };
+}
+
+function viewOf(block, onPick) {
+  const matrices = split(block);
+  if (block.rows.length === 0) return nothing(block);
+  return matrices.length === 1 ? single(block, matrices[0]) : grid(block, matrices, onPick);
+}
+
+function nothing({ kind }) {
+  const textContent = `${kind} attention: the target has no such step.`;
+  return { nodes: [element("p", { textContent })], step: () => {}, point: () => {} };
 }
 
 function split({ axes, layers, heads, data }) {
@@ -57,7 +67,10 @@ function titleOf({ reduce_layers, reduce_heads }, { layers, heads }) {
 function grid(block, matrices, onPick) {
   const highest = Math.max(...matrices.map(({ weights }) => highestOf(weights)));
   const picked = element("div");
-  const pick = onPick ?? ((matrix) => show(picked, alone(block, matrix)));
+  const pick = onPick ?? ((matrix) => {
+    show(picked, alone(block, matrix));
+    picked.scrollIntoView({ block: "nearest" });
+  });
   const frames = matrices.map(({ weights }) => frame(weights, highest));
   const buttons = matrices.map((matrix, i) => {
     const title = element("span", { textContent: titleOf(block, matrix) });
@@ -66,10 +79,11 @@ function grid(block, matrices, onPick) {
     return button;
   });
   const list = element("div", { className: "grid", role: "group" }, ...buttons);
-  list.ariaLabel = `${block.kind} attention, ${matrices.length} matrices: choose one`;
+  list.ariaLabel = `${block.kind} attention, ${matrices.length} heatmaps`;
+  const hint = `${block.kind} attention: choose a heatmap to see its tokens.`;
   list.style.setProperty("--across", Math.min(8, block.shape.at(-3)));
   return {
-    nodes: [list, legend(highest), picked],
+    nodes: [element("p", { textContent: hint }), list, legend(highest), picked],
     step: (last) => frames.forEach((each) => each.step(last)),
     point: () => {},
   };
@@ -129,7 +143,7 @@ function moved([row, column], key, weights) {
 function sentence({ rows, columns }, weights, row, column) {
   if (row < 0 && column < 0) return "Point at a cell or a token, or move with the arrow keys.";
   const most = (of, tokens) => {
-    const each = tokens.map((token, i) => ({ name: short(token), weight: of[i] }));
+    const each = tokens.map((token, i) => ({ name: `${short(token)} (${i + 1})`, weight: of[i] }));
     const highest = each.sort((a, b) => b.weight - a.weight).slice(0, 3);
     return highest.map(({ name, weight }) => `${name} with ${weight.toFixed(2)}`).join(", ");
   };

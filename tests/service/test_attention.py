@@ -141,10 +141,21 @@ def test_an_alignment_pairs_tokens_that_are_not_special(post, everything, thresh
 def test_special_tokens_are_aligned_with_none():
     a, special = Token("a", 5, 0, 1), Token("<eos>", 2, None, None)
     weights = np.array([[0.1, 0.3, 0.6], [0.7, 0.2, 0.1]], np.float32)
-    found = align(weights, [a, special], [a, a, special], None)
+    found = align(weights, [a, special], [a, a, special], None, 0)
     assert found == {"pairs": [[1, 0]], "pharaoh": "1-0"}
-    found = align(weights, [a, special], [a, a, special], 0.05)
+    found = align(weights, [a, special], [a, a, special], 0.05, 0)
     assert found == {"pairs": [[0, 0], [1, 0]], "pharaoh": "0-0 1-0"}
+
+
+def test_an_alignment_counts_tokens_that_are_no_rows(post):
+    wanted = {"reduce_heads": "mean", "reduce_layers": "mean", "alignment": "argmax"}
+    body = {"source": WORD, "target_prefix": "T R AE0"}
+    _, document = post("/v1/attention", **body, attention={**wanted, "rows": [1, 3]})
+    (result,) = document["results"]
+    whole = blocks(post, target=result["target"], **wanted)["cross"]["alignment"]["pairs"]
+    found = result["attention"][0]["alignment"]
+    assert found["pairs"] == [pair for pair in whole if pair[1] in (4, 5)]
+    assert found["pharaoh"] == " ".join(f"{s}-{t}" for s, t in found["pairs"])
 
 
 def test_decimals_round(post, everything):

@@ -117,10 +117,12 @@ def test_keys_move_over_the_weights_and_they_are_said(page, address):
 
 def test_pointing_at_a_token_shows_what_heeds_it_in_both_views(page):
     page.locator("#bipartite .right span").first.hover()
-    expect(page.locator("#heatmap [aria-live]")).to_contain_text("column 1: h is attended to by HH")
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text(
+        "column 1: h is attended to by HH (1) with"
+    )
     assert page.locator("#bipartite .pointed line").count() > 0
     page.locator("#heatmap .rows .token").nth(2).hover()
-    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 3: D attends to d with")
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 3: D attends to d (4) with")
 
 
 def test_decoding_is_stepped_through(page):
@@ -167,10 +169,24 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     expect(page.locator("#error")).to_contain_text("Source has 'ï' at 2, not in the vocabulary")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     expect(page.locator("#controls")).to_have_class("stale")
+    with page.expect_response("**/v1/attention"):
+        page.locator("#layer").select_option("0")
+    expect(page.locator("#error")).to_contain_text("Below is the last good result, of “heed”.")
+    expect(page.locator("#controls")).to_have_class("stale")
     page.locator("#source").fill("naive")
     expect(page.locator("#error")).to_be_empty()
     page.locator("#source").fill("")
     expect(page.locator("#result")).to_be_hidden()
+    expect(page.locator("#error")).to_be_empty()
+
+
+def test_as_many_hypotheses_as_beams_are_shown(page):
+    page.locator("#beam-size").fill("1")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(1)
+    page.locator("#beam-size").fill("0")
+    expect(page.locator("#error")).to_contain_text(re.compile("^Beam size: .* 1"))
+    page.locator("#beam-size").fill("5")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
     expect(page.locator("#error")).to_be_empty()
 
 
@@ -293,8 +309,20 @@ def test_the_page_that_is_downloaded_works_alone(visit, address, tmp_path, schem
     page.locator(".grid button").first.click()
     expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
     page.locator(".heatmap .rows .token").first.hover()
-    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h with")
+    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h (1) with")
     assert Axe().run(page).violations_count == 0
+
+
+def test_a_downloaded_page_says_what_has_no_step(visit, address, tmp_path):
+    """And shows the rest."""
+    asked = {"source": ["ax", "unbelievable"], "attention": {"rows": [6, 12], "layers": [0]}}
+    body = {"model": "g2p-en", **asked}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri())
+    expect(page.get_by_text("cross attention: the target has no such step.")).to_be_visible()
+    expect(page.locator(".grid button")).to_have_count(4)
 
 
 @pytest.mark.parametrize(
