@@ -128,7 +128,7 @@ def test_any_token_can_be_drawn():
         assert labelled[11] == "▁" * 23 + "…"
     assert not root.findall(f".//{SVG}script")
     image = Image.open(io.BytesIO(to_png(picture)))
-    assert image.text["Title"].startswith("cross attention of")
+    assert image.text["Title"].startswith("cross attention: ")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (60, 60), (200, 200), (200, 1), (1, 200)])
