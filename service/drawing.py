@@ -126,7 +126,7 @@ def draw_grid(picture: Picture, block: dict[str, Any]) -> None:
     data: FloatArray = block["data"]
     titles, largest = titles_of(block), data.max()
     matrices = data.reshape(len(titles), *data.shape[-2:])  # (N, T, S)
-    across = data.shape[1] if data.ndim == 4 else math.ceil(math.sqrt(len(matrices)))
+    across = columns_of(data)
     down = math.ceil(len(matrices) / across)
     rows, columns = (
         [shortened(token.text) for token in block[axis]] for axis in ("rows", "columns")
@@ -178,6 +178,14 @@ def draw_labels(
         else:
             label = Label(place, bottom + 4, columns[i], "end", upwards=True)
         picture.shapes.append(label)
+
+
+def columns_of(data: FloatArray) -> int:
+    """A head a column, where there are several layers; else as makes the grid about square."""
+    if data.ndim == 4 and len(data) > 1:
+        return data.shape[1]
+    count = math.prod(data.shape[:-2])
+    return min(count, max(1, round(math.sqrt(count * data.shape[-2] / data.shape[-1]))))
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:

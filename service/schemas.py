@@ -204,10 +204,14 @@ REFUSAL = {  # by /v1/decode, of {"source": "heed", "max_new_tokens": 65}
         }
     ],
 }
-PROBLEM: dict[str, Any] = {
-    "description": "What was wrong, and what would be accepted",
-    "content": {
-        "application/problem+json": {"schema": Problem.model_json_schema(), "example": REFUSAL}
+PROBLEM = {"schema": Problem.model_json_schema()}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "What was wrong, and what would be accepted",
+        "content": {"application/problem+json": {**PROBLEM, "example": REFUSAL}},
+    },
+    "5XX": {
+        "description": "What failed here, and when to try again",
+        "content": {"application/problem+json": PROBLEM},
     },
 }
-PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
