@@ -8,8 +8,8 @@ RUN python -m venv --without-pip /opt/heed \
  && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".[$RUNTIME]"
 
 FROM python:3.11-slim-bookworm
-# For labels in PNG pictures: Unifont has every script.
-RUN apt-get update && apt-get install -y --no-install-recommends fonts-dejavu-core fonts-unifont \
+# For labels in PNG pictures: Unifont has every script, FriBidi writes from right to left.
+RUN apt-get update && apt-get install -y --no-install-recommends fonts-dejavu-core fonts-unifont libfribidi0 \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=build /opt/heed /opt/heed
 RUN useradd --system --no-create-home heed

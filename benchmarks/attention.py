@@ -125,23 +125,25 @@ def large(folder: Path) -> list[list[str]]:
 
 
 async def stream(client: httpx2.AsyncClient, gaps: list[float], until: float) -> None:
+    """Gaps between reads that bring tokens: those that come together have none between them."""
     while time.monotonic() < until:
         last = None
         async with client.stream("POST", "/v1/decode", json={"source": WORD, "stream": True}) as r:
-            async for line in r.aiter_lines():
-                if line.startswith("event: token"):
+            async for read in r.aiter_raw():
+                if b"event: token" in read:
                     now = time.monotonic()
                     gaps.extend([] if last is None else [now - last])
                     last = now
 
 
-async def large_answers(address: str, form: str, until: float) -> int:
-    """One a second, by curl, so that it is no work of the process that measures. Their size."""
+async def large_answers(address: str, form: str, until: float) -> tuple[int, int]:
+    """One a second at most, by curl, so that it is no work of the process that measures. Their
+    size and number."""
     count = 110
     asked = {"source": [WORD] * count, "target": ["T " * 63] * count}
     body = orjson.dumps({**asked, "attention": {"kinds": ["encoder", "decoder", "cross"]}})
     headers = ["-H", f"accept: {form}", "-H", "content-type: application/json"]
-    size = 0
+    size = number = 0
     while time.monotonic() < until:
         began = time.monotonic()
         command = ["curl", "-sf", "-o", "/dev/null", "-w", "%{size_download}", *headers]
@@ -149,27 +151,29 @@ async def large_answers(address: str, form: str, until: float) -> int:
             *command, "--data-binary", "@-", f"{address}/v1/attention", stdin=-1, stdout=-1
         )
         told, _ = await curl.communicate(body)
-        size = int(told)
+        size, number = int(told), number + 1
         await asyncio.sleep(max(0.0, began + 1 - time.monotonic()))
-    return size
+    return size, number
 
 
 async def gaps_beside(address: str, form: str) -> list[str]:
-    """p99, the two phases in turns."""
-    p99: dict[bool, list[float]] = {False: [], True: []}
-    size = 0
+    """The two phases in turns."""
+    gaps: dict[bool, list[float]] = {False: [], True: []}
+    size = number = 0
     async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
         for beside in (False, True) * 3:
-            gaps: list[float] = []
             until = time.monotonic() + SECONDS
-            streams = asyncio.gather(*(stream(client, gaps, until) for _ in range(2)))
+            streams = asyncio.gather(*(stream(client, gaps[beside], until) for _ in range(2)))
             if beside:
-                size = await large_answers(address, form, until)
+                size, more = await large_answers(address, form, until)
+                number += more
             await streams
-            p99[beside].append(1000 * float(np.percentile(gaps, 99)))
-    alone, together = (statistics.median(each) for each in p99.values())
-    what = f"p99 gap between a stream's tokens, alone and beside {size / 1e6:.0f} MB a second"
-    return [f"{what} of {form}", f"{alone:.1f} ms and {together:.1f} ms"]
+    alone, together = (1000 * np.percentile(each, (50, 99, 100)) for each in gaps.values())
+    rate = number / (3 * SECONDS)
+    what = f"Gaps between reads of a stream (p50, p99, most), beside {rate:.1f} answers a second of"
+    told = " / ".join(f"{ms:.1f}" for ms in together)
+    before = " / ".join(f"{ms:.1f}" for ms in alone)
+    return [f"{what} {size / 1e6:.0f} MB, {form}", f"{told} ms; alone {before} ms"]
 
 
 def typed(address: str) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The endpoints of models: a request becomes entries, their answers become JSON."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -55,11 +56,13 @@ async def decode(
     more = {"num_hypotheses": body.num_hypotheses, "top_log_probs": body.top_log_probs}
     search = await search_of(model, body, **more)
     seconds, sources = await read(request, model.source, body.source, "/source")
-    longest = len(search.target_prefix) + search.max_new_tokens
-    pairs = [(len(source.tokens), longest) for source in sources] * search.num_hypotheses
-    alternatives = 8 * len(pairs) * search.max_new_tokens * search.top_log_probs  # with their ids
+    steps, count = search.max_new_tokens, search.num_hypotheses
+    read_at_most = model.reads(len(search.target_prefix), steps)
+    lengths = Counter((len(source.tokens), steps, read_at_most) for source in sources)
+    lengths = Counter({each: count * often for each, often in lengths.items()})
+    alternatives = 8 * count * len(sources) * steps * search.top_log_probs  # with their ids
     check_size(request, alternatives, f"{LOWER}, or ask for fewer top_log_probs")
-    check_attention(request, model, body.attention, pairs, LOWER, alternatives)
+    check_attention(request, model, body.attention, lengths, LOWER, alternatives)
     entries = [
         Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources

@@ -1,6 +1,7 @@
 """The endpoints that show attention: of a model, and without one."""
 
 import time
+from collections import Counter
 from typing import Annotated, Any
 
 import numpy as np
@@ -69,10 +70,16 @@ async def attention(
         if given := body.model_fields_set & bodies.Searching.model_fields.keys() - {"model"}:
             raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
         targets = await read_targets(request, model, body.target, len(sources), seconds)
-    longest = len(search.target_prefix) + search.max_new_tokens
-    lengths = [len(target.tokens) for target in targets] if targets else [longest] * len(sources)
-    pairs = [(len(source.tokens), n) for source, n in zip(sources, lengths, strict=True)]
-    check_attention(request, model, body.attention, pairs, "" if targets else LOWER)
+    steps = (
+        [len(target.tokens) for target in targets]
+        if targets
+        else [search.max_new_tokens] * len(sources)
+    )
+    lengths = Counter(
+        (len(source.tokens), n, model.reads(len(search.target_prefix), n))
+        for source, n in zip(sources, steps, strict=True)
+    )
+    check_attention(request, model, body.attention, lengths, "" if targets else LOWER)
     entries = [
         Entry(
             source_ids=np.array(source.ids),
@@ -134,4 +141,4 @@ async def attend(
         seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
         return pieces
 
-    return send(await in_turn(request, work), seconds, form)
+    return send(request, await in_turn(request, work), seconds, form)

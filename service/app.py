@@ -127,6 +127,7 @@ class Headers:
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 headers["Content-Security-Policy"] = self.policy
+                headers["X-Content-Type-Options"] = "nosniff"
             await send(message)
 
         return await self.app(scope, receive, send_with_id)

@@ -21,6 +21,7 @@ AXES: dict[Kind, tuple[str, str]] = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
+PAIR = 64  # bytes of an aligned pair, as numbers and as text
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
@@ -38,23 +39,25 @@ class Selection:
     threshold: float = 0.0
     decimals: int | None = None
 
-    def nbytes(self, source_length: int, target_length: int) -> int:
-        """Of the float32 weights for one source and at most so long a target."""
-        rows = {"source": source_length, "target": self._most_rows(target_length)}
-        columns = {"source": source_length, "target": target_length}
+    def nbytes(self, source: int, steps: int, read: int) -> int:
+        """Of the float32 weights, and of an alignment, for a source of so many tokens, at most so
+        many steps of its target, and what the decoder reads for them."""
+        rows = {"source": source, "target": self._most_rows(steps)}
+        columns = {"source": source, "target": read}
         heads = len(self.heads) if self.reduce_heads == "none" else 1
-        sizes = (
-            (len(layers) if self.reduce_layers == "none" else 1)
-            * rows[AXES[kind][0]]
-            * columns[AXES[kind][1]]
-            for kind, layers in self.layers.items()
-        )
-        return 4 * heads * sum(sizes)
+        total = 0
+        for kind, layers in self.layers.items():
+            matrices = heads * (len(layers) if self.reduce_layers == "none" else 1)
+            queries, keys = rows[AXES[kind][0]], columns[AXES[kind][1]]
+            total += 4 * matrices * queries * keys
+            if self.alignment and kind == "cross":
+                total += PAIR * matrices * queries * (1 if self.alignment == "argmax" else keys)
+        return total
 
-    def pass_nbytes(self, config: Config, source_length: int, target_length: int) -> int:
+    def pass_nbytes(self, config: Config, source: int, read: int) -> int:
         """Of the weights that a pass computes to select from: every layer and head."""
-        encoder = config.num_encoder_layers * source_length**2
-        decoder = config.num_decoder_layers * target_length * (source_length + target_length)
+        encoder = config.num_encoder_layers * source**2
+        decoder = config.num_decoder_layers * read * (source + read)
         passes = [encoder if kind == "encoder" else decoder for kind in self.layers]
         return 4 * config.num_heads * max(passes, default=0)
 
@@ -160,5 +163,5 @@ def align(
         chosen = inside & (np.arange(len(columns)) == best)
     else:
         chosen = inside & (weights >= threshold)
-    pairs = [[s, first + t] for t, s in np.argwhere(chosen).tolist()]
-    return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs)}
+    pairs = np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
+    return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs.tolist())}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from service.render import FONT_SIZE, Cells, Colour, Dot, Label, Line, Picture, width_of
 
-FloatArray = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating[Any]]
 
 GRID: Colour = (204, 204, 204)
 BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
@@ -38,9 +38,7 @@ LONGEST_LINE = 120
 GAP = 16.0
 
 
-def draw_attention(
-    weights: FloatArray, points: FloatArray, prediction: FloatArray, truth: FloatArray
-) -> Picture:
+def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
     """weights (B, T, S); for a regression points (2, S), prediction and truth (2, T), x above y,
     any of which may be empty. A line plot if there are points, then a heatmap a sequence."""
     side, gap = 320.0, 70.0
@@ -57,7 +55,7 @@ def draw_attention(
     return picture
 
 
-def draw_heatmap(picture: Picture, left: float, top: float, side: float, rows: FloatArray) -> None:
+def draw_heatmap(picture: Picture, left: float, top: float, side: float, rows: Floats) -> None:
     """rows (T, S), queries downwards; the brightest colour is the largest weight."""
     queries, keys = rows.shape
     cells = coloured(shrunk(rows, LARGEST_SIDE, LARGEST_SIDE), rows.max())
@@ -77,16 +75,16 @@ def draw_plot(
     left: float,
     top: float,
     side: float,
-    points: FloatArray,
-    prediction: FloatArray,
-    truth: FloatArray,
+    points: Floats,
+    prediction: Floats,
+    truth: Floats,
 ) -> None:
     """Points as dots, the prediction as a line, the truth as a dashed one."""
     everything = np.concatenate([points, prediction, truth], axis=1)  # (2, ...)
     low, high = everything.min(1), everything.max(1)
     span = np.where(high > low, high - low, 1.0)
 
-    def place(xy: FloatArray) -> list[tuple[float, float]]:
+    def place(xy: Floats) -> list[tuple[float, float]]:
         xy = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
         x, y = (xy - low[:, None]) / span[:, None]
         return list(zip((left + x * side).tolist(), (top + side - y * side).tolist(), strict=True))
@@ -123,7 +121,7 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
 
 def draw_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Below what is there."""
-    data: FloatArray = block["data"]
+    data: Floats = block["data"]
     titles, largest = titles_of(block), data.max()
     matrices = data.reshape(len(titles), *data.shape[-2:])  # (N, T, S)
     across = columns_of(data)
@@ -180,7 +178,7 @@ def draw_labels(
         picture.shapes.append(label)
 
 
-def columns_of(data: FloatArray) -> int:
+def columns_of(data: Floats) -> int:
     """A head a column, where there are several layers; else as makes the grid about square."""
     if data.ndim == 4 and len(data) > 1:
         return data.shape[1]
@@ -203,12 +201,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
 
 
-def coloured(weights: FloatArray, largest: float) -> NDArray[np.uint8]:
+def coloured(weights: Floats, largest: float) -> NDArray[np.uint8]:
     """(T, S), from 0 to the largest -> (T, S, 3)."""
     return viridis(weights / (largest or 1.0))
 
 
-def shrunk(rows: FloatArray, most_rows: int, most_columns: int) -> FloatArray:
+def shrunk(rows: Floats, most_rows: int, most_columns: int) -> Floats:
     """At most so many: the means of blocks."""
     for axis, most in enumerate((most_rows, most_columns)):
         count = min(rows.shape[axis], most)
@@ -219,7 +217,7 @@ def shrunk(rows: FloatArray, most_rows: int, most_columns: int) -> FloatArray:
     return rows
 
 
-def viridis(values: FloatArray) -> NDArray[np.uint8]:
+def viridis(values: Floats) -> NDArray[np.uint8]:
     """Numbers from 0 to 1, of any shape -> (..., 3)."""
     places = np.linspace(0, 1, len(VIRIDIS))
     channels = [np.interp(values, places, VIRIDIS[:, channel]) for channel in range(3)]

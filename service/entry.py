@@ -19,7 +19,7 @@ from service.search import Hypothesis, Progress
 @dataclass(slots=True)
 class Answer:
     """What an entry asked for: memory (S, M); hypotheses, best first; for each of them, or for the
-    target that was given, the selected attention weights (layers, heads, queries, keys) by kind;
+    target that was given, the selected attention weights, reduced as wanted, by kind;
     the log-prob of each id of that target (T,); and the seconds each stage took."""
 
     memory: FloatArray | None = None
@@ -107,8 +107,11 @@ class Entry:
     @property
     def attended(self) -> int:
         """Positions of that pass, in all its targets."""
-        length = len(self.source_ids) + len(self.prefix)
-        return sum(length + len(target) for target in self.targets)
+        return sum(map(self.positions, self.targets))
+
+    def positions(self, target: list[int]) -> int:
+        """Of that pass, over one target."""
+        return len(self.source_ids) + len(self.prefix) + len(target)
 
     @property
     def targets(self) -> list[list[int]]:

@@ -1,15 +1,17 @@
-"""What every endpoint does: find the model, read the texts, wait for the engine, write JSON."""
+"""What every endpoint does: find the model, read the texts, wait for the engine, send a form."""
 
 import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from service import bodies
 from service.constraints import SearchOptions
@@ -31,7 +33,7 @@ from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
 LITTLE = 64  # characters to read, or tokens to write: done about as soon as a thread is woken
-LARGE = 1 << 20  # numbers to write: many at once would keep the event loop from the lock
+MANY = 1 << 20  # numbers to write: many at once would keep the event loop from the lock
 MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
 Result = TypeVar("Result")
 
@@ -219,16 +221,16 @@ async def respond(
         return FORMS[form](write())
 
     size += sum(answer.size for answer in answers)
-    slow = form in OF_ONE or size > LARGE
+    slow = form in OF_ONE or size > MANY
     pieces = await (in_turn(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
-    return send(pieces, seconds, form)
+    return send(request, pieces, seconds, form)
 
 
-def send(pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
+def send(request: Request, pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
     """A large answer piece by piece, as the client takes them."""
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
@@ -238,7 +240,23 @@ def send(pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
     if total <= PIECE:
         return Response(b"".join(pieces), media_type=form, headers=headers)
     headers["Content-Length"] = str(total)
-    return StreamingResponse(one_by_one(pieces), media_type=form, headers=headers)
+    response = Patient(one_by_one(pieces), media_type=form, headers=headers)
+    response.patience = settings_of(request).timeout
+    return response
+
+
+class Patient(StreamingResponse):
+    """Given up when the client takes nothing for `patience` seconds."""
+
+    patience: float
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self.patience):
+                await send(message)
+
+        with suppress(TimeoutError):
+            await super().__call__(scope, receive, send_in_time)
 
 
 async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:

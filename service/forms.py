@@ -26,6 +26,7 @@ MODULES = ("labels.js", "bipartite.js", "heatmap.js")
 MODULE_LINES = re.compile(r"^import .*$|^export (?=\w)", re.MULTILINE)
 JSON = "application/json"
 WEB = Path(__file__).parent / "web"
+SMALL = 1 << 10  # numbers that are written with what is around them
 LARGE = 1 << 16  # numbers in a piece of JSON: two milliseconds of work
 PIECE = 1 << 20  # bytes
 HOLE = b"\0"  # where an array belongs: orjson itself never writes this byte
@@ -39,16 +40,21 @@ def to_json_pieces(content: Document) -> Pieces:
     large: list[FloatArray] = []
 
     def write(value: Any) -> orjson.Fragment:
-        if isinstance(value, np.ndarray) and value.size > LARGE:
+        if isinstance(value, np.ndarray) and value.size > SMALL:
             large.append(value)
             return orjson.Fragment(HOLE)
         return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
 
     first, *rest = orjson.dumps(content, write).split(HOLE)
-    pieces: Pieces = [first]
+    pieces, some, size = list[bytes | memoryview](), [first], 0
     for array, text in zip(large, rest, strict=True):
-        pieces += [*array_pieces(array), text]
-    return pieces
+        for part in (*array_pieces(array), text):
+            some.append(part)
+            size += len(part)
+            if size > PIECE:
+                pieces.append(b"".join(some))
+                some, size = [], 0
+    return [*pieces, b"".join(some)]
 
 
 def array_pieces(array: FloatArray) -> Iterator[bytes]:
@@ -121,7 +127,7 @@ def to_page(document: Document) -> Pieces:
     modules = [(WEB / name).read_text(encoding="utf-8") for name in MODULES]
     script = MODULE_LINES.sub("", "\n".join(modules))
     style = (WEB / "style.css").read_text(encoding="utf-8")
-    page = Template((WEB / "shown.html").read_text(encoding="utf-8"))
+    page = Template(WEB.with_name("shown.html").read_text(encoding="utf-8"))
     before, after = page.substitute(style=style, script=script, document=HOLE.decode()).split("\0")
     written = [bytes(piece).replace(b"<", b"\\u003c") for piece in to_json_pieces(document)]
     return [before.encode(), *written, after.encode()]

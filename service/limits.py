@@ -1,6 +1,7 @@
 """How large an answer may become, known before anything of it is computed."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
 from fastapi import Request
 
@@ -29,38 +30,43 @@ def check_attention(
     request: Request,
     model: Model,
     wanted: bodies.AttentionSelection | None,
-    pairs: Sequence[tuple[int, int]],
+    lengths: Counter[tuple[int, int, int]],
     advice: str = "",
     besides: int = 0,
 ) -> None:
-    """`pairs`: the lengths of each source and of its target, at most; `besides`: bytes of other
-    arrays; `advice` as of check_size. Raises TooLarge, naming a selection that would fit if there
-    is one."""
+    """`lengths`: how often there is a source of so many tokens, with at most so many steps, and
+    with what the decoder reads for them; `besides`: bytes of other arrays; `advice` as of
+    check_size. Raises TooLarge, naming a selection that would fit if there is one."""
     if wanted is None:
         return
-    limit, advice = settings_of(request).max_answer_bytes, f"{SEND_LESS}{advice}"
-    computed = model.pass_nbytes(wanted, pairs)
-    if computed > limit:
-        detail = f"takes {computed} bytes to compute for one source, whatever is selected"
-        raise TooLarge.at("/attention", f"{detail}, and the limit is {limit}: {advice}")
-    needed = model.attention_nbytes(wanted, pairs) + besides
-    if needed <= limit:
+    limit = settings_of(request).max_answer_bytes
+
+    def needed(selection: bodies.AttentionSelection) -> int:
+        return model.attention_nbytes(selection, lengths) + besides
+
+    if needed(wanted) <= limit:
         return
-    fits = (s for s in smaller(wanted) if model.attention_nbytes(s, pairs) + besides <= limit)
-    if fitting := next(fits, None):
+    advice = f"{SEND_LESS}{advice}"
+    if fitting := next((less for less in smaller(wanted) if needed(less) <= limit), None):
         advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
-    detail = f"could take {needed} bytes as float32 and the limit is {limit}: {advice}"
-    raise TooLarge.at("/attention", detail)
+    raise TooLarge.at(
+        "/attention",
+        f"needs {needed(wanted)} bytes and the limit is {limit}, of an answer as float32 and of"
+        f" what is computed for one source: {advice}",
+    )
 
 
 def smaller(wanted: bodies.AttentionSelection) -> Iterator[bodies.AttentionSelection]:
-    """Less of the same, then less still."""
-    kind = "cross" if "cross" in wanted.kinds else wanted.kinds[0]
-    for less in (
-        {"reduce_heads": "mean"} if wanted.reduce_heads == "none" else {},
-        {"reduce_layers": "mean"} if wanted.reduce_layers == "none" else {},
-        {"kinds": [kind]},
-        {} if kind == "encoder" else {"rows": [0, FEW_ROWS]},
-    ):
-        wanted = wanted.model_copy(update=less)
+    """Less of the same, then less still; at last each kind alone."""
+    if wanted.reduce_heads == "none":
+        wanted = wanted.model_copy(update={"reduce_heads": "mean"})
         yield wanted
+    if wanted.reduce_layers == "none":
+        wanted = wanted.model_copy(update={"reduce_layers": "mean"})
+        yield wanted
+    for kind in sorted(wanted.kinds):  # cross first
+        if kind == "cross" or not wanted.alignment:
+            alone = wanted.model_copy(update={"kinds": [kind]})
+            yield alone
+            if kind != "encoder" and wanted.rows is None:
+                yield alone.model_copy(update={"rows": [0, FEW_ROWS]})

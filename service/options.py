@@ -143,7 +143,7 @@ def read_allowed(
 
 def read_selection(body: bodies.AttentionSelection, config: Config) -> Selection:
     """Raises Invalid naming the range of an index, or the option that contradicts another."""
-    check_attention(body)
+    check_selection(body)
     depth: dict[Kind, int] = {
         "encoder": config.num_encoder_layers,
         "decoder": config.num_decoder_layers,
@@ -164,10 +164,11 @@ def read_selection(body: bodies.AttentionSelection, config: Config) -> Selection
     )
 
 
-def check_attention(body: bodies.AttentionSelection) -> None:
+def check_selection(body: bodies.AttentionSelection) -> None:
     kinds, rows = set(body.kinds), body.rows or [0, 1]
     rollout = body.reduce_layers == "rollout"
-    nothing = (rows[0] < 0) == (rows[1] < 0) and rows[1] <= rows[0]
+    start, stop = rows
+    nothing = ((start < 0) == (stop < 0) and stop <= start) or (start < 0 and stop == 0)
     for field, wrong, detail in (
         ("kinds", len(kinds) < len(body.kinds), "names a kind twice"),
         (

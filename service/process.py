@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.bundle import Bundle
 from service.entry import Answer, Entry, Opened, Status
-from service.errors import HeedError, StartupError, Unavailable
+from service.errors import HeedError, PassFailed, StartupError, Unavailable
 from service.search import Progress, Standing
 from service.settings import Settings
 
@@ -173,4 +173,6 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def settle_later(future: asyncio.Future[Any], loaded: "asyncio.Future[Any]") -> None:
-    settle(future, loaded.result())
+    error = loaded.exception()
+    outcome = PassFailed(f"the answer could not be read: {error!r}") if error else loaded.result()
+    settle(future, outcome)

@@ -81,10 +81,9 @@ class Picture:
 
 
 def width_of(text: str) -> float:
-    """About, in a sans-serif font: letters of East Asia are twice as wide as others."""
-    letters = (c for c in text if not unicodedata.combining(c))
-    wide = sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in letters)
-    return 0.62 * FONT_SIZE * wide
+    """In the font that a PNG has for it, and a little more: of an SVG the viewer chooses."""
+    text = printable(text)
+    return 1.1 * font_of(text, FONT_SIZE).getlength(text)
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,6 @@
 """A bundle open for requests, and what a request may ask of it."""
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 
 from service import bodies, schemas
@@ -38,18 +38,17 @@ class Model:
         return read_selection(wanted, self.engine.bundle.manifest.config)
 
     def attention_nbytes(
-        self, wanted: bodies.AttentionSelection, pairs: Sequence[tuple[int, int]]
+        self, wanted: bodies.AttentionSelection, lengths: Counter[tuple[int, int, int]]
     ) -> int:
-        """Of the weights for sources and targets of these lengths."""
-        selection = self.selection(wanted)
-        return sum(selection.nbytes(*pair) for pair in pairs)
-
-    def pass_nbytes(
-        self, wanted: bodies.AttentionSelection, pairs: Sequence[tuple[int, int]]
-    ) -> int:
-        """Of all that is computed to select from, for the longest of them."""
+        """Of the weights for sources and targets of these lengths, each so often; at least of what
+        is computed to select from, for the longest of them."""
         selection, config = self.selection(wanted), self.engine.bundle.manifest.config
-        return max(selection.pass_nbytes(config, *pair) for pair in pairs)
+        answer = sum(count * selection.nbytes(*each) for each, count in lengths.items())
+        return max(answer, *(selection.pass_nbytes(config, s, read) for s, _, read in lengths))
+
+    def reads(self, forced: int, steps: int) -> int:
+        """How many positions the decoder reads for so many steps after what was forced."""
+        return len(self.engine.bundle.manifest.decoder_start_ids) - 1 + forced + steps
 
     def card(self) -> schemas.ModelCard:
         manifest, opened = self.engine.bundle.manifest, self.engine.opened

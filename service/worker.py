@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import structlog
 
+from service.attention import Kind as AttentionKind
 from service.batch import Batch, Kind
 from service.bundle import Manifest
-from service.cache import Cross
+from service.cache import Cross, FloatArray
 from service.constraints import Text
 from service.entry import Entry
 from service.errors import PassFailed, Unavailable
@@ -27,6 +28,9 @@ class Decoded:
 
     entry: Entry
     cross: Cross
+
+
+Attended = tuple[Decoded, list[int], dict[AttentionKind, FloatArray]]  # a target, its weights
 
 
 class Worker:
@@ -190,21 +194,29 @@ class Worker:
                 attention["encoder"] = picked
 
     def _attend_targets(self, some: list[Decoded]) -> None:
+        """In as many passes as hold all the hypotheses."""
         wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
-        start_ids = self._manifest.decoder_start_ids
         rows = [
-            (one, attention, [*start_ids, *one.entry.prefix, *target[:-1]], len(target))
+            (one, target, attention)
             for one in wanted
             for target, attention in zip(one.entry.targets, one.entry.answer.attention, strict=True)
         ]
-        if not rows:
-            return
-        targets, crosses = [np.array(ids) for _, _, ids, _ in rows], [row[0].cross for row in rows]
-        weights = self._session.attention(targets, crosses)
-        for (one, attention, _, count), (decoder, cross) in zip(rows, weights, strict=True):
+        while rows:
+            sizes = [one.entry.positions(target) for one, target, _ in rows]
+            count = self._scheduler.one_pass(sizes, delays=False)
+            self._attend(rows[:count])
+            rows = rows[count:]
+
+    def _attend(self, rows: list[Attended]) -> None:
+        start_ids = self._manifest.decoder_start_ids
+        inputs = [
+            np.array([*start_ids, *one.entry.prefix, *target[:-1]]) for one, target, _ in rows
+        ]
+        weights = self._session.attention(inputs, [one.cross for one, _, _ in rows])
+        for (one, target, attention), (decoder, cross) in zip(rows, weights, strict=True):
             selection = one.entry.selection
             first = len(start_ids) + len(one.entry.prefix) - 1  # this row predicts the first token
-            steps = selection.steps(count)
+            steps = selection.steps(len(target))
             wanted_rows = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
                 attention["decoder"] = selection.pick("decoder", decoder, wanted_rows)

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import settings as hypothesis_settings
 
 from service.app import create_app
 from service.bundle import load_bundle
 from service.session import Session
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
+hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
+hypothesis_settings.load_profile("untimed")
 TINY = Path(__file__).parent / "fixtures" / "tiny"
 
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import pickle
 import signal
+import socket
+import threading
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -11,12 +14,13 @@ import pytest
 from service.attention import NOTHING
 from service.bodies import AttentionSelection
 from service.bundle import load_bundle
+from service.child import Child
 from service.constraints import SearchOptions
 from service.engine import Engine
 from service.entry import Entry
 from service.errors import Overloaded, StartupError, Unavailable
 from service.options import read_selection
-from service.process import FRAME, EngineProcess
+from service.process import FRAME, HEADER, EngineProcess
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
@@ -188,3 +192,31 @@ def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
     process = EngineProcess(tiny_bundle, SETTINGS)
     process._connection.close()
     assert process._process.wait(10) == 0
+
+
+def test_other_messages_come_between_the_frames_of_a_long_one():
+    """Each frame is read before the next is sent, and in between there is room for others."""
+    ours, theirs = socket.socketpair()
+    child = Child(theirs)
+    sender = threading.Thread(target=child._send, args=(1, b"x" * (20 * FRAME)))
+    with ours, theirs, ours.makefile("rb") as incoming:
+        sender.start()
+        frames = [read_frame(incoming)]
+        other = threading.Thread(target=child._send, args=(2, "short"))
+        other.start()
+        while any(more for number, more, _ in frames if number == 1) and len(frames) < 30:
+            frames.append(read_frame(incoming))
+            if not frames[-1][1] and frames[-1][0] == 1:
+                break
+        sender.join()
+        other.join()
+    numbers = [number for number, _, _ in frames]
+    assert numbers.count(1) > 20
+    assert 2 in numbers[:-1]
+    long = b"".join(content for number, _, content in frames if number == 1)
+    assert pickle.loads(long) == b"x" * (20 * FRAME)
+
+
+def read_frame(incoming):
+    length, more, number = HEADER.unpack(incoming.read(HEADER.size))
+    return number, more, incoming.read(length)

@@ -1,5 +1,6 @@
 """The forms of attention beside one another: the same numbers, and pictures that can be read."""
 
+import base64
 import io
 import json
 import re
@@ -15,9 +16,9 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from safetensors.numpy import load
 
-from service.drawing import ROOM, draw_blocks
-from service.forms import FORMS, LARGE, to_json_pieces
-from service.render import font_of, to_png, to_svg
+from service.drawing import ROOM, VIRIDIS, draw_blocks, viridis
+from service.forms import FORMS, PIECE, WEB, to_json_pieces
+from service.render import Cells, Label, font_of, fonts, has, to_png, to_svg
 from service.tokenizer import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -79,7 +80,7 @@ def test_npz_safetensors_and_json_hold_the_same(client, source, wanted):
 @given(
     array=arrays.arrays(
         np.float32,
-        st.tuples(st.integers(0, 3), st.integers(1, 300), st.integers(1, 300)),
+        st.tuples(st.integers(0, 3), st.integers(1, 90), st.integers(1, 90)),
         elements=st.floats(0, 1, width=32),
         fill=st.just(0.25),
     ),
@@ -89,7 +90,6 @@ def test_json_in_pieces_is_json(array, text):
     content = {"text": text, "arrays": [array, {"score": np.float32(0.1), "flat": array.ravel()}]}
     pieces = to_json_pieces(content)
     assert b"".join(pieces) == orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    assert all(len(piece) < 30 * LARGE for piece in pieces)
 
 
 def block_of(weights, rows, columns):
@@ -152,6 +152,11 @@ def test_a_grid_has_a_title_for_each_matrix_and_one_scale():
         to_svg(draw_blocks([block_of(weights, "abcd", "efghi")], "efghi", "abcd"))
     )
     titles = [f"layer {layer}; head {head}" for layer in range(2) for head in range(3)]
+    images = root.findall(f"{SVG}image")
+    for image, matrix in zip(images, weights.reshape(6, 4, 5), strict=True):
+        content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+        cells = np.array(Image.open(io.BytesIO(content)))
+        np.testing.assert_array_equal(cells, viridis(matrix / weights.max()))
     assert [text for text in texts_of(root) if text.startswith("layer")] == titles
     assert len(root.findall(f"{SVG}image")) == 6
     assert any(f"bright {weights.max():.3g}" in text for text in texts_of(root))
@@ -165,9 +170,10 @@ def test_a_grid_has_a_title_for_each_matrix_and_one_scale():
 def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     tokens = [f"token{i}" for i in range(512)]
     picture = draw_blocks([block_of(weights_of(6, 8, 512, 512), tokens, tokens)], "a", "b")
-    svg, png = to_svg(picture), to_png(picture)
-    assert len(ElementTree.fromstring(svg).findall(f"{SVG}image")) == 48
-    assert len(svg) < 40_000_000
+    cells = [shape for shape in picture.shapes if isinstance(shape, Cells)]
+    assert len(cells) == 48
+    assert all(max(shape.colours.shape) < 512 for shape in cells)
+    png = to_png(picture)
     assert max(Image.open(io.BytesIO(png)).size) < 8000
 
 
@@ -179,10 +185,56 @@ def test_of_a_target_with_no_step_nothing_is_drawn(client):
     assert ask(client, "image/png", attention={"rows": [60, 64]})
 
 
-def test_a_label_is_written_in_a_font_that_has_it():
-    """As far as this machine has fonts: Latin letters always."""
-    assert font_of("abc", 12).getlength("abc") > 0
-    assert font_of("", 12) == font_of("abc", 12)
+@pytest.mark.parametrize("upwards", [False, True])
+def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
+    """To the left of the first cell, or turned by 90 degrees and below it."""
+    rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
+    picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
+    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    image = np.array(Image.open(io.BytesIO(to_png(picture))).convert("L"))
+    left, top = round(2 * cells.x), round(2 * cells.y)
+    below = image[top + 56 + 4 :, left : left + 56]
+    beside = image[top : top + 56, : left - 4]
+    dark = (below if upwards else beside) < 100
+    places = np.argwhere(dark)
+    height, width = np.ptp(places, axis=0)
+    assert (height > 3 * width) == upwards
+    assert max(height, width) > 80
+
+
+@pytest.mark.parametrize("text", ["abc", "日本", "שלום", "😀"])
+def test_a_label_is_written_in_a_font_that_has_it(text):
+    """As far as there is one on this machine; Latin letters always."""
+    able = [font for font in fonts(12) if all(has(font, letter) for letter in text)]
+    assert font_of(text, 12) in (able or fonts(12))
+    assert able or text != "abc"
+
+
+def test_wide_labels_have_the_room_they_need():
+    rows = ["W" * 24, "i"]
+    picture = draw_blocks([block_of(weights_of(2, 2), rows, ["WWW", "@@@"])], "", "")
+    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    assert cells.x > font_of(rows[0], 12).getlength(rows[0])
+    turned = [shape for shape in picture.shapes if isinstance(shape, Label) and shape.upwards]
+    assert [label.text for label in turned] == ["WWW", "@@@"]
+
+
+def test_every_form_of_a_batch_comes_in_pieces():
+    """None of which holds the interpreter's lock for long."""
+    block = block_of(weights_of(4, 4, 30, 30), "a" * 30, "b" * 30)
+    results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
+    document = {"model": "m", "results": results}
+    for form in ("application/json", "application/npz", "application/safetensors", "text/html"):
+        pieces = FORMS[form](document)
+        assert sum(map(len, pieces)) > 8 * PIECE
+        assert max(map(len, pieces)) < 4 * PIECE
+    assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
+
+
+def test_the_page_has_the_colours_of_the_pictures():
+    script = (WEB / "heatmap.js").read_text(encoding="utf-8")
+    found = re.search(r"VIRIDIS = \[[^\n]*\n(.*?)\];", script, re.DOTALL)[1]
+    assert [int(number) for number in re.findall(r"\d+", found)] == VIRIDIS.ravel().tolist()
 
 
 def test_a_page_is_whole_and_no_token_ends_its_script(client):

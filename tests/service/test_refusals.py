@@ -235,12 +235,15 @@ def test_attention_over_the_limit_is_refused_before_it_is_computed(client, limit
     body["source"] *= 2
     refused = client.post("/v1/decode", json=body)
     assert refused.status_code == 413
-    said = f"take {16 * 4 * 3 * 4 * 64 * 9} bytes as float32 and the limit is {one_pass}: "
+    said = f"needs {16 * 4 * 3 * 4 * 64 * 9} bytes and the limit is {one_pass}, "
     assert said in refused.json()["detail"]
     advised = json.loads("{" + re.search(r'"attention": .*}', refused.json()["detail"])[0] + "}")
     assert advised == {"attention": {"reduce_heads": "mean"}}
     assert client.post("/v1/decode", json={**body, **advised}).status_code == 200
     limit(max_answer_bytes=one_pass - 1)
+    both = {**body, "source": "attention", "attention": {"kinds": ["cross", "encoder"]}}
+    refused = client.post("/v1/decode", json=both)
+    assert '"kinds":["encoder"]' in refused.json()["detail"]
     body = {**body, "source": "attention", "attention": {"heads": [0], "rows": [0, 1]}}
     refused = client.post("/v1/decode", json=body).json()
     assert refused["errors"][0]["pointer"] == "/attention"
