@@ -80,6 +80,7 @@ class Picture:
     shapes: list[Cells | Line | Dot | Label] = field(default_factory=list)
 
 
+@lru_cache(1 << 14)
 def width_of(text: str) -> float:
     """In the font that a PNG has for it, and a little more: of an SVG the viewer chooses."""
     text = printable(text)
