@@ -271,3 +271,24 @@ def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
     assert not engine.ready
     with pytest.raises(Unavailable):
         engine.submit([entry([4])])
+
+
+def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, monkeypatch):
+    settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 400})
+    wanted = everything(tiny_bundle)
+    with running(tiny_bundle, settings) as engine:
+        passes = []  # (rows that wait, targets in the pass)
+        attend = engine.session.attention
+
+        def recorded(inputs, crosses):
+            passes.append((engine.rows, len(inputs)))
+            return attend(inputs, crosses)
+
+        monkeypatch.setattr(engine.session, "attention", recorded)
+        for decoded in (3, 0):
+            given = [entry([5] * 10, target_ids=[5] * 10, selection=wanted) for _ in range(20)]
+            answers(engine, [*given, *(entry([4] * 10, 39) for _ in range(decoded))])
+    waited = [count for rows, count in passes if rows]
+    assert waited
+    assert max(waited) <= 400 // 8 // 20
+    assert max(count for rows, count in passes if not rows) == 20
