@@ -62,6 +62,18 @@ def post(client):
     return send
 
 
+@pytest.fixture
+def limit(client):
+    """Change settings that the endpoints read, for one test."""
+    settings = client.app.state.settings
+
+    def change(**limits):
+        client.app.state.settings = settings.model_copy(update=limits)
+
+    yield change
+    client.app.state.settings = settings
+
+
 @contextlib.contextmanager
 def serving(*flags):
     """The address of `python -m service` in a process of its own, as a user starts it."""

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -142,18 +141,6 @@ def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
     assert "secret" not in answer.text
 
 
-@pytest.fixture
-def limit(client):
-    """Change settings that the endpoints read, for one test."""
-    settings = client.app.state.settings
-
-    def change(**limits):
-        client.app.state.settings = settings.model_copy(update=limits)
-
-    yield change
-    client.app.state.settings = settings
-
-
 def assert_no_rows(client):
     """Every worker drops abandoned rows at its next step."""
     engine = client.app.state.models["g2p-en"].engine
@@ -224,48 +211,6 @@ def test_targets_must_match_their_sources(post):
     status, document = post("/v1/attention", source="a", target="EY1 QQ")
     assert status == 422
     assert "'QQ' at 4" in document["detail"]
-
-
-def test_attention_over_the_limit_is_refused_before_it_is_computed(client, limit):
-    """The sum of a batch; and, of any selection, what a pass over one source computes."""
-    one_pass = 4 * 3 * 4 * 64 * (9 + 64)
-    limit(max_answer_bytes=one_pass)
-    body = {"model": "g2p-en", "source": ["attention"] * 8, "attention": {}}
-    assert client.post("/v1/decode", json=body).status_code == 200
-    body["source"] *= 2
-    refused = client.post("/v1/decode", json=body)
-    assert refused.status_code == 413
-    said = f"needs {16 * 4 * 3 * 4 * 64 * 9} bytes and the limit is {one_pass}, "
-    assert said in refused.json()["detail"]
-    advised = json.loads("{" + re.search(r'"attention": .*}', refused.json()["detail"])[0] + "}")
-    assert advised == {"attention": {"reduce_heads": "mean"}}
-    assert client.post("/v1/decode", json={**body, **advised}).status_code == 200
-    limit(max_answer_bytes=one_pass - 1)
-    both = {**body, "source": "attention", "attention": {"kinds": ["cross", "encoder"]}}
-    refused = client.post("/v1/decode", json=both)
-    assert '"kinds":["encoder"]' in refused.json()["detail"]
-    body = {**body, "source": "attention", "attention": {"heads": [0], "rows": [0, 1]}}
-    refused = client.post("/v1/decode", json=body).json()
-    assert refused["errors"][0]["pointer"] == "/attention"
-    assert refused["detail"].endswith("send fewer or shorter sequences, or lower max_new_tokens")
-    assert client.post("/v1/decode", json={**body, "max_new_tokens": 63}).status_code == 200
-
-
-def test_alternatives_count_for_the_size_of_an_answer(client, limit):
-    alternatives = 8 * 2 * 5 * 20
-    limit(max_answer_bytes=alternatives)
-    body = {"model": "g2p-en", "source": ["a", "b"], "max_new_tokens": 5, "top_log_probs": 20}
-    assert client.post("/v1/decode", json=body).status_code == 200
-    attends = {**body, "attention": {}}
-    for more in ({**body, "max_new_tokens": 6}, attends):
-        assert client.post("/v1/decode", json=more).status_code == 413
-
-
-def test_an_encoding_over_the_limit_is_refused(client, limit):
-    limit(max_answer_bytes=4 * 192 * 2)
-    body = {"model": "g2p-en", "source": ["ab", "c"]}
-    assert client.post("/v1/encode", json=body).status_code == 413
-    assert client.post("/v1/encode", json={**body, "pooling": "mean"}).status_code == 200
 
 
 def test_a_body_that_stops_arriving_is_given_up(tiny):
