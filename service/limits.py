@@ -66,7 +66,8 @@ def smaller(wanted: bodies.AttentionSelection) -> Iterator[bodies.AttentionSelec
         yield wanted
     for kind in sorted(wanted.kinds):  # cross first
         if kind == "cross" or not wanted.alignment:
-            alone = wanted.model_copy(update={"kinds": [kind]})
+            rows = None if kind == "encoder" else wanted.rows  # which encoder alone has none of
+            alone = wanted.model_copy(update={"kinds": [kind], "rows": rows})
             yield alone
-            if kind != "encoder" and wanted.rows is None:
+            if kind != "encoder" and rows is None:
                 yield alone.model_copy(update={"rows": [0, FEW_ROWS]})

@@ -29,6 +29,24 @@ def test_attention_over_the_limit_is_refused_before_it_is_computed(client, limit
     assert client.post("/v1/decode", json={**body, "max_new_tokens": 63}).status_code == 200
 
 
+def test_a_selection_that_is_advised_is_always_one_that_is_accepted(client, limit):
+    """Whatever the kinds: rows mean nothing to encoder alone, an alignment is of cross."""
+    limit(max_answer_bytes=4 * 4 * 4 * 60**2)  # the encoder, all layers and heads
+    source = {"model": "g2p-en", "source": "a" * 60}
+    for wanted in ({"rows": [0, 5]}, {"rows": [-5, -1], "reduce_heads": "max"}, {}):
+        attention = {"kinds": ["encoder", "cross", "decoder"], **wanted}
+        refused = client.post("/v1/attention", json={**source, "attention": attention})
+        assert refused.status_code == 413, refused.text
+        found = re.search(r'"attention": .*}', refused.json()["detail"])[0]
+        advised = json.loads("{" + found + "}")
+        assert advised["attention"]["kinds"] == ["encoder"]
+        assert client.post("/v1/attention", json={**source, **advised}).status_code == 200
+    aligned = {"kinds": ["encoder", "cross"], "alignment": "argmax"}
+    refused = client.post("/v1/attention", json={**source, "attention": aligned})
+    assert refused.status_code == 413
+    assert "send fewer or shorter sequences" in refused.json()["detail"]
+
+
 def test_alternatives_count_for_the_size_of_an_answer(client, limit):
     alternatives = 8 * 2 * 5 * 20
     limit(max_answer_bytes=alternatives)
