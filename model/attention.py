@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import ScoreFunction, TransformerConfig
+from model.dropout import Dropout
 
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(config.d_model, config.num_heads * config.d_v)
         self.output = nn.Linear(config.num_heads * config.d_v, config.d_model)
         self.score = score_module(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def project(self, x: Tensor) -> KeysValues:
         """(B, S, M) -> (B, H, S, D)."""

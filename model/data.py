@@ -64,11 +64,9 @@ def encode_pairs(
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """-> ids (B, longest), lengths (B,)."""
-    length = torch.tensor([len(row) for row in rows])
-    ids = torch.full((len(rows), int(length.max())), pad_id)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    return ids, length
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows])
+    return ids, torch.tensor([len(row) for row in rows])
 
 
 def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:

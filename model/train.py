@@ -112,7 +112,11 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
     torch.manual_seed(options.seed)
     model = Transformer(config)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=options.weight_decay
+        model.parameters(),
+        lr=0.0,
+        betas=(0.9, 0.98),
+        weight_decay=options.weight_decay,
+        fused=True,
     )
     first = 0
     if (run / CHECKPOINT).exists():

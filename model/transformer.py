@@ -15,6 +15,7 @@ from torch.nn.functional import embedding
 
 from model.attention import TORCH_KERNEL, Kernel, KeysValues, MultiHeadAttention
 from model.config import NormKind, TransformerConfig
+from model.dropout import Dropout
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -41,7 +42,7 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(config.d_model)
         self.tokens = nn.Embedding(vocab_size, config.d_model)
         self.register_buffer("positions", sinusoidal_positions(length, config.d_model))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, token_ids: Tensor, position: Tensor) -> Tensor:
         """Ids of any shape, positions that broadcast to it -> (..., M)."""
@@ -56,7 +57,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.d_model, config.d_ff)
         self.down = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.dropout(self.up(x).relu()))
@@ -95,7 +96,7 @@ class Sublayer(nn.Module):
         super().__init__()
         self.norm_first = config.norm_first
         self.norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def before(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.norm_first else x

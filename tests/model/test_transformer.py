@@ -6,6 +6,7 @@ from torch import nn
 
 from model.attention import TORCH_KERNEL
 from model.config import InputError, NormKind, TransformerConfig
+from model.dropout import Dropout
 from model.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -223,3 +224,23 @@ def test_weights_start_as_xavier_says():
     limit = math.sqrt(6 / sum(weight.shape))
     assert weight.abs().max() <= limit
     assert weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
+def test_dropout_drops_its_share_independently_and_keeps_the_mean(p):
+    torch.manual_seed(0)
+    x = torch.ones(1000, 1001, requires_grad=True)
+    y = Dropout(p)(x)
+    dropped = (y == 0).double()
+    deviation = math.sqrt(p * (1 - p))
+    assert dropped.mean().item() == pytest.approx(p, abs=5 * deviation / 1000 + 2**-16)
+    assert y.unique().tolist() == [0, pytest.approx(1 / (1 - p), rel=0.02)]
+    assert y.mean().item() == pytest.approx(
+        1, abs=5 * deviation / (1 - p) / 1000 + 0.02 * (p > 0.9)
+    )
+    for distance in (1, 2, 3, 4):  # four neighbours come from the same 64 bits
+        flat = dropped.flatten() - p
+        assert abs((flat[distance:] * flat[:-distance]).mean()) < 5 * deviation**2 / 1000
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y)
+    assert Dropout(p).eval()(x) is x
