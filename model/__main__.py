@@ -12,7 +12,7 @@ from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import create_run, load_config, load_model
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
-from model.evaluate import error_rates, predict
+from model.evaluate import error_rates, predict, stress_accuracy, without_stress
 from model.pooling import export_mechanisms
 from model.tokenizer import Unit, build_tokenizer
 from model.train import OPTIONS, TrainingOptions, train
@@ -115,10 +115,13 @@ def evaluate(
     if predictions is not None:
         lines = [f"{source}\t{text}\n" for source, text in predicted.items()]
         predictions.write_text("".join(lines), encoding="utf-8")
-    for stress, name in ((False, "stress stripped"), (True, "with stress")):
-        rates = error_rates(predicted, references, stress)
+    plain = error_rates(predicted, references, stress=False)
+    typer.echo(f"{plain.words} words, stress stripped: {plain}")
+    if any(without_stress(target) != target for _, target in references):
+        accuracy = stress_accuracy(predicted, references)
         typer.echo(
-            f"{rates.words} words, {name}: WER {rates.word:.2f} %, PER {rates.phoneme:.2f} %"
+            f"with stress: {error_rates(predicted, references, stress=True)};"
+            f" {accuracy:.2f} % of the right vowels have the right stress"
         )
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from rich.progress import track
 
@@ -21,6 +22,9 @@ class ErrorRates:
     words: int
     word: float
     phoneme: float
+
+    def __str__(self) -> str:
+        return f"WER {self.word:.2f} %, PER {self.phoneme:.2f} %"
 
 
 def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list[str]:
@@ -56,20 +60,58 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
     return row[-1]
 
 
+def without_stress(text: str) -> str:
+    """ARPAbet writes the stress of a vowel as a digit after it."""
+    return re.sub(r"\d", "", text)
+
+
+def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+    references: dict[str, list[str]] = {}
+    for source, target in pairs:
+        references.setdefault(source, []).append(target)
+    return references
+
+
 def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool) -> ErrorRates:
     """`predictions` by source; `stress` False strips the stress digits from both sides."""
 
     def phonemes(text: str) -> list[str]:
-        return (text if stress else re.sub(r"\d", "", text)).split()
+        return (text if stress else without_stress(text)).split()
 
-    references: dict[str, list[list[str]]] = {}
-    for source, target in pairs:
-        references.setdefault(source, []).append(phonemes(target))
+    references = by_source(pairs)
     wrong = edits = length = 0
-    for source, targets in references.items():
-        predicted = phonemes(predictions[source])
+    for source, texts in references.items():
+        predicted, targets = phonemes(predictions[source]), [phonemes(text) for text in texts]
         wrong += predicted not in targets
         nearest = min(targets, key=lambda target: edit_distance(predicted, target))
         edits += edit_distance(predicted, nearest)
         length += len(nearest)
     return ErrorRates(len(references), 100 * wrong / len(references), 100 * edits / length)
+
+
+def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
+    """Of the vowels that are right, stress aside, the percentage whose stress is right.
+
+    Phonemes are matched by difflib's longest common runs, to the reference that gives the most
+    vowels of right stress; some reference must have stress.
+    """
+    right = found = 0
+    for source, targets in by_source(pairs).items():
+        counts = [stressed_vowels(predictions[source], target) for target in targets]
+        best = max(counts)
+        right, found = right + best[0], found + best[1]
+    return 100 * right / found
+
+
+def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:
+    """-> vowels of right stress, vowels found"""
+    ours, theirs = predicted.split(), target.split()
+    plain = without_stress(predicted).split(), without_stress(target).split()
+    blocks = SequenceMatcher(None, *plain, autojunk=False).get_matching_blocks()
+    vowels = [
+        ours[block.a + i] == theirs[block.b + i]
+        for block in blocks
+        for i in range(block.size)
+        if theirs[block.b + i][-1].isdigit()
+    ]
+    return sum(vowels), len(vowels)

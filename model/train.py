@@ -16,6 +16,7 @@ from model.data import Batch, Example, encode_pairs, read_pairs, shuffled_batche
 from model.transformer import Transformer
 
 CHECKPOINT = "checkpoint.pt"
+LOSSES = "losses.tsv"
 OPTIONS = "training.json"
 
 
@@ -133,9 +134,11 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
             for loss in train_epoch(model, optimizer, examples, epoch, options):
                 losses.append(loss)
                 progress.advance(bar, options.batch_size)
-            save_epoch(run, model, optimizer, epoch, options.average)
+            train_loss = sum(losses) / len(losses)
             dev_loss = mean_loss(model, dev, options.batch_size)
+            save_epoch(run, model, optimizer, epoch, options.average)
+            with (run / LOSSES).open("a") as file:
+                file.write(f"{epoch + 1}\t{train_loss:.4f}\t{dev_loss:.4f}\n")
             progress.console.print(
-                f"epoch {epoch + 1}: train loss {sum(losses) / len(losses):.4f},"
-                f" dev loss {dev_loss:.4f}"
+                f"epoch {epoch + 1}: train loss {train_loss:.4f}, dev loss {dev_loss:.4f}"
             )

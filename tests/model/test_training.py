@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
 from model.config import InputError, TransformerConfig
 from model.data import Example, collate, read_pairs, shuffled_batches
-from model.evaluate import edit_distance, error_rates, predict
+from model.evaluate import edit_distance, error_rates, predict, stress_accuracy
 from model.tokenizer import Unit, build_tokenizer
 from model.train import TrainingOptions, learning_rate, train
 
@@ -145,3 +145,12 @@ def test_error_rates_take_the_nearest_reference_and_strip_stress_if_told():
     assert (stripped.words, stripped.word, stripped.phoneme) == (2, 50.0, pytest.approx(20.0))
     stressed = error_rates(predictions, references, stress=True)
     assert (stressed.word, stressed.phoneme) == (100.0, pytest.approx(40.0))
+
+
+def test_stress_accuracy_looks_at_the_vowels_that_are_right():
+    references = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("RELAY", "R IY1 L EY0")]
+    predictions = {"READ": "R IY0 D", "RELAY": "R AH0 L EY0"}
+    assert stress_accuracy(predictions, references) == 50  # EY0; not IY0; AH0 is no right vowel
+    assert stress_accuracy({"READ": "R IY1 D", "RELAY": "R IY1 L EY0"}, references) == 100
+    missing = {"READ": "R EH1 D", "RELAY": "L EY0"}  # what is left out moves nothing
+    assert stress_accuracy(missing, references) == 100
