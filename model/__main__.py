@@ -46,7 +46,7 @@ def train_command(
     dropout: float = 0.1,
     max_source_length: Annotated[int, typer.Option(min=1, help="tokens")] = 64,
     max_target_length: Annotated[int, typer.Option(min=2, help="tokens and bos")] = 64,
-    epochs: Annotated[int, Positive] = 18,
+    epochs: Annotated[int, Positive] = 60,
     batch_size: Annotated[int, Positive] = 256,
     learning_rate: Annotated[float, typer.Option(help="at the top of the schedule")] = 1.2e-3,
     warmup: Annotated[float, typer.Option(help="share of all steps", max=0.9)] = 0.05,
@@ -133,6 +133,9 @@ def export(
     licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
     attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
     notice: Annotated[Path, typer.Option(help="licence text to carry along", exists=True)],
+    model_card: Annotated[
+        Path | None, typer.Option(help="Markdown to carry along as MODEL_CARD.md", exists=True)
+    ] = None,
     name: Annotated[str, typer.Option(help="as the API calls it; the folder's, if empty")] = "",
     weights: Annotated[WeightType, typer.Option(help="how weights lie on disk")] = WeightType.fp32,
     precision: Annotated[
@@ -146,6 +149,7 @@ def export(
         licence=licence,
         attribution=attribution,
         notice=notice.read_text(encoding="utf-8"),
+        model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
     trained = load_model(model)
     write_bundle(trained, card, weights, bundle, precision)

@@ -43,13 +43,15 @@ class WeightType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a reader must know before using the model. `notice` is carried along as NOTICE."""
+    """What a reader must know before using the model. `notice` is carried along as NOTICE, what
+    there is of `model_card` as MODEL_CARD.md."""
 
     name: str
     task: str
     licence: str
     attribution: str
     notice: str
+    model_card: str = ""
 
 
 def write_bundle(
@@ -82,8 +84,10 @@ def write_bundle(
         save_graphs(graphs, build / "fp32")
         trained.source_tokenizer.save(str(build / TOKENIZERS[0]))
         trained.target_tokenizer.save(str(build / TOKENIZERS[1]))
-        np.savez(build / "parity.npz", allow_pickle=False, **parity(transformer))
+        np.savez_compressed(build / "parity.npz", allow_pickle=False, **parity(transformer))
         (build / "NOTICE").write_text(card.notice, encoding="utf-8")
+        if card.model_card:
+            (build / "MODEL_CARD.md").write_text(card.model_card, encoding="utf-8")
         manifest = json.dumps(describe(trained, card, build), indent=2, ensure_ascii=False)
         (build / "bundle.json").write_text(manifest + "\n", encoding="utf-8")
         swap(build, bundle, work / "old")

@@ -1,0 +1,37 @@
+"""The default model: its card is true, and any word gets a sensible answer."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+WORDS = (Path(__file__).parent / "unseen_words.txt").read_text().split()
+HALVES = WORDS[:150], WORDS[150:]  # a request takes 256 sources
+REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # the same one to six phonemes, three times running
+
+
+def test_the_shipped_bundle_gives_the_answers_of_its_card(g2p, post):
+    card = (g2p / "MODEL_CARD.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| ([a-z']+) \| ([A-Z0-2 ]+) \|$", card, re.MULTILINE)
+    words, pronunciations = zip(*table, strict=True)
+    status, answer = post("/v1/decode", source=list(words))
+    assert status == 200
+    assert [result["hypotheses"][0]["text"] for result in answer["results"]] == [*pronunciations]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("words", HALVES, ids=["names", "others"])
+def test_any_word_gets_a_sensible_answer(post, words, beam_size):
+    """It ends by itself; it has two phonemes for five letters at least and, the letters being spelt
+    out ("W" has seven), seven a letter at most; nothing goes round that does not in the word."""
+    status, answer = post("/v1/decode", source=words, beam_size=beam_size)
+    assert status == 200
+    for word, result in zip(words, answer["results"], strict=True):
+        hypothesis = result["hypotheses"][0]
+        phonemes = hypothesis["text"].split()
+        shown = (word, hypothesis["text"])
+        assert hypothesis["finish_reason"] == "eos", shown
+        repeats = re.search(r"(.{1,4})\1", word)
+        least = 1 if repeats else 0.4 * len(word)
+        assert least <= len(phonemes) <= 7 * len(word), shown
+        assert repeats or not REPEATED.search(hypothesis["text"] + " "), shown
