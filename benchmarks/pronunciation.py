@@ -93,7 +93,7 @@ def worst(predictions: dict[str, str], references: list[Pair]) -> list[list[str]
 def draw(losses: Path) -> None:
     rows = [[float(x) for x in line.split("\t")] for line in losses.read_text().splitlines()]
     epochs, training, dev = zip(*rows, strict=True)
-    plt.rcParams["svg.hashsalt"] = "heed"  # the same picture from the same losses
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "heed"}  # the same bytes each time
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     left.plot(epochs, training, color="#777777")
     left.set_title("training (dropout, smoothed labels)", fontsize=10)
