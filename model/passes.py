@@ -19,7 +19,7 @@ DATA_TYPES = {
     "I8": TensorProto.INT8,
     "I64": TensorProto.INT64,
 }
-LARGEST_INLINE = 1024  # bytes of a constant that may stay inside a graph
+LARGEST_INLINE = 256  # bytes of a constant that may stay inside a graph
 
 
 def merge_products(graph: onnx.GraphProto) -> None:
