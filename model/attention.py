@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from model.config import ScoreFunction, TransformerConfig
 from model.dropout import Dropout
+from model.positions import Rotary
 
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
@@ -101,7 +102,8 @@ class KeysValues(NamedTuple):
 WriteCache = Callable[[Tensor, Tensor, Tensor], Tensor]
 Attend = Callable[[nn.Module, Tensor, KeysValues, Tensor, nn.Module], tuple[Tensor, Tensor]]
 AttendCached = Callable[
-    [nn.Module, Tensor, KeysValues, KeysValues, Tensor], tuple[Tensor, Tensor, KeysValues]
+    [nn.Module, Tensor, KeysValues, KeysValues, Tensor, Rotary | None],
+    tuple[Tensor, KeysValues, Tensor],
 ]
 
 
@@ -110,16 +112,19 @@ class Kernel(NamedTuple):
 
     attend(score, query, memory, valid_lengths, dropout) -> mixed values (B, H, T, D), weights
     (B, H, T, S).
-    attend_self(score, query, own, valid_lengths, dropout, num_heads) for whole sequences, query
-    and own (B, T, H * D) -> mixed values (B, T, H * D), weights (B, H, T, T).
-    attend_cached(score, query, own, past, position) for one position a row, query and own
-    (R, H * D), past (R, H, T, D) -> mixed values (R, H * D), weights (R, H, 1, T), past with own
-    at its position (R,).
+    attend_self(score, query, own, valid_lengths, dropout, num_heads, rotary) for whole sequences,
+    query and own (B, T, H * D) -> mixed values (B, T, H * D), own as it was attended to, weights
+    (B, H, T, T).
+    attend_cached(score, query, own, past, position, rotary) for one position a row, query and own
+    (R, H * D), past (R, H, T, D) -> mixed values (R, H * D), past with own at its position (R,),
+    weights (R, H, 1, T).
+    Where there is a rotary, it turns queries and keys before they meet.
     """
 
     attend: Attend
     attend_self: Callable[
-        [nn.Module, Tensor, KeysValues, Tensor, nn.Module, int], tuple[Tensor, Tensor]
+        [nn.Module, Tensor, KeysValues, Tensor, nn.Module, int, Rotary | None],
+        tuple[Tensor, KeysValues, Tensor],
     ]
     attend_cached: AttendCached
 
@@ -138,22 +143,36 @@ def attend_self(
     valid_lengths: Tensor,
     dropout: nn.Module,
     num_heads: int,
-) -> tuple[Tensor, Tensor]:
+    rotary: Rotary | None,
+) -> tuple[Tensor, KeysValues, Tensor]:
     query, keys, values = (split_heads(x, num_heads) for x in (query, *own))
-    mixed, weights = attend(score, query, KeysValues(keys, values), valid_lengths, dropout)
-    return merge_heads(mixed), weights
+    if rotary:
+        position = torch.arange(query.size(2), device=query.device)
+        query, keys = rotary(query, position), rotary(keys, position)
+    own = KeysValues(keys, values)
+    mixed, weights = attend(score, query, own, valid_lengths, dropout)
+    return merge_heads(mixed), own, weights
 
 
 def write_then_attend(write: WriteCache, attend: Attend) -> AttendCached:
     """-> attend_cached: rows write their keys and values, then attend to what is in the cache."""
 
     def attend_cached(
-        score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
-    ) -> tuple[Tensor, Tensor, KeysValues]:
-        query, *new = (x.unflatten(-1, (past.keys.size(1), 1, -1)) for x in (query, *own))
-        memory = KeysValues(*(write(*each, position) for each in zip(past, new, strict=True)))
+        score: nn.Module,
+        query: Tensor,
+        own: KeysValues,
+        past: KeysValues,
+        position: Tensor,
+        rotary: Rotary | None,
+    ) -> tuple[Tensor, KeysValues, Tensor]:
+        heads = past.keys.size(1)
+        query, keys, values = (x.unflatten(-1, (heads, 1, -1)) for x in (query, *own))
+        if rotary:
+            each_row = position.view(-1, 1, 1)
+            query, keys = rotary(query, each_row), rotary(keys, each_row)
+        memory = KeysValues(write(past.keys, keys, position), write(past.values, values, position))
         mixed, weights = attend(score, query, memory, position + 1, nn.Identity())
-        return mixed.flatten(1), weights, memory
+        return mixed.flatten(1), memory, weights
 
     return attend_cached
 
@@ -203,20 +222,22 @@ class MultiHeadAttention(nn.Module):
         ), weights
 
     def attend_self(
-        self, x: Tensor, valid_lengths: Tensor, kernel: Kernel
-    ) -> tuple[Tensor, Tensor]:
-        """x (B, T, M) to itself -> (B, T, M), weights (B, H, T, T)."""
+        self, x: Tensor, valid_lengths: Tensor, kernel: Kernel, rotary: Rotary | None
+    ) -> tuple[Tensor, KeysValues, Tensor]:
+        """x (B, T, M) to itself -> (B, T, M), its keys and values, weights (B, H, T, T)."""
         own = KeysValues(self.key(x), self.value(x))
-        mixed, weights = kernel.attend_self(
-            self.score, self.query(x), own, valid_lengths, self.dropout, self.num_heads
+        mixed, own, weights = kernel.attend_self(
+            self.score, self.query(x), own, valid_lengths, self.dropout, self.num_heads, rotary
         )
-        return self.output(mixed), weights
+        return self.output(mixed), own, weights
 
     def step(
-        self, x: Tensor, past: KeysValues, position: Tensor, kernel: Kernel
+        self, x: Tensor, past: KeysValues, position: Tensor, kernel: Kernel, rotary: Rotary | None
     ) -> tuple[Tensor, KeysValues, Tensor]:
         """x (R, M), one position a row, over a cache (R, H, T, D) -> (R, M), the cache with this
         position written, weights (R, H, 1, T)."""
         own = KeysValues(self.key(x), self.value(x))  # (R, H * D)
-        mixed, weights, cache = kernel.attend_cached(self.score, self.query(x), own, past, position)
+        mixed, cache, weights = kernel.attend_cached(
+            self.score, self.query(x), own, past, position, rotary
+        )
         return self.output(mixed), cache, weights

@@ -41,6 +41,7 @@ class TransformerConfig:
     norm_first: bool = (
         False  # False: the paper, norm(x + f(x)); True: x + f(norm(x)) and a final norm
     )
+    rotary: bool = False  # True: queries and keys of self-attention turn by position, too
     dropout: float = 0.1
     max_source_length: int = 512
     max_target_length: int = 512
@@ -55,6 +56,14 @@ class TransformerConfig:
                 known = ", ".join(enum)
                 raise InputError(f"{name} is {getattr(self, name)!r}: give one of {known}")
             object.__setattr__(self, name, enum(getattr(self, name)))
+        self._set_head_widths()
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout {self.dropout} is outside [0, 1)")
+        smallest = min(self.source_vocab_size, self.target_vocab_size)
+        if not 0 <= min(self.specials) <= max(self.specials) < smallest:
+            raise InputError(f"special ids {self.specials} must lie in [0, {smallest})")
+
+    def _set_head_widths(self) -> None:
         for name in ("d_qk", "d_v"):
             if not getattr(self, name):
                 object.__setattr__(self, name, self.d_model // self.num_heads)
@@ -63,11 +72,8 @@ class TransformerConfig:
                         f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
                         f" give {name}"
                     )
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout {self.dropout} is outside [0, 1)")
-        smallest = min(self.source_vocab_size, self.target_vocab_size)
-        if not 0 <= min(self.specials) <= max(self.specials) < smallest:
-            raise InputError(f"special ids {self.specials} must lie in [0, {smallest})")
+        if self.rotary and self.d_qk % 2:
+            raise InputError(f"rotary turns pairs of numbers: d_qk {self.d_qk} must be even")
 
     def _check_sizes(self) -> None:
         counts = ("d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers")

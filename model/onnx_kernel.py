@@ -12,6 +12,7 @@ from model.attention import (
     write_then_attend,
 )
 from model.passes import MICROSOFT
+from model.positions import Rotary
 
 OPSET = 24
 
@@ -37,10 +38,16 @@ def attend_self(
     valid_lengths: Tensor,
     dropout: nn.Module,
     num_heads: int,
-) -> tuple[Tensor, Tensor]:
+    rotary: Rotary | None,
+) -> tuple[Tensor, KeysValues, Tensor]:
     """Attention-24, which parts the heads itself, faster than transpositions before it."""
     if not isinstance(score, ScaledDotProduct):
-        return TORCH_KERNEL.attend_self(score, query, own, valid_lengths, dropout, num_heads)
+        return TORCH_KERNEL.attend_self(
+            score, query, own, valid_lengths, dropout, num_heads, rotary
+        )
+    if rotary:
+        query, keys = (turned(x, num_heads, rotary) for x in (query, own.keys))
+        own = KeysValues(keys, own.values)
     mixed = symbolic(
         "Attention",
         (query, *own, None, None, None, valid_lengths),
@@ -49,37 +56,56 @@ def attend_self(
         shape=own.values.shape,
         version=OPSET,
     )
-    return mixed, query[..., :0]
+    return mixed, own, query[..., :0]
+
+
+def turned(x: Tensor, num_heads: int, rotary: Rotary) -> Tensor:
+    """ONNX RotaryEmbedding-23 over (B, T, H * D)."""
+    position = torch.arange(x.size(1)).expand(x.shape[:2])
+    return symbolic(
+        "RotaryEmbedding",
+        (x, rotary.cos, rotary.sin, position),
+        {"num_heads": num_heads},
+        dtype=x.dtype,
+        shape=x.shape,
+        version=23,
+    )
 
 
 def attend_cached(
-    score: nn.Module, query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
-) -> tuple[Tensor, Tensor, KeysValues]:
+    score: nn.Module,
+    query: Tensor,
+    own: KeysValues,
+    past: KeysValues,
+    position: Tensor,
+    rotary: Rotary | None,
+) -> tuple[Tensor, KeysValues, Tensor]:
     """GroupQueryAttention of ONNX Runtime where it computes the score: it writes the cache in place
     and attends, faster than TensorScatter-24 and products (docs/adr/0005), which take the heads
     that it refuses."""
     width = past.keys.size(-1)
-    supported = width == past.values.size(-1) and width % 8 == 0
+    supported = width == past.values.size(-1) and width % (16 if rotary else 8) == 0
     if isinstance(score, ScaledDotProduct) and supported:
-        return group_query_attention(query, own, past, position)
-    return write_then_attend(write_cache, attend)(score, query, own, past, position)
+        return group_query_attention(query, own, past, position, rotary)
+    return write_then_attend(write_cache, attend)(score, query, own, past, position, rotary)
 
 
 def group_query_attention(
-    query: Tensor, own: KeysValues, past: KeysValues, position: Tensor
-) -> tuple[Tensor, Tensor, KeysValues]:
+    query: Tensor, own: KeysValues, past: KeysValues, position: Tensor, rotary: Rotary | None
+) -> tuple[Tensor, KeysValues, Tensor]:
     heads = past.keys.size(1)
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
     capacity = torch.tensor(past.keys.size(2), dtype=torch.int32)  # above 1: a cache, not a prompt
+    tables = (rotary.cos, rotary.sin) if rotary else ()
     mixed, keys, values = symbolic_multi_out(
         f"{MICROSOFT}::GroupQueryAttention",
-        (packed, None, None, *past, position.int(), capacity),
-        {"num_heads": heads, "kv_num_heads": heads},
+        (packed, None, None, *past, position.int(), capacity, *tables),
+        {"num_heads": heads, "kv_num_heads": heads, "do_rotary": len(tables) // 2},
         dtypes=[query.dtype] * 3,
         shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],
         version=1,
     )
-    return mixed.squeeze(1), query[:, :0], KeysValues(keys, values)
+    return mixed.squeeze(1), KeysValues(keys, values), query[:, :0]
 
 
 def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:

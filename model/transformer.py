@@ -16,20 +16,7 @@ from torch.nn.functional import embedding
 from model.attention import TORCH_KERNEL, Kernel, KeysValues, MultiHeadAttention
 from model.config import NormKind, TransformerConfig
 from model.dropout import Dropout
-
-
-def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """(length, M): sines in the even columns, cosines in the odd ones (section 3.5).
-
-    An odd width ends with a sine.
-    """
-    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
-    frequency = torch.exp(
-        torch.arange(0, d_model, 2, dtype=torch.float64) / d_model * -math.log(1e4)
-    )
-    angles = position * frequency  # (length, M / 2)
-    pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (length, M / 2, 2)
-    return pairs.flatten(1)[:, :d_model].float()
+from model.positions import Rotary, sinusoidal_positions
 
 
 class Embedding(nn.Module):
@@ -114,10 +101,12 @@ class EncoderLayer(nn.Module):
         self.self_sublayer = Sublayer(config)
         self.feed_forward_sublayer = Sublayer(config)
 
-    def forward(self, x: Tensor, source_length: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, source_length: Tensor, kernel: Kernel, rotary: Rotary | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(B, S, M) -> (B, S, M), encoder attention (B, H, S, S)."""
         y = self.self_sublayer.before(x)
-        y, weights = self.self_attention.attend_self(y, source_length, kernel)
+        y, _, weights = self.self_attention.attend_self(y, source_length, kernel, rotary)
         x = self.self_sublayer.after(x, y)
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
         return self.feed_forward_sublayer.after(x, y), weights
@@ -162,6 +151,7 @@ class Encoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.embedding = Embedding(config.source_vocab_size, config.max_source_length, config)
+        self.rotary = Rotary(config.max_source_length, config.d_qk) if config.rotary else None
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
         self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
@@ -172,7 +162,7 @@ class Encoder(nn.Module):
         x = self.embedding(source_ids, torch.arange(source_ids.size(1), device=source_ids.device))
         encoder_attention: list[Tensor] = []
         for layer in self.layers:
-            x, weights = layer(x, source_length, kernel)
+            x, weights = layer(x, source_length, kernel, self.rotary)
             encoder_attention.append(weights)
         return self.norm(x), encoder_attention
 
@@ -190,6 +180,7 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.embedding = Embedding(config.target_vocab_size, config.max_target_length, config)
+        self.rotary = Rotary(config.max_target_length, config.d_qk) if config.rotary else None
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
         self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
@@ -215,9 +206,7 @@ class Decoder(nn.Module):
         def attend_self(
             attention: MultiHeadAttention, y: Tensor
         ) -> tuple[Tensor, KeysValues, Tensor]:
-            own = attention.project(y)
-            y, weights = attention(y, own, lengths, TORCH_KERNEL)
-            return y, own, weights
+            return attention.attend_self(y, lengths, TORCH_KERNEL, self.rotary)
 
         everywhere = [attend_self] * len(self.layers)
         return self._layers(x, everywhere, cross, source_length, TORCH_KERNEL)
@@ -237,7 +226,7 @@ class Decoder(nn.Module):
         """
 
         def over(past: KeysValues) -> AttendSelf:
-            return lambda attention, y: attention.step(y, past, position, kernel)
+            return lambda attention, y: attention.step(y, past, position, kernel, self.rotary)
 
         x = self.embedding(token, position)  # (R, M)
         return self._layers(x, [*map(over, cache)], cross, source_length, kernel)

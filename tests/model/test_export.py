@@ -1,5 +1,6 @@
 """torch and ONNX Runtime, on sizes that no trace has seen."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -22,18 +23,20 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def random_config(seed, source_vocab_size, target_vocab_size):
-    """Small sizes; the first six seeds have every score function before and after the norm."""
+    """Small sizes; the first six seeds have every score function before and after the norm, some of
+    the first ten rotary, and two of them the heads that GroupQueryAttention takes."""
     random = np.random.default_rng(seed)
     num_heads = int(random.integers(1, 6))
     divides = bool(random.integers(2))
-    return TransformerConfig(
+    fused = seed % 6 == 0
+    config = TransformerConfig(
         source_vocab_size=source_vocab_size,
         target_vocab_size=target_vocab_size,
         d_model=num_heads * int(random.integers(2, 8)) if divides else int(random.integers(6, 36)),
         d_ff=int(random.integers(8, 40)),
         num_heads=num_heads,
-        d_qk=0 if divides else int(random.integers(1, 9)),
-        d_v=0 if divides else int(random.integers(1, 9)),
+        d_qk=16 if fused else 0 if divides else int(random.integers(1, 9)),
+        d_v=16 if fused else 0 if divides else int(random.integers(1, 9)),
         score_function=list(ScoreFunction)[seed % 3],
         norm=list(NormKind)[seed // 2 % 2],
         norm_first=bool(seed // 3 % 2),
@@ -42,6 +45,7 @@ def random_config(seed, source_vocab_size, target_vocab_size):
         max_source_length=33,
         max_target_length=33,
     )
+    return dataclasses.replace(config, rotary=seed % 4 in (0, 3) and config.d_qk % 2 == 0)
 
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 100))]

@@ -1,19 +1,17 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from model.attention import TORCH_KERNEL
 from model.config import InputError, NormKind, TransformerConfig
 from model.dropout import Dropout
-from model.transformer import (
-    DecoderLayer,
-    EncoderLayer,
-    Transformer,
-    UnbiasedLayerNorm,
-    sinusoidal_positions,
-)
+from model.positions import Rotary, sinusoidal_positions
+from model.transformer import DecoderLayer, EncoderLayer, Transformer, UnbiasedLayerNorm
 
 SMALL = {
     "d_model": 16,
@@ -48,6 +46,7 @@ def test_the_defaults_are_the_papers_base_model():
         ({"num_encoder_layers": 0}, "num_encoder_layers is 0"),
         ({"d_qk": -1}, "head widths -1"),
         ({"dropout": 1.0}, "dropout 1.0"),
+        ({"d_qk": 3, "rotary": True}, "d_qk 3 must be even"),
         ({"eos_id": 8}, "special ids"),
     ],
 )
@@ -83,6 +82,26 @@ def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k
     later, earlier = (positions[2 * k :] * middle).sum(1), (positions[: -2 * k] * middle).sum(1)
     torch.testing.assert_close(later, earlier, rtol=0, atol=1e-5)
     torch.testing.assert_close(later, later[:1].expand_as(later), rtol=0, atol=1e-5)
+
+
+def test_rotary_turns_as_complex_numbers_do():
+    """Su et al. 2021, equation 12, with NumPy's complex numbers."""
+    x, position = torch.randn(2, 3, 7, 12), torch.tensor([0, 1, 2, 30, 63, 5, 5])
+    pairs = x[..., :6].numpy() + 1j * x[..., 6:].numpy()
+    angles = position.numpy()[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
+    turned = pairs * np.exp(1j * angles)
+    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    torch.testing.assert_close(
+        Rotary(64, 12)(x, position), torch.tensor(expected).float(), rtol=1e-5, atol=1e-5
+    )
+
+
+@given(st.integers(0, 31), st.integers(0, 31), st.integers(0, 32))
+def test_products_of_rotary_queries_and_keys_depend_on_their_distance(i, j, shift):
+    rotary, (query, key) = Rotary(64, 8), torch.randn(2, 8)
+    here = rotary(query, torch.tensor(i)) @ rotary(key, torch.tensor(j))
+    there = rotary(query, torch.tensor(i + shift)) @ rotary(key, torch.tensor(j + shift))
+    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
 
 
 def test_the_unbiased_norm_is_its_formula():
@@ -200,9 +219,10 @@ def test_no_position_depends_on_later_ones():
 
 @torch.no_grad()
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_cached_steps_equal_the_full_forward_pass(norm_first):
+@pytest.mark.parametrize("rotary", [False, True])
+def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
     """Rows at different positions, two rows a source."""
-    model = small(norm_first)
+    model = small(norm_first, rotary=rotary)
     source, source_length = torch.randint(3, 11, (2, 5)), torch.tensor([5, 3])
     target = torch.randint(3, 13, (4, 6))
     twice = source.repeat_interleave(2, 0), source_length.repeat_interleave(2)
