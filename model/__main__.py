@@ -53,6 +53,9 @@ def train_command(
     warmup: Annotated[float, typer.Option(help="share of all steps", max=0.9)] = 0.05,
     weight_decay: float = 0.02,
     label_smoothing: float = 0.1,
+    joined: Annotated[
+        float, typer.Option(help="share of pairs joined in threes: long sources", min=0, max=1)
+    ] = 0.02,
     average: Annotated[int, typer.Option(min=1, help="last epochs whose weights are averaged")] = 5,
     seed: int = 0,
 ) -> None:
@@ -86,6 +89,7 @@ def train_command(
         warmup=warmup,
         weight_decay=weight_decay,
         label_smoothing=label_smoothing,
+        joined=joined,
         average=average,
         seed=seed,
     )

@@ -78,6 +78,29 @@ def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:
     return Batch(source_ids, source_length, target_ids, next_ids, target_length)
 
 
+def join_examples(
+    examples: Sequence[Example], share: float, config: TransformerConfig, seed: int
+) -> list[Example]:
+    """`share` of the examples in random threes, source after source and target after target.
+
+    The others stay as they are, and so does a three that would exceed the model's lengths.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
+    count = round(share * len(examples)) // 3 * 3
+    joined = [examples[i] for i in order[count:]]
+    for start in range(0, count, 3):
+        three = [examples[i] for i in order[start : start + 3]]
+        source_ids = [token for example in three for token in example.source_ids]
+        target_ids = [token for example in three for token in example.target_ids]
+        fits = (
+            len(source_ids) <= config.max_source_length
+            and len(target_ids) < config.max_target_length
+        )
+        joined += [Example(source_ids, target_ids)] if fits else three
+    return joined
+
+
 def shuffled_batches(
     examples: Sequence[Example], batch_size: int, config: TransformerConfig, seed: int
 ) -> Iterator[Batch]:

@@ -12,7 +12,14 @@ from torch.nn.functional import cross_entropy
 
 from model.checkpoint import WEIGHTS, average_weights, load_config, load_tokenizers, save_weights
 from model.config import InputError
-from model.data import Batch, Example, encode_pairs, read_pairs, shuffled_batches
+from model.data import (
+    Batch,
+    Example,
+    encode_pairs,
+    join_examples,
+    read_pairs,
+    shuffled_batches,
+)
 from model.transformer import Transformer
 
 CHECKPOINT = "checkpoint.pt"
@@ -28,6 +35,7 @@ class TrainingOptions:
     warmup: float  # share of all steps, linear; a cosine to 0 follows
     weight_decay: float
     label_smoothing: float
+    joined: float  # share of the examples that an epoch joins in threes
     average: int  # the last epochs whose weights are averaged
     seed: int
 
@@ -76,10 +84,11 @@ def train_epoch(
     """Yields the loss of each batch. Randomness depends on the seed and the epoch alone."""
     model.train()
     torch.manual_seed(options.seed * 1_000_003 + epoch)
-    per_epoch = math.ceil(len(examples) / options.batch_size)
     seed = int(torch.randint(2**31, ()))
+    examples = join_examples(examples, options.joined, model.config, seed)
+    per_epoch = math.ceil(len(examples) / options.batch_size)
     for i, batch in enumerate(shuffled_batches(examples, options.batch_size, model.config, seed)):
-        progress = (epoch * per_epoch + i + 1) / (options.epochs * per_epoch)
+        progress = (epoch + (i + 1) / per_epoch) / options.epochs
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress, options)
         loss = loss_of(model, batch, options.label_smoothing)

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
 from model.config import InputError, TransformerConfig
-from model.data import Example, collate, read_pairs, shuffled_batches
+from model.data import Example, collate, join_examples, read_pairs, shuffled_batches
 from model.evaluate import edit_distance, error_rates, predict, stress_accuracy
 from model.tokenizer import Unit, build_tokenizer
 from model.train import TrainingOptions, learning_rate, train
@@ -34,6 +34,7 @@ OPTIONS = TrainingOptions(
     warmup=0.05,
     weight_decay=0.02,
     label_smoothing=0.1,
+    joined=0.3,
     average=2,
     seed=0,
 )
@@ -47,6 +48,31 @@ def test_an_epoch_holds_every_example_once_in_batches_of_like_lengths(lengths, s
     assert seen == sorted(lengths)
     spans = sorted((int(b.source_length.min()), int(b.source_length.max())) for b in batches)
     assert all(low >= high for (_, high), (low, _) in pairwise(spans))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 4), max_size=60),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_joined_examples_hold_every_example_once_and_fit(lengths, share, seed):
+    """Example i is i, n times, on both sides: what is joined can be parted again."""
+    examples = [Example([i] * n, [i] * n) for i, n in enumerate(lengths)]
+    joined = join_examples(examples, share, CONFIG, seed)
+    seen = [(i, sum(1 for _ in same)) for e in joined for i, same in groupby(e.source_ids)]
+    assert sorted(seen) == list(enumerate(lengths))
+    for example in joined:
+        assert example.source_ids == example.target_ids
+        parts = len(set(example.source_ids))
+        assert parts in (1, 3)
+        if parts == 3:
+            assert len(example.source_ids) < CONFIG.max_target_length
+    assert sum(len(set(e.source_ids)) == 3 for e in joined) <= share * len(lengths) / 3 + 1
+
+
+def test_all_examples_are_joined_when_all_should_be():
+    joined = join_examples([Example([4], [5, 6])] * 9, 1.0, CONFIG, seed=0)
+    assert joined == [Example([4] * 3, [5, 6] * 3)] * 3
 
 
 def test_the_decoder_reads_bos_and_the_target_and_predicts_the_target_and_eos():
