@@ -2,39 +2,20 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from model.data import Pair, read_pairs
-from model.evaluate import ErrorRates, by_source, error_rates, stress_accuracy
+from model.data import read_pairs
+from model.evaluate import accuracy, by_source
 from service.app import open_models
 from service.constraints import SearchOptions
 from service.entry import Answer, Entry
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 1024  # sources that are sent together
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    plain: ErrorRates  # stress stripped
-    stressed: ErrorRates
-    stress: float  # of the vowels found, the percentage whose stress is right
-
-    def __str__(self) -> str:
-        return f"{self.plain}; with stress {self.stressed}, {self.stress:.1f} % of stresses right"
-
-
-def accuracy(predictions: dict[str, str], references: list[Pair]) -> Accuracy:
-    return Accuracy(
-        error_rates(predictions, references, stress=False),
-        error_rates(predictions, references, stress=True),
-        stress_accuracy(predictions, references),
-    )
 
 
 async def decode(

@@ -12,7 +12,7 @@ from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import create_run, load_config, load_model
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
-from model.evaluate import error_rates, predict, stress_accuracy, without_stress
+from model.evaluate import accuracy, by_source, predict
 from model.pooling import export_mechanisms
 from model.tokenizer import Unit, build_tokenizer
 from model.train import OPTIONS, TrainingOptions, train
@@ -99,9 +99,9 @@ def train_command(
     started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
     wanted = asdict(config) | asdict(options)
     if differences := [
-        f"{name} {started[name]}, not {value}"
+        f"{name} {started.get(name)}, not {value}"
         for name, value in wanted.items()
-        if started[name] != value
+        if started.get(name) != value
     ]:
         raise InputError(f"{run} was started with {'; '.join(differences)}: name another run")
     train(run, pairs, dev, options)
@@ -116,19 +116,12 @@ def evaluate(
 ) -> None:
     """Decode every source with the torch model and print word and phoneme error rates."""
     references = read_pairs(pairs)
-    sources = list(dict.fromkeys(source for source, _ in references))
+    sources = list(by_source(references))
     predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))
     if predictions is not None:
         lines = [f"{source}\t{text}\n" for source, text in predicted.items()]
         predictions.write_text("".join(lines), encoding="utf-8")
-    plain = error_rates(predicted, references, stress=False)
-    typer.echo(f"{plain.words} words, stress stripped: {plain}")
-    if any(without_stress(target) != target for _, target in references):
-        accuracy = stress_accuracy(predicted, references)
-        typer.echo(
-            f"with stress: {error_rates(predicted, references, stress=True)};"
-            f" {accuracy:.2f} % of the right vowels have the right stress"
-        )
+    typer.echo(accuracy(predicted, references))
 
 
 @app.command()

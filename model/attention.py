@@ -113,8 +113,8 @@ class Kernel(NamedTuple):
     attend(score, query, memory, valid_lengths, dropout) -> mixed values (B, H, T, D), weights
     (B, H, T, S).
     attend_self(score, query, own, valid_lengths, dropout, num_heads, rotary) for whole sequences,
-    query and own (B, T, H * D) -> mixed values (B, T, H * D), own as it was attended to, weights
-    (B, H, T, T).
+    query and own (B, T, H * D) -> mixed values (B, T, H * D), own as it was attended to
+    (B, H, T, D), weights (B, H, T, T).
     attend_cached(score, query, own, past, position, rotary) for one position a row, query and own
     (R, H * D), past (R, H, T, D) -> mixed values (R, H * D), past with own at its position (R,),
     weights (R, H, 1, T).

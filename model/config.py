@@ -57,6 +57,8 @@ class TransformerConfig:
                 raise InputError(f"{name} is {getattr(self, name)!r}: give one of {known}")
             object.__setattr__(self, name, enum(getattr(self, name)))
         self._set_head_widths()
+        if self.rotary:
+            self._check_rotary()
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout {self.dropout} is outside [0, 1)")
         smallest = min(self.source_vocab_size, self.target_vocab_size)
@@ -72,8 +74,14 @@ class TransformerConfig:
                         f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
                         f" give {name}"
                     )
-        if self.rotary and self.d_qk % 2:
+
+    def _check_rotary(self) -> None:
+        if self.d_qk % 2:
             raise InputError(f"rotary turns pairs of numbers: d_qk {self.d_qk} must be even")
+        if self.score_function == ScoreFunction.additive:
+            raise InputError(
+                "additive scores of turned queries and keys tell no distance: no rotary"
+            )
 
     def _check_sizes(self) -> None:
         counts = ("d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers")

@@ -81,10 +81,8 @@ def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:
 def join_examples(
     examples: Sequence[Example], share: float, config: TransformerConfig, seed: int
 ) -> list[Example]:
-    """`share` of the examples in random threes, source after source and target after target.
-
-    The others stay as they are, and so does a three that would exceed the model's lengths.
-    """
+    """`share` of the examples in random threes, so that long sources, of which there may be few,
+    are no news. A three that would exceed the model's lengths stays apart."""
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
     count = round(share * len(examples)) // 3 * 3

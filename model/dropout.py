@@ -9,8 +9,8 @@ LEVELS = 2**16  # p is met to 1 / LEVELS
 class Dropout(nn.Module):
     """In training, zeroes a value with probability `p` and multiplies the others by 1 / (1 - p).
 
-    Srivastava et al. 2014. nn.Dropout draws a float for each value, a third of a training step on
-    a CPU; here an integer of 64 bits decides for four values.
+    Srivastava et al. 2014. nn.Dropout draws a float for each value, which takes a CPU long; here an
+    integer of 64 bits decides for four values.
     """
 
     def __init__(self, p: float) -> None:

@@ -1,5 +1,6 @@
 """Word and phoneme error rates, as the grapheme-to-phoneme literature scores them."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 def without_stress(text: str) -> str:
     """ARPAbet writes the stress of a vowel as a digit after it."""
-    return re.sub(r"\d", "", text)
+    return re.sub(r"(?<=[A-Z])[0-2]\b", "", text)
 
 
 def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
@@ -93,14 +94,36 @@ def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float
     """Of the vowels that are right, stress aside, the percentage whose stress is right.
 
     Phonemes are matched by difflib's longest common runs, to the reference that gives the most
-    vowels of right stress; some reference must have stress.
+    vowels of right stress. Not a number where no vowel is right.
     """
     right = found = 0
     for source, targets in by_source(pairs).items():
         counts = [stressed_vowels(predictions[source], target) for target in targets]
         best = max(counts)
         right, found = right + best[0], found + best[1]
-    return 100 * right / found
+    return 100 * right / found if found else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    plain: ErrorRates  # stress stripped
+    stressed: ErrorRates
+    stress: float  # of the vowels that are right, the percentage whose stress is; or not a number
+
+    def __str__(self) -> str:
+        text = f"{self.plain.words} words, stress stripped: {self.plain}"
+        if math.isnan(self.stress):
+            return text
+        return f"{text}; with it: {self.stressed}; {self.stress:.1f} % of stresses right"
+
+
+def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
+    """`predictions` by source."""
+    return Accuracy(
+        error_rates(predictions, pairs, stress=False),
+        error_rates(predictions, pairs, stress=True),
+        stress_accuracy(predictions, pairs),
+    )
 
 
 def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:
@@ -112,6 +135,6 @@ def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:
         ours[block.a + i] == theirs[block.b + i]
         for block in blocks
         for i in range(block.size)
-        if theirs[block.b + i][-1].isdigit()
+        if theirs[block.b + i] != plain[1][block.b + i]
     ]
     return sum(vowels), len(vowels)

@@ -9,6 +9,7 @@ from model.attention import (
     Kernel,
     KeysValues,
     ScaledDotProduct,
+    split_heads,
     write_then_attend,
 )
 from model.passes import MICROSOFT
@@ -56,6 +57,7 @@ def attend_self(
         shape=own.values.shape,
         version=OPSET,
     )
+    own = KeysValues(*(split_heads(x, num_heads) for x in own))
     return mixed, own, query[..., :0]
 
 
@@ -95,11 +97,13 @@ def group_query_attention(
 ) -> tuple[Tensor, KeysValues, Tensor]:
     heads = past.keys.size(1)
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
-    capacity = torch.tensor(past.keys.size(2), dtype=torch.int32)  # above 1: a cache, not a prompt
-    tables = (rotary.cos, rotary.sin) if rotary else ()
+    length, tables = past.keys.size(2), ()  # above 1: a cache, not a prompt
+    if rotary:
+        tables = rotary.cos, rotary.sin
+        length = torch.sym_min(length, rotary.cos.size(0))  # a table may be shorter than the cache
     mixed, keys, values = symbolic_multi_out(
         f"{MICROSOFT}::GroupQueryAttention",
-        (packed, None, None, *past, position.int(), capacity, *tables),
+        (packed, None, None, *past, position.int(), torch.tensor(length).int(), *tables),
         {"num_heads": heads, "kv_num_heads": heads, "do_rotary": len(tables) // 2},
         dtypes=[query.dtype] * 3,
         shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],

@@ -54,22 +54,25 @@ def merged(rows: str, parts: list[onnx.NodeProto], output: str) -> list[onnx.Nod
 
 
 def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Path) -> None:
-    """Turn every constant that is one of `state`, or the transpose of one, into a reference to the
-    safetensors file, which all graphs share. Raises ValueError if a large one is neither."""
-    named: dict[tuple[tuple[int, ...], bytes], tuple[str, bool]] = {}
+    """Turn every constant that is one of `state`, or the transpose of one, in whatever shape, into
+    a reference to the safetensors file, which all graphs share. Raises ValueError if a large one is
+    neither."""
+    named: dict[bytes, tuple[str, bool]] = {}
     for name, tensor in state.items():
         for transposed in (True, False) if tensor.dim() == 2 else (False,):
             array = (tensor.T if transposed else tensor).float().contiguous().numpy()
-            named[array.shape, array.tobytes()] = name, transposed
+            named[array.tobytes()] = name, transposed
     kept: list[TensorProto] = []
     used: set[str] = set()
     nodes: list[onnx.NodeProto] = []
     for constant in graph.initializer:
         array = numpy_helper.to_array(constant)
-        if found := named.get((array.shape, array.tobytes())):
+        if found := named.get(array.tobytes()):
             name, transposed = found
             used.add(name)
-            nodes += read_weight(name, transposed, constant.name)
+            stored = state[name].T.shape if transposed else state[name].shape
+            shape = None if stored == array.shape else array.shape
+            nodes += read_weight(name, transposed, shape, constant.name)
         elif array.nbytes <= LARGEST_INLINE:
             kept.append(constant)
         else:
@@ -100,15 +103,20 @@ def store_constants(graphs: Sequence[onnx.GraphProto], weights: Path) -> None:
         graph.initializer.extend([*kept, *external_tensors(weights, names)])
 
 
-def read_weight(name: str, transposed: bool, output: str) -> list[onnx.NodeProto]:
+def read_weight(
+    name: str, transposed: bool, shape: tuple[int, ...] | None, output: str
+) -> list[onnx.NodeProto]:
     """Nodes from the stored tensor to the one the graph computes with; the runtime folds them."""
-    if not transposed:
-        return [helper.make_node("Cast", [name], [output], to=TensorProto.FLOAT)]
-    cast = f"{output}_fp32"
-    return [
-        helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT),
-        helper.make_node("Transpose", [cast], [output], perm=[1, 0]),
-    ]
+    last, nodes = f"{output}_fp32", list[onnx.NodeProto]()
+    nodes.append(helper.make_node("Cast", [name], [last], to=TensorProto.FLOAT))
+    if transposed:
+        nodes.append(helper.make_node("Transpose", [last], [f"{output}_transposed"], perm=[1, 0]))
+        last = f"{output}_transposed"
+    if shape:
+        nodes.append(helper.make_node("Constant", [], [f"{output}_shape"], value_ints=shape))
+        nodes.append(helper.make_node("Reshape", [last, f"{output}_shape"], [output]))
+    nodes[-1].output[0] = output
+    return nodes
 
 
 def external_tensors(weights: Path, names: dict[str, str]) -> list[TensorProto]:

@@ -16,8 +16,8 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
     An odd width ends with a sine.
     """
-    turned = angles(length, d_model)  # (length, M / 2)
-    pairs = torch.stack([turned.sin(), turned.cos()], dim=-1)  # (length, M / 2, 2)
+    radians = angles(length, d_model)  # (length, M / 2)
+    pairs = torch.stack([radians.sin(), radians.cos()], dim=-1)  # (length, M / 2, 2)
     return pairs.flatten(1)[:, :d_model].float()
 
 
@@ -33,9 +33,9 @@ class Rotary(nn.Module):
 
     def __init__(self, length: int, d_qk: int) -> None:
         super().__init__()
-        turned = angles(length, d_qk)  # (length, D / 2)
-        self.register_buffer("cos", turned.cos().float())
-        self.register_buffer("sin", turned.sin().float())
+        radians = angles(length, d_qk)  # (length, D / 2)
+        self.register_buffer("cos", radians.cos().float())
+        self.register_buffer("sin", radians.sin().float())
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
         """(..., D), positions that broadcast to (...) -> (..., D)."""

@@ -84,10 +84,10 @@ def train_epoch(
     """Yields the loss of each batch. Randomness depends on the seed and the epoch alone."""
     model.train()
     torch.manual_seed(options.seed * 1_000_003 + epoch)
-    seed = int(torch.randint(2**31, ()))
-    examples = join_examples(examples, options.joined, model.config, seed)
+    joining, order = torch.randint(2**31, (2,)).tolist()
+    examples = join_examples(examples, options.joined, model.config, joining)
     per_epoch = math.ceil(len(examples) / options.batch_size)
-    for i, batch in enumerate(shuffled_batches(examples, options.batch_size, model.config, seed)):
+    for i, batch in enumerate(shuffled_batches(examples, options.batch_size, model.config, order)):
         progress = (epoch + (i + 1) / per_epoch) / options.epochs
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress, options)
@@ -143,6 +143,7 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
             for loss in train_epoch(model, optimizer, examples, epoch, options):
                 losses.append(loss)
                 progress.advance(bar, options.batch_size)
+            progress.update(bar, completed=len(examples))  # joined ones are fewer
             train_loss = sum(losses) / len(losses)
             dev_loss = mean_loss(model, dev, options.batch_size)
             save_epoch(run, model, optimizer, epoch, options.average)

@@ -102,7 +102,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_sublayer = Sublayer(config)
 
     def forward(
-        self, x: Tensor, source_length: Tensor, kernel: Kernel, rotary: Rotary | None = None
+        self, x: Tensor, source_length: Tensor, kernel: Kernel, rotary: Rotary | None
     ) -> tuple[Tensor, Tensor]:
         """(B, S, M) -> (B, S, M), encoder attention (B, H, S, S)."""
         y = self.self_sublayer.before(x)

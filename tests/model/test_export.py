@@ -15,6 +15,7 @@ from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import TrainedModel, load_model
 from model.config import NormKind, ScoreFunction, TransformerConfig
 from model.data import pad
+from model.passes import LARGEST_INLINE
 from model.tokenizer import Unit, build_tokenizer
 from model.transformer import Transformer
 
@@ -23,20 +24,21 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def random_config(seed, source_vocab_size, target_vocab_size):
-    """Small sizes; the first six seeds have every score function before and after the norm, some of
-    the first ten rotary, and two of them the heads that GroupQueryAttention takes."""
+    """Small sizes; the first six seeds have every score function before and after the norm. Heads
+    are what GroupQueryAttention takes, with rotary (0) and without (6); rotary also goes with other
+    heads (3) and scores (8). The weight of an additive score is large enough to be stored (4)."""
     random = np.random.default_rng(seed)
     num_heads = int(random.integers(1, 6))
     divides = bool(random.integers(2))
-    fused = seed % 6 == 0
+    width = {0: 16, 4: 72}.get(seed % 6)
     config = TransformerConfig(
         source_vocab_size=source_vocab_size,
         target_vocab_size=target_vocab_size,
         d_model=num_heads * int(random.integers(2, 8)) if divides else int(random.integers(6, 36)),
         d_ff=int(random.integers(8, 40)),
         num_heads=num_heads,
-        d_qk=16 if fused else 0 if divides else int(random.integers(1, 9)),
-        d_v=16 if fused else 0 if divides else int(random.integers(1, 9)),
+        d_qk=width or (0 if divides else int(random.integers(1, 9))),
+        d_v=width or (0 if divides else int(random.integers(1, 9))),
         score_function=list(ScoreFunction)[seed % 3],
         norm=list(NormKind)[seed // 2 % 2],
         norm_first=bool(seed // 3 % 2),
@@ -45,7 +47,8 @@ def random_config(seed, source_vocab_size, target_vocab_size):
         max_source_length=33,
         max_target_length=33,
     )
-    return dataclasses.replace(config, rotary=seed % 4 in (0, 3) and config.d_qk % 2 == 0)
+    rotary = seed % 4 in (0, 3) and config.score_function != ScoreFunction.additive
+    return dataclasses.replace(config, rotary=rotary, d_qk=config.d_qk + config.d_qk % 2 * rotary)
 
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 100))]
@@ -152,7 +155,9 @@ def test_scores(exported, lengths):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("sources", "width", "capacity"), [(1, 1, 9), (3, 1, 16), (2, 3, 10)])
+@pytest.mark.parametrize(
+    ("sources", "width", "capacity"), [(1, 1, 9), (3, 1, 16), (2, 3, 10), (1, 2, 48)]
+)
 def test_cached_steps_equal_the_full_forward_pass(exported, sources, width, capacity):
     folder, model = exported
     rows, steps, config = sources * width, 9, model.config
@@ -201,7 +206,7 @@ def test_weights_lie_on_disk_once_and_every_graph_reads_them_there(exported):
             if entry.key == "location"
         }
         assert places == {"model.safetensors"}
-        assert all(len(tensor.raw_data) <= 1024 for tensor in graph.initializer)
+        assert all(len(tensor.raw_data) <= LARGEST_INLINE for tensor in graph.initializer)
 
 
 def test_positions_are_saved_with_the_model_and_not_trained(exported):

@@ -120,7 +120,7 @@ def test_an_encoder_layer_in_numpy_torch_and_ours(length, d_model, num_heads):
     layer.feed_forward.down.weight.copy_(torch.tensor(down.T))
     layer.feed_forward.up.bias.zero_()
     layer.feed_forward.down.bias.zero_()
-    our_output, _ = layer(batch, torch.tensor([length]), TORCH_KERNEL)
+    our_output, _ = layer(batch, torch.tensor([length]), TORCH_KERNEL, None)
     np.testing.assert_allclose(our_output[0], expected, rtol=1e-9, atol=1e-9)
 
 

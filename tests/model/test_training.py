@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
 from model.config import InputError, TransformerConfig
 from model.data import Example, collate, join_examples, read_pairs, shuffled_batches
-from model.evaluate import edit_distance, error_rates, predict, stress_accuracy
+from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
 from model.tokenizer import Unit, build_tokenizer
-from model.train import TrainingOptions, learning_rate, train
+from model.train import LOSSES, TrainingOptions, learning_rate, train
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -53,12 +54,14 @@ def test_an_epoch_holds_every_example_once_in_batches_of_like_lengths(lengths, s
 @given(
     lengths=st.lists(st.integers(1, 4), max_size=60),
     share=st.floats(0, 1),
+    longest=st.integers(3, 7),
     seed=st.integers(0, 99),
 )
-def test_joined_examples_hold_every_example_once_and_fit(lengths, share, seed):
+def test_joined_examples_hold_every_example_once_and_fit(lengths, share, longest, seed):
     """Example i is i, n times, on both sides: what is joined can be parted again."""
+    config = replace(CONFIG, max_source_length=longest, max_target_length=10 - longest)
     examples = [Example([i] * n, [i] * n) for i, n in enumerate(lengths)]
-    joined = join_examples(examples, share, CONFIG, seed)
+    joined = join_examples(examples, share, config, seed)
     seen = [(i, sum(1 for _ in same)) for e in joined for i, same in groupby(e.source_ids)]
     assert sorted(seen) == list(enumerate(lengths))
     for example in joined:
@@ -66,7 +69,8 @@ def test_joined_examples_hold_every_example_once_and_fit(lengths, share, seed):
         parts = len(set(example.source_ids))
         assert parts in (1, 3)
         if parts == 3:
-            assert len(example.source_ids) < CONFIG.max_target_length
+            assert len(example.source_ids) <= config.max_source_length
+            assert len(example.target_ids) + 1 <= config.max_target_length
     assert sum(len(set(e.source_ids)) == 3 for e in joined) <= share * len(lengths) / 3 + 1
 
 
@@ -119,6 +123,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
     monkeypatch.undo()
     train(stopped, pairs, pairs, OPTIONS)
     assert (whole / WEIGHTS).read_bytes() == (stopped / WEIGHTS).read_bytes()
+    assert (whole / LOSSES).read_text() == (stopped / LOSSES).read_text()
+    assert len((whole / LOSSES).read_text().splitlines()) == OPTIONS.epochs
 
 
 def interrupt_after(monkeypatch, epochs):
@@ -180,3 +186,10 @@ def test_stress_accuracy_looks_at_the_vowels_that_are_right():
     assert stress_accuracy({"READ": "R IY1 D", "RELAY": "R IY1 L EY0"}, references) == 100
     missing = {"READ": "R EH1 D", "RELAY": "L EY0"}  # what is left out moves nothing
     assert stress_accuracy(missing, references) == 100
+    assert math.isnan(stress_accuracy({"READ": "1 R", "RELAY": ""}, references))
+
+
+def test_digits_that_are_no_stress_stay():
+    found = accuracy({"a": "1 2", "b": "3"}, [("a", "1 2"), ("b", "4")])
+    assert (found.plain.word, found.plain.phoneme) == (50, pytest.approx(100 / 3))
+    assert "with it" not in str(found)
