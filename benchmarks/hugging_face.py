@@ -8,9 +8,10 @@ from model.transformer import DecoderLayer, Transformer
 
 
 def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
-    """Of a model with norm_first, as M2M100 has it."""
+    """Of a model with norm_first and without rotary, as M2M100 has it."""
     config = model.config
     assert config.norm_first
+    assert not config.rotary
     theirs = M2M100ForConditionalGeneration(
         M2M100Config(
             vocab_size=max(config.source_vocab_size, config.target_vocab_size),

@@ -59,8 +59,10 @@ def tokens(size: int) -> list[str]:
 
 
 def write_ctranslate2(model: Transformer, folder: Path) -> None:
-    """The weights through CTranslate2's own specification of a Transformer."""
+    """The weights through CTranslate2's own specification of a Transformer, which has no sines
+    where it has rotary."""
     config = model.config
+    assert not config.rotary
     spec = ctranslate2.specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,

@@ -1,6 +1,8 @@
 """The searches of the service beside those of CTranslate2 and Hugging Face transformers, on the
-default model's weights at fp32, each with a forward pass of its own."""
+default model's weights at fp32, without rotary, which neither has beside sines; each with a forward
+pass of its own."""
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import torch
 
 from benchmarks.hugging_face import to_hugging_face
 from benchmarks.models import write_ctranslate2
+from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import load_model
 from model.data import pad
+from model.transformer import Transformer
 from service.bundle import load_bundle
 from service.constraints import SearchOptions
 from service.engine import Engine
@@ -21,6 +25,20 @@ from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
 TOLERANCE = 0.02  # of scores: CTranslate2 computes exponentials less exactly
+
+
+@pytest.fixture(scope="module")
+def plain(g2p, tmp_path_factory):
+    """A bundle of what both peers can compute."""
+    trained = load_model(g2p)
+    state = trained.transformer.state_dict()
+    transformer = Transformer(dataclasses.replace(trained.transformer.config, rotary=False))
+    transformer.load_state_dict({name: state[name] for name in transformer.state_dict()})
+    folder = tmp_path_factory.mktemp("peers") / "plain"
+    card = Card(name="plain", task="tests", licence="-", attribution="-", notice="-")
+    trained = dataclasses.replace(trained, transformer=transformer.eval())
+    write_bundle(trained, card, WeightType.fp32, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +51,9 @@ def sources(g2p):
 
 
 @pytest.fixture(scope="module")
-def translator(g2p, tmp_path_factory):
+def translator(plain, tmp_path_factory):
     folder = tmp_path_factory.mktemp("peers") / "ctranslate2"
-    write_ctranslate2(load_model(g2p).transformer, folder)
+    write_ctranslate2(load_model(plain).transformer, folder)
     return ctranslate2.Translator(str(folder), compute_type="float32")
 
 
@@ -50,10 +68,10 @@ def decode(bundle, sources, **options):
 
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
-def test_hypotheses_are_those_of_ctranslate2(g2p, sources, translator, beam_size, length_penalty):
+def test_hypotheses_are_those_of_ctranslate2(plain, sources, translator, beam_size, length_penalty):
     """Real ends of sequences; where two differ, their scores lie closer than the tolerance."""
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
-    ours = decode(g2p, sources, num_hypotheses=beam_size, **options)
+    ours = decode(plain, sources, num_hypotheses=beam_size, **options)
     theirs = translator.translate_batch(
         [[str(token) for token in ids] for ids in sources],
         num_hypotheses=beam_size,
@@ -78,13 +96,13 @@ LIMITS = {"min_new_tokens": 6, "no_repeat_ngram_size": 2, "suppress_tokens": [4,
     ("beam_size", "length_penalty", "limits"),
     [(1, 1.0, {}), (4, 1.0, {}), (4, 0.6, {}), (3, 2.0, {}), (1, 1.0, LIMITS), (4, 1.0, LIMITS)],
 )
-def test_hypotheses_are_those_of_hugging_face(g2p, sources, beam_size, length_penalty, limits):
+def test_hypotheses_are_those_of_hugging_face(plain, sources, beam_size, length_penalty, limits):
     """All of every source, best first; sums of other orders of addition may swap a near tie."""
     options = {"length_penalty": length_penalty, "early_stopping": True}
     suppressed = {"suppress_tokens": tuple(limits.get("suppress_tokens", ()))}
     every = {**options, **limits, **suppressed}
-    ours = decode(g2p, sources, beam_size=beam_size, num_hypotheses=beam_size, **every)
-    model = load_model(g2p).transformer
+    ours = decode(plain, sources, beam_size=beam_size, num_hypotheses=beam_size, **every)
+    model = load_model(plain).transformer
     theirs = to_hugging_face(model)
     found: list[list[int]] = []
     for first in range(0, len(sources), 100):
