@@ -7,6 +7,7 @@ import pytest
 
 WORDS = (Path(__file__).parent / "unseen_words.txt").read_text().split()
 PARTS = WORDS[:139], WORDS[139:]  # names; others: a request takes 256 sources
+CUT_SHORT = {"loughborougher"}  # what the model is known to get wrong (docs/pronunciation.md)
 REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # the same one to six phonemes, three times running
 
 
@@ -22,8 +23,9 @@ def test_the_shipped_bundle_gives_the_answers_of_its_card(g2p, post):
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("words", PARTS, ids=["names", "others"])
 def test_any_word_gets_a_sensible_answer(post, words, beam_size):
-    """It ends by itself; it has a phoneme for three letters at least and, the letters being spelt
-    out ("W" has seven), seven a letter at most; nothing goes round that does not in the word."""
+    """It ends by itself; it has two phonemes for five letters at least, one for three where letters
+    are doubled, and, the letters being spelt out ("W" has seven), seven a letter at most; nothing
+    goes round that does not in the word."""
     status, answer = post("/v1/decode", source=words, beam_size=beam_size)
     assert status == 200
     for word, result in zip(words, answer["results"], strict=True):
@@ -31,9 +33,12 @@ def test_any_word_gets_a_sensible_answer(post, words, beam_size):
         phonemes = hypothesis["text"].split()
         shown = (word, hypothesis["text"])
         assert hypothesis["finish_reason"] == "eos", shown
-        repeats = re.search(r"(.{1,4})\1\1", word)
-        least = 1 if repeats else len(word) / 3
-        assert least <= len(phonemes) <= 7 * len(word), shown
+        doubled, repeats = (
+            re.search(pattern, word) for pattern in (r"(.{1,4})\1", r"(.{1,4})\1\1")
+        )
+        least = 1 if repeats else len(word) / 3 if doubled else 0.4 * len(word)
+        assert (len(phonemes) < least) == (word in CUT_SHORT), shown
+        assert 1 <= len(phonemes) <= 7 * len(word), shown
         assert repeats or not REPEATED.search(hypothesis["text"] + " "), shown
 
 
