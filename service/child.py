@@ -6,8 +6,10 @@ import pickle
 import socket
 import sys
 import threading
+from collections import deque
+from collections.abc import Generator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, get_args
 
@@ -23,7 +25,8 @@ from service.search import Progress
 class Child:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._sending = threading.Lock()
+        self._turns = threading.Condition()
+        self._line: deque[object] = deque()  # those who send or wait to, one a frame
         self._entries: dict[int, Entry] = {}  # by the number that the other end gave them
 
     def run(self) -> None:
@@ -84,11 +87,26 @@ class Child:
         for start in range(0, len(content), FRAME):
             part = content[start : start + FRAME]
             header = HEADER.pack(len(part), start + FRAME < len(content), number)
-            with self._sending:
+            with self._turn():
                 try:
                     self._connection.sendall(header + part)
                 except OSError:
                     os._exit(1)  # nobody hears it any more
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """One at a time, in the order in which they came: a lock would go again and again to the
+        sender of a long message, who asks for the next frame before others are awake."""
+        me = object()
+        with self._turns:
+            self._line.append(me)
+            self._turns.wait_for(lambda: self._line[0] is me)
+        try:
+            yield
+        finally:
+            with self._turns:
+                self._line.popleft()
+                self._turns.notify_all()
 
 
 if __name__ == "__main__":
