@@ -51,7 +51,8 @@ def random_config(seed, source_vocab_size, target_vocab_size):
     return dataclasses.replace(config, rotary=rotary, d_qk=config.d_qk + config.d_qk % 2 * rotary)
 
 
-SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 100))]
+LONG = [7, *range(9, 100)]
+SEEDS = [*range(7), 8, *(pytest.param(seed, marks=pytest.mark.long) for seed in LONG)]
 
 
 @pytest.fixture(scope="module", params=SEEDS)
