@@ -205,7 +205,8 @@ def test_other_messages_come_between_the_frames_of_a_long_one():
         frames = [read_frame(incoming)]
         other = threading.Thread(target=child._send, args=(2, "short"))
         other.start()
-        while len(child._line) < 2:  # the sender cannot go on: nobody reads
+        deadline = time.monotonic() + 10
+        while len(child._line) < 2 and time.monotonic() < deadline:  # nobody reads, nobody goes on
             time.sleep(0.001)
         while frames[-1][0] != 1 or frames[-1][1]:
             frames.append(read_frame(incoming))
