@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from model.bundle import Card, Precision, WeightType, write_bundle
-from model.checkpoint import create_run, load_config, load_model
+from model.checkpoint import create_run, load_config, load_model, load_tokenizers
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import accuracy, by_source, predict
 from model.pooling import export_mechanisms
 from model.tokenizer import Unit, build_tokenizer
-from model.train import OPTIONS, TrainingOptions, train
+from model.train import OPTIONS, TrainingOptions, check_others, differences, train
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.", no_args_is_help=True
@@ -58,12 +58,26 @@ def train_command(
     ] = 0.02,
     average: Annotated[int, typer.Option(min=1, help="last epochs whose weights are averaged")] = 5,
     seed: int = 0,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="a run or bundle whose weights come first", exists=True),
+    ] = None,
+    teacher: Annotated[
+        list[Path] | None,
+        typer.Option(help="a run or bundle to learn from, or, repeated, several", exists=True),
+    ] = None,
+    made_up: Annotated[
+        float, typer.Option(help="sources that only teachers answer, for each of the pairs'", min=0)
+    ] = 0.0,
 ) -> None:
     """Train on pairs of texts. The defaults train the pronunciation model that Heed ships; a few
     hundred pairs want a smaller --batch-size and more --epochs."""
-    text = read_pairs(pairs)
-    source = build_tokenizer((s for s, _ in text), source_unit)
-    target = build_tokenizer((t for _, t in text), target_unit)
+    if others := [*filter(None, [start]), *(teacher or [])]:
+        source, target = load_tokenizers(others[0])
+    else:
+        text = read_pairs(pairs)
+        source = build_tokenizer((s for s, _ in text), source_unit)
+        target = build_tokenizer((t for _, t in text), target_unit)
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),
         target_vocab_size=target.get_vocab_size(),
@@ -92,18 +106,18 @@ def train_command(
         joined=joined,
         average=average,
         seed=seed,
+        start=str(start) if start else None,
+        teachers=[str(path) for path in teacher or []],
+        made_up=made_up,
     )
+    check_others(config, options)
     if not run.exists():
         create_run(run, config, source, target)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
-    started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
-    wanted = asdict(config) | asdict(options)
-    if differences := [
-        f"{name} {started.get(name)}, not {value}"
-        for name, value in wanted.items()
-        if started.get(name) != value
-    ]:
-        raise InputError(f"{run} was started with {'; '.join(differences)}: name another run")
+    before = TrainingOptions(**json.loads((run / OPTIONS).read_text()))
+    started = asdict(load_config(run)) | asdict(before)
+    if different := differences(started, asdict(config) | asdict(options)):
+        raise InputError(f"{run} was started with {different}: name another run")
     train(run, pairs, dev, options)
 
 

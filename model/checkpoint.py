@@ -1,7 +1,7 @@
 """What a training run leaves on disk, and how a model comes back from it or from a bundle."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,9 +54,13 @@ def load_model(path: Path) -> TrainedModel:
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    replace_whole(path, lambda partial: save_file(dict(state), partial))
+
+
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Replaces `path` only once the new file is whole."""
     partial = path.with_suffix(".partial")
-    save_file(dict(state), partial)
+    write(partial)
     partial.replace(path)
 
 

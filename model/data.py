@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from model.config import InputError, TransformerConfig
+from model.tokenizer import UNK
 
 Pair = tuple[str, str]
 
@@ -17,6 +19,7 @@ Pair = tuple[str, str]
 class Example:
     source_ids: list[int]
     target_ids: list[int]
+    next_probs: Tensor | None = None  # (T, V), of the target and eos; of all of a batch, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Batch:
     target_ids: Tensor  # (B, T): bos and the target
     next_ids: Tensor  # (B, T): the target and eos
     target_length: Tensor  # (B,)
+    next_probs: Tensor | None  # (B, T, V), zeros at padding
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -62,6 +66,16 @@ def encode_pairs(
     return examples
 
 
+def refuse_unknown(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
+    """Raises InputError naming the first text that holds what the tokenizers do not know."""
+    for tokenizer, texts in zip((source, target), zip(*pairs, strict=True), strict=True):
+        unknown = tokenizer.token_to_id(UNK)
+        for text, encoding in zip(texts, tokenizer.encode_batch([*texts]), strict=True):
+            if unknown in encoding.ids:
+                start, end = encoding.offsets[encoding.ids.index(unknown)]
+                raise InputError(f"{text!r} has {text[start:end]!r}, not in the vocabulary")
+
+
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """-> ids (B, longest), lengths (B,)."""
     longest = max(map(len, rows))
@@ -75,7 +89,9 @@ def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:
         [[config.bos_id, *e.target_ids] for e in examples], config.pad_id
     )
     next_ids, _ = pad([[*e.target_ids, config.eos_id] for e in examples], config.pad_id)
-    return Batch(source_ids, source_length, target_ids, next_ids, target_length)
+    probs = [e.next_probs.float() for e in examples if e.next_probs is not None]
+    next_probs = pad_sequence(probs, batch_first=True) if probs else None
+    return Batch(source_ids, source_length, target_ids, next_ids, target_length, next_probs)
 
 
 def join_examples(
@@ -91,11 +107,13 @@ def join_examples(
         three = [examples[i] for i in order[start : start + 3]]
         source_ids = [token for example in three for token in example.source_ids]
         target_ids = [token for example in three for token in example.target_ids]
+        probs = [e.next_probs for e in three if e.next_probs is not None]
+        next_probs = torch.cat([*(p[:-1] for p in probs[:-1]), *probs[-1:]]) if probs else None
         fits = (
             len(source_ids) <= config.max_source_length
             and len(target_ids) < config.max_target_length
         )
-        joined += [Example(source_ids, target_ids)] if fits else three
+        joined += [Example(source_ids, target_ids, next_probs)] if fits else three
     return joined
 
 

@@ -1,8 +1,8 @@
 """Train a Transformer on pairs of texts. A run that was stopped goes on from its last epoch."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -10,19 +10,30 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model.checkpoint import WEIGHTS, average_weights, load_config, load_tokenizers, save_weights
-from model.config import InputError
+from model.checkpoint import (
+    WEIGHTS,
+    average_weights,
+    load_config,
+    load_model,
+    load_tokenizers,
+    replace_whole,
+    save_weights,
+)
+from model.config import InputError, TransformerConfig
 from model.data import (
     Batch,
     Example,
     encode_pairs,
     join_examples,
     read_pairs,
+    refuse_unknown,
     shuffled_batches,
 )
+from model.distillation import answer, made_up_sources, teach
 from model.transformer import Transformer
 
 CHECKPOINT = "checkpoint.pt"
+LESSONS = "lessons.pt"
 LOSSES = "losses.tsv"
 OPTIONS = "training.json"
 
@@ -38,6 +49,9 @@ class TrainingOptions:
     joined: float  # share of the examples that an epoch joins in threes
     average: int  # the last epochs whose weights are averaged
     seed: int
+    start: str | None = None  # a run or bundle whose weights are the first
+    teachers: list[str] = field(default_factory=list)  # runs or bundles
+    made_up: float = 0.0  # sources that only teachers answer, for each of the pairs'
 
 
 def learning_rate(progress: float, options: TrainingOptions) -> float:
@@ -49,11 +63,13 @@ def learning_rate(progress: float, options: TrainingOptions) -> float:
 
 
 def loss_of(model: Transformer, batch: Batch, label_smoothing: float) -> Tensor:
-    """Mean cross-entropy a target token, in nats."""
+    """Mean cross-entropy a target token, in nats: with `next_probs`, if any, or the targets."""
     with torch.autocast(batch.source_ids.device.type, dtype=torch.bfloat16):
         log_probs = model(
             batch.source_ids, batch.source_length, batch.target_ids, batch.target_length
         )
+    if batch.next_probs is not None:
+        return -(batch.next_probs * log_probs.float()).sum() / batch.target_length.sum()
     return cross_entropy(  # its own log-softmax leaves log-probs as they are
         log_probs.float().flatten(0, 1),
         batch.next_ids.flatten(),
@@ -107,20 +123,87 @@ def save_epoch(
     (run / f"epoch-{epoch - average}.safetensors").unlink(missing_ok=True)
     recent = [run / f"epoch-{e}.safetensors" for e in range(max(0, epoch - average + 1), epoch + 1)]
     save_weights(run / WEIGHTS, average_weights(recent))
-    partial = run / (CHECKPOINT + ".partial")
     state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state, partial)
-    partial.replace(run / CHECKPOINT)
+    replace_whole(run / CHECKPOINT, lambda partial: torch.save(state, partial))
+
+
+def differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """What is found where something else is wanted; nothing where all is as wanted."""
+    return "; ".join(
+        f"{name} {found.get(name)}, not {value}"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    )
+
+
+def check_others(config: TransformerConfig, options: TrainingOptions) -> None:
+    """Raises InputError if those to start and to learn from have other tokens or do not fit."""
+    if options.made_up and not options.teachers:
+        raise InputError("--made-up needs a --teacher to answer")
+    paths = [*filter(None, [options.start]), *options.teachers]
+    tokens = [[tokenizer.to_str() for tokenizer in load_tokenizers(Path(p))] for p in paths]
+    for path, own in zip(paths, tokens, strict=True):
+        if own != tokens[0]:
+            raise InputError(f"{path} has other tokens than {paths[0]}")
+    if options.start:
+        shape = asdict(replace(load_config(Path(options.start)), dropout=config.dropout))
+        if different := differences(shape, asdict(config)):
+            raise InputError(f"--start {options.start} has {different}")
+    for path in options.teachers:
+        teacher = load_config(Path(path))
+        lengths = teacher.max_source_length, teacher.max_target_length
+        if lengths[0] < config.max_source_length or lengths[1] < config.max_target_length:
+            most = f"at most {lengths[0]} source and {lengths[1]} target tokens"
+            raise InputError(f"--teacher {path} takes {most}")
+
+
+def write_lessons(
+    path: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
+) -> None:
+    """What the teachers say of `examples` and of made-up sources: 2 bytes for every token of the
+    vocabulary at every position."""
+    teachers = [load_model(Path(teacher)).transformer for teacher in options.teachers]
+    sources = {tuple(example.source_ids) for example in examples}
+    count = round(options.made_up * len(sources))
+    made_up = made_up_sources(sources, count, config.max_source_length, options.seed)
+    answers = answer(teachers, made_up, config.max_target_length)
+    taught = teach(teachers, examples, options.label_smoothing) + answers
+    next_probs = torch.cat([e.next_probs for e in taught if e.next_probs is not None])
+    lessons = [e.source_ids for e in taught], [e.target_ids for e in taught], next_probs
+    replace_whole(path, lambda partial: torch.save(lessons, partial))
+
+
+def read_lessons(path: Path) -> list[Example]:
+    source_ids, target_ids, next_probs = torch.load(path, weights_only=True)
+    each = next_probs.split([len(ids) + 1 for ids in target_ids])
+    return [Example(*fields) for fields in zip(source_ids, target_ids, each, strict=True)]
+
+
+def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> int:
+    """The epochs behind it, all that was learned in them put back."""
+    if not (run / CHECKPOINT).exists():
+        return 0
+    state = torch.load(run / CHECKPOINT, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"] + 1
 
 
 def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions) -> None:
-    """Train the model of `run` (config.json and tokenizers) and leave model.safetensors there."""
+    """Train the model of `run` (config.json and tokenizers) and leave model.safetensors there.
+
+    What teachers say of the pairs is kept there too: from then on the run learns from that.
+    """
     config = load_config(run)
     source, target = load_tokenizers(run)
-    examples = encode_pairs(read_pairs(train_path), source, target, config)
+    pairs = read_pairs(train_path)
+    examples = encode_pairs(pairs, source, target, config)
+    refuse_unknown(pairs, source, target)
     dev = encode_pairs(read_pairs(dev_path), source, target, config)
     torch.manual_seed(options.seed)
     model = Transformer(config)
+    if options.start:
+        model.load_state_dict(load_model(Path(options.start)).transformer.state_dict())
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=0.0,
@@ -128,14 +211,13 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
         weight_decay=options.weight_decay,
         fused=True,
     )
-    first = 0
-    if (run / CHECKPOINT).exists():
-        state = torch.load(run / CHECKPOINT, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"] + 1
+    first = resume(run, model, optimizer)
     if first == options.epochs:
         raise InputError(f"{run} is trained already, for {first} epochs")
+    if options.teachers:
+        if not (run / LESSONS).exists():
+            write_lessons(run / LESSONS, examples, config, options)
+        examples = read_lessons(run / LESSONS)
     with Progress() as progress:
         for epoch in range(first, options.epochs):
             bar = progress.add_task(f"epoch {epoch + 1}/{options.epochs}", total=len(examples))
