@@ -70,8 +70,8 @@ def train_command(
         float, typer.Option(help="sources that only teachers answer, for each of the pairs'", min=0)
     ] = 0.0,
 ) -> None:
-    """Train on pairs of texts. The defaults train the pronunciation model that Heed ships; a few
-    hundred pairs want a smaller --batch-size and more --epochs."""
+    """Train on pairs of texts. The defaults train the first teacher of the pronunciation model that
+    Heed ships; a few hundred pairs want a smaller --batch-size and more --epochs."""
     if others := [*filter(None, [start]), *(teacher or [])]:
         source, target = load_tokenizers(others[0])
     else:

@@ -7,7 +7,10 @@ import pytest
 
 WORDS = (Path(__file__).parent / "unseen_words.txt").read_text().split()
 PARTS = WORDS[:139], WORDS[139:]  # names; others: a request takes 256 sources
-CUT_SHORT = {"loughborougher"}  # what the model is known to get wrong (docs/pronunciation.md)
+CUT_SHORT = {  # what the model is known to get wrong, by beam size (docs/pronunciation.md)
+    1: {"laoghaire", "loughborougher"},
+    4: {"loughborougher"},
+}
 REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # the same one to six phonemes, three times running
 
 
@@ -37,7 +40,7 @@ def test_any_word_gets_a_sensible_answer(post, words, beam_size):
             re.search(pattern, word) for pattern in (r"(.{1,4})\1", r"(.{1,4})\1\1")
         )
         least = 1 if repeats else len(word) / 3 if doubled else 0.4 * len(word)
-        assert (len(phonemes) < least) == (word in CUT_SHORT), shown
+        assert (len(phonemes) < least) == (word in CUT_SHORT[beam_size]), shown
         assert 1 <= len(phonemes) <= 7 * len(word), shown
         assert repeats or not REPEATED.search(hypothesis["text"] + " "), shown
 
