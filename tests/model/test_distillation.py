@@ -22,8 +22,9 @@ from model.config import InputError, TransformerConfig
 from model.data import Example, collate, encode_pairs, join_examples, read_pairs
 from model.distillation import answer, made_up_sources, teach
 from model.tokenizer import Unit, build_tokenizer
-from model.train import LESSONS, TrainingOptions, loss_of, read_lessons, train
+from model.train import LESSONS, loss_of, read_lessons, train
 from model.transformer import Transformer
+from tests.model.test_training import OPTIONS
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -38,17 +39,6 @@ CONFIG = TransformerConfig(
     dropout=0.0,
     max_source_length=8,
     max_target_length=8,
-)
-OPTIONS = TrainingOptions(
-    epochs=3,
-    batch_size=4,
-    learning_rate=1e-3,
-    warmup=0.05,
-    weight_decay=0.02,
-    label_smoothing=0.1,
-    joined=0.3,
-    average=2,
-    seed=0,
 )
 EXAMPLES = [Example([3, 4, 5], [6, 7]), Example([8], [3, 3, 3]), Example([4, 4], [9])]
 
