@@ -98,7 +98,7 @@ def draw(losses: Path) -> None:
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "heed"}  # the same bytes each time
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     left.plot(epochs, training, color="#777777")
-    left.set_title("training: what the teachers say", fontsize=10)
+    left.set_title("training", fontsize=10)
     right.plot(epochs, dev, color="#1f5fa8")
     right.set_title("held-out words", fontsize=10)
     for axes in (left, right):

@@ -96,7 +96,10 @@ def greedy(
     source_length: Tensor,
     max_new_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """(B, S), (B,) -> ids (B, T), with whatever comes after eos, and probabilities (B, T, V)."""
+    """(B, S), (B,) -> ids (B, T), with whatever comes after eos, and probabilities (B, T, V).
+
+    Over caches, which `generate.greedy_search`, the oracle of the tests, does without.
+    """
     config, rows = teachers[0].config, source_ids.size(0)
     chosen: list[Tensor] = [torch.full((rows,), config.bos_id)]
     means: list[Tensor] = []
