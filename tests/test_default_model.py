@@ -1,11 +1,15 @@
 """The default model: its card is true, and any word gets a sensible answer."""
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
-WORDS = (Path(__file__).parent / "unseen_words.txt").read_text().split()
+REPOSITORY = Path(__file__).parent.parent
+WORDS = (REPOSITORY / "tests" / "unseen_words.txt").read_text().split()
 PARTS = WORDS[:139], WORDS[139:]  # names; others: a request takes 256 sources
 CUT_SHORT = {  # what the model is known to get wrong, by beam size (docs/pronunciation.md)
     1: {"laoghaire", "loughborougher"},
@@ -21,6 +25,19 @@ def test_the_shipped_bundle_gives_the_answers_of_its_card(g2p, post):
     status, answer = post("/v1/decode", source=list(words))
     assert status == 200
     assert [result["hypotheses"][0]["text"] for result in answer["results"]] == [*pronunciations]
+
+
+@pytest.mark.long
+def test_one_command_trains_a_model_of_the_same_kind(g2p, tmp_path):
+    vocabulary = Tokenizer.from_file(str(g2p / "target.tokenizer.json")).get_vocab()
+    phonemes = [token for token in vocabulary if token[0] != "<"]
+    lines = [f"{word}\t{phonemes[i % len(phonemes)]}\n" for i, word in enumerate(WORDS)]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+    folders = [f"PAIRS={tmp_path}", f"RUNS={tmp_path}"]
+    subprocess.run(["make", "g2p-en", *folders], cwd=REPOSITORY, check=True)
+    trained = json.loads((tmp_path / "g2p-en" / "config.json").read_text())
+    assert trained == json.loads((g2p / "bundle.json").read_text())["config"]
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
