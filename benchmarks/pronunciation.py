@@ -29,10 +29,11 @@ WORST = 50
 HEAD = """# How well the default model pronounces
 
 Written by `python -m benchmarks.pronunciation`; do not edit. {words:,} words held out from
-training, the first hypothesis of each system. WER: words that equal none of their pronunciations;
-PER: edits a phoneme, to the nearest of them; both without stress, then with it. Stress: of the
-vowels that are right, those whose stress is right. The ratio is WER over that of Phonetisaurus
-trained on the same pairs. Words/s: decoded in batches of {batch:,}.
+training, though the recipe was chosen by them; the first hypothesis of each system. WER: words that
+equal none of their pronunciations; PER: edits a phoneme, to the nearest of them; both without
+stress, then with it. Stress: of the vowels that are right, those whose stress is right. The ratio
+is WER over that of Phonetisaurus trained on the same pairs. Words/s: decoded in batches of
+{batch:,}.
 
 {machine}
 

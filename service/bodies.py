@@ -111,8 +111,8 @@ class Searching(ModelRequest):
     )
     early_stopping: bool = Field(
         default=True,
-        description="stop when beam_size hypotheses have ended; false: when, moreover, no beam"
-        " scores better at its present length",
+        description="stop when beam_size hypotheses have ended, even if a beam that goes on would"
+        " score better; false: when, moreover, none does at its present length",
     )
     temperature: float = Field(
         default=0.0,

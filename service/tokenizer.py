@@ -70,7 +70,7 @@ class Tokenizer:
             raise self._too_large(pointer, f"{len(text)} characters")
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
-            raise Invalid.at(pointer, f"{text!r} holds nothing to read; send at least one letter")
+            raise Invalid.at(pointer, f"{text!r} holds nothing to read; send at least one token")
         read = list(map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)))
         tokens = [*self._prefix, *read, *self._suffix]
         self._check_length(len(tokens), pointer)
