@@ -119,6 +119,7 @@ def train_command(
     if different := differences(started, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: name another run")
     train(run, pairs, dev, options)
+    typer.echo(f"{run} is trained")
 
 
 @app.command()

@@ -191,6 +191,7 @@ def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> i
 
 def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions) -> None:
     """Train the model of `run` (config.json and tokenizers) and leave model.safetensors there.
+    What is trained stays as it is.
 
     What teachers say of the pairs is kept there too: from then on the run learns from that.
     """
@@ -213,7 +214,7 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
     )
     first = resume(run, model, optimizer)
     if first == options.epochs:
-        raise InputError(f"{run} is trained already, for {first} epochs")
+        return
     if options.teachers:
         if not (run / LESSONS).exists():
             write_lessons(run / LESSONS, examples, config, options)

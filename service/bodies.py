@@ -111,8 +111,9 @@ class Searching(ModelRequest):
     )
     early_stopping: bool = Field(
         default=True,
-        description="stop when beam_size hypotheses have ended, even if a beam that goes on would"
-        " score better; false: when, moreover, none does at its present length",
+        description="stop when beam_size hypotheses have ended, though a beam that goes on might"
+        " score better; false: when, moreover, none scores better than the worst of them at its"
+        " present length",
     )
     temperature: float = Field(
         default=0.0,

@@ -65,7 +65,7 @@ class Tokenizer:
         self._suffix = [self._special(i) for i in suffix]
 
     def encode(self, text: str, pointer: str) -> Tokens:
-        """Raises Invalid (nothing to read, letters outside the vocabulary) or TooLarge."""
+        """Raises Invalid (nothing to read, text outside the vocabulary) or TooLarge."""
         if len(text) > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{len(text)} characters")
         encoding = self._library.encode(text, add_special_tokens=False)

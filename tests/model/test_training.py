@@ -127,6 +127,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
     assert len((whole / LOSSES).read_text().splitlines()) == OPTIONS.epochs
 
 
+def test_a_trained_run_stays_as_it_is(tmp_path):
+    run, pairs, _ = copying_run(tmp_path)
+    train(run, pairs, pairs, OPTIONS)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    train(run, pairs, pairs, OPTIONS)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
 def interrupt_after(monkeypatch, epochs):
     from model import train as module
 
