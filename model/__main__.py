@@ -111,7 +111,7 @@ def train_command(
         made_up=made_up,
     )
     check_others(config, options)
-    if not run.exists():
+    if not (run / OPTIONS).exists():
         create_run(run, config, source, target)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
     before = TrainingOptions(**json.loads((run / OPTIONS).read_text()))

@@ -26,7 +26,7 @@ class TrainedModel:
 
 
 def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: Tokenizer) -> None:
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     for name, tokenizer in zip(TOKENIZERS, (source, target), strict=True):
         tokenizer.save(str(run / name))
     (run / CONFIG).write_text(json.dumps(asdict(config), indent=2) + "\n")
