@@ -112,6 +112,8 @@ def train_command(
     )
     check_others(config, options)
     if not (run / OPTIONS).exists():
+        if run.exists() and any(run.iterdir()):
+            raise InputError(f"{run} is not empty and no run: name another folder")
         create_run(run, config, source, target)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
     before = TrainingOptions(**json.loads((run / OPTIONS).read_text()))

@@ -253,13 +253,18 @@ def test_the_command_takes_the_tokens_of_the_model_it_names(tmp_path, option):
     assert (run / LESSONS).exists() == (option == "--teacher")
 
 
-def test_a_run_may_live_in_a_folder_that_is_there(tmp_path):
+def test_a_run_may_live_in_an_empty_folder_and_writes_over_no_other(tmp_path):
     other, pairs = teacher_run(tmp_path / "a", seed=1)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/notes.txt").write_text("mine")
-    done = command(tmp_path / "run", pairs, pairs, "--start", other)
+    run = tmp_path / "run"
+    run.mkdir()
+    config = run / "config.json"
+    config.write_text("mine")
+    done = command(run, pairs, pairs, "--start", other)
+    assert str(done.exception) == f"{run} is not empty and no run: name another folder"
+    assert config.read_text() == "mine"
+    config.unlink()
+    done = command(run, pairs, pairs, "--start", other)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "run/notes.txt").read_text() == "mine"
 
 
 def test_what_cannot_be_started_or_learned_from_is_refused_before_a_run_is_there(tmp_path):
