@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model.config import InputError, TransformerConfig
-from model.tokenizer import UNK
+from model.tokenizer import SPECIALS, UNK
 
 Pair = tuple[str, str]
 
@@ -37,7 +37,11 @@ class Batch:
 def read_pairs(path: Path) -> list[Pair]:
     """Lines of `source<TAB>target`. Raises InputError naming the first line that is not."""
     pairs: list[Pair] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8") from error
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         fields = line.split("\t")
@@ -49,31 +53,38 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
+def encode_sources(
+    sources: Sequence[str], tokenizer: Tokenizer, config: TransformerConfig
+) -> list[list[int]]:
+    """Raises InputError naming the first source that is longer than the model allows."""
+    rows = [encoding.ids for encoding in tokenizer.encode_batch([*sources])]
+    for source, ids in zip(sources, rows, strict=True):
+        if len(ids) > config.max_source_length:
+            raise InputError(f"source {source!r} exceeds {config.max_source_length} tokens")
+    return rows
+
+
 def encode_pairs(
     pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer, config: TransformerConfig
 ) -> list[Example]:
-    """Raises InputError naming the first pair that is longer than the model allows."""
-    sources = source.encode_batch([text for text, _ in pairs])
+    """Raises InputError naming the first text that is longer than the model allows."""
+    sources = encode_sources([text for text, _ in pairs], source, config)
     targets = target.encode_batch([text for _, text in pairs])
-    examples = [Example(s.ids, t.ids) for s, t in zip(sources, targets, strict=True)]
-    for pair, example in zip(pairs, examples, strict=True):
-        if len(example.source_ids) > config.max_source_length:
-            raise InputError(f"source {pair[0]!r} exceeds {config.max_source_length} tokens")
-        if len(example.target_ids) + 1 > config.max_target_length:
-            raise InputError(
-                f"target {pair[1]!r} with bos exceeds {config.max_target_length} tokens"
-            )
-    return examples
+    for (_, text), encoding in zip(pairs, targets, strict=True):
+        if len(encoding.ids) + 1 > config.max_target_length:
+            raise InputError(f"target {text!r} with bos exceeds {config.max_target_length} tokens")
+    return [Example(ids, t.ids) for ids, t in zip(sources, targets, strict=True)]
 
 
 def refuse_unknown(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
-    """Raises InputError naming the first text that holds what the tokenizers do not know."""
+    """Raises InputError naming the first text that holds what the tokenizers have no token for, or
+    a special token's name."""
     for tokenizer, texts in zip((source, target), zip(*pairs, strict=True), strict=True):
-        unknown = tokenizer.token_to_id(UNK)
         for text, encoding in zip(texts, tokenizer.encode_batch([*texts]), strict=True):
-            if unknown in encoding.ids:
-                start, end = encoding.offsets[encoding.ids.index(unknown)]
-                raise InputError(f"{text!r} has {text[start:end]!r}, not in the vocabulary")
+            for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+                if token in SPECIALS:
+                    why = "not in the vocabulary" if token == UNK else "a token of the model's own"
+                    raise InputError(f"{text!r} has {text[start:end]!r}, {why}")
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from rich.progress import track
 
 from model.checkpoint import TrainedModel
-from model.data import Pair, pad
+from model.data import Pair, encode_sources, pad
 from model.generate import beam_search, greedy_search
 
 BATCH_SIZE = 256
@@ -29,10 +29,10 @@ class ErrorRates:
 
 
 def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list[str]:
-    """The best target text of each source, in order."""
+    """The best target text of each source, in order. Raises InputError if one is too long."""
     config = model.transformer.config
     max_new_tokens = config.max_target_length
-    ids = [encoding.ids for encoding in model.source_tokenizer.encode_batch(list(sources))]
+    ids = encode_sources(sources, model.source_tokenizer, config)
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     texts: dict[int, str] = {}
     for start in track(range(0, len(order), BATCH_SIZE), "decoding"):

@@ -1,5 +1,6 @@
 """Build and load tokenizer.json files. No special ids are added here: the bundle says which."""
 
+import sys
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -35,6 +36,6 @@ def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
         tokenizer.decoder = decoders.Fuse()
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = WordLevelTrainer(special_tokens=SPECIALS, show_progress=False)
+    trainer = WordLevelTrainer(vocab_size=sys.maxsize, special_tokens=SPECIALS, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer

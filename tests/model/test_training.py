@@ -1,18 +1,38 @@
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby, pairwise
+from pkgutil import resolve_name
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint import WEIGHTS, average_weights, create_run, load_model, save_weights
+from model.checkpoint import (
+    WEIGHTS,
+    average_weights,
+    create_run,
+    load_model,
+    save_weights,
+)
 from model.config import InputError, TransformerConfig
-from model.data import Example, collate, join_examples, read_pairs, shuffled_batches
+from model.data import (
+    Example,
+    collate,
+    join_examples,
+    read_pairs,
+    refuse_unknown,
+    shuffled_batches,
+)
 from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
-from model.tokenizer import Unit, build_tokenizer
-from model.train import LOSSES, TrainingOptions, learning_rate, train
+from model.tokenizer import SPECIALS, Unit, build_tokenizer
+from model.train import (
+    LOSSES,
+    TrainingOptions,
+    learning_rate,
+    train,
+)
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -93,6 +113,31 @@ def test_a_line_that_is_no_pair_is_named(tmp_path):
         read_pairs(tmp_path / "pairs.tsv")
 
 
+def test_pairs_are_lines_of_utf_8_whatever_else_parts_lines_elsewhere(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes("a\u2028b\tc\x0cd\r\ne\tf\n".encode())
+    assert read_pairs(path) == [("a\u2028b", "c\x0cd"), ("e", "f")]
+    path.write_bytes("\xe9\te".encode("latin-1"))
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read_pairs(path)
+
+
+def test_every_word_has_a_token_however_many_there_are():
+    words = [f"w{i}" for i in range(40_000)]
+    tokenizer = build_tokenizer(words, Unit.words)
+    ids = {ids for word in words for ids in tokenizer.encode(word).ids}
+    assert ids == set(range(len(SPECIALS), len(SPECIALS) + len(words)))
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+def test_a_text_cannot_name_a_special_token(special):
+    pairs = [("a", "x y"), ("b", f"x {special}")]
+    source = build_tokenizer((s for s, _ in pairs), Unit.characters)
+    target = build_tokenizer((t for _, t in pairs), Unit.words)
+    with pytest.raises(InputError, match=f"'x {special}' has '{special}'"):
+        refuse_unknown(pairs, source, target)
+
+
 def test_the_rate_warms_up_then_falls_along_a_cosine():
     assert learning_rate(0.025, OPTIONS) == pytest.approx(0.5e-2)
     assert learning_rate(0.05, OPTIONS) == pytest.approx(1e-2)
@@ -117,14 +162,35 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
     whole, pairs, _ = copying_run(tmp_path / "whole")
     train(whole, pairs, pairs, OPTIONS)
     stopped, pairs, _ = copying_run(tmp_path / "stopped")
-    interrupt_after(monkeypatch, epochs=2)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after(2, "model.train.mean_loss", monkeypatch):
         train(stopped, pairs, pairs, OPTIONS)
-    monkeypatch.undo()
     train(stopped, pairs, pairs, OPTIONS)
     assert (whole / WEIGHTS).read_bytes() == (stopped / WEIGHTS).read_bytes()
     assert (whole / LOSSES).read_text() == (stopped / LOSSES).read_text()
     assert len((whole / LOSSES).read_text().splitlines()) == OPTIONS.epochs
+
+
+@contextmanager
+def stopped_after(calls, name, monkeypatch):
+    """What runs within is interrupted where it calls the function of that name once more."""
+    function, left = resolve_name(name), iter(range(calls))
+
+    def call_or_stop(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(name, call_or_stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):
+    run, pairs, _ = copying_run(tmp_path)
+    train(run, pairs, pairs, OPTIONS)
+    with pytest.raises(InputError, match="'abcabcabc' exceeds 8 tokens"):
+        predict(load_model(run), ["a", "abcabcabc"], beam_size=1)
 
 
 def test_a_trained_run_stays_as_it_is(tmp_path):
@@ -133,20 +199,6 @@ def test_a_trained_run_stays_as_it_is(tmp_path):
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     train(run, pairs, pairs, OPTIONS)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def interrupt_after(monkeypatch, epochs):
-    from model import train as module
-
-    measure = module.mean_loss
-    calls = iter(range(epochs))
-
-    def measure_or_stop(*arguments):
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return measure(*arguments)
-
-    monkeypatch.setattr(module, "mean_loss", measure_or_stop)
 
 
 @pytest.mark.parametrize(
