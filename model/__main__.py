@@ -1,5 +1,6 @@
 """python -m model train | evaluate | export"""
 
+import hashlib
 import json
 import sys
 from dataclasses import asdict
@@ -9,29 +10,41 @@ from typing import Annotated
 import typer
 
 from model.bundle import Card, Precision, WeightType, write_bundle
-from model.checkpoint import create_run, load_config, load_model, load_tokenizers
+from model.checkpoint import (
+    create_run,
+    find_weights,
+    load_config,
+    load_model,
+    load_tokenizers,
+)
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import accuracy, by_source, predict
 from model.pooling import export_mechanisms
 from model.tokenizer import Unit, build_tokenizer
-from model.train import OPTIONS, TrainingOptions, check_others, differences, train
+from model.train import OPTIONS, TrainingOptions, check_others, differences, has_learned, train
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.", no_args_is_help=True
 )
 
 
-Pairs = Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)]
+Pairs = Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True, dir_okay=False)]
 Positive = typer.Option(min=1)
 
 
 @app.command(name="train")
 def train_command(
     pairs: Pairs,
-    dev: Annotated[Path, typer.Option(help="pairs to measure the loss on", exists=True)],
-    run: Annotated[Path, typer.Option(help="where the run lives; a stopped one is resumed")],
-    source_unit: Annotated[Unit, typer.Option(help="how a source is split")] = Unit.characters,
+    dev: Annotated[
+        Path, typer.Option(help="as the pairs, to measure the loss on", exists=True, dir_okay=False)
+    ],
+    run: Annotated[
+        Path, typer.Option(help="where the run lives; a stopped one is resumed", file_okay=False)
+    ],
+    source_unit: Annotated[
+        Unit, typer.Option(help="how a source is split, but for those of --start or --teacher")
+    ] = Unit.characters,
     target_unit: Annotated[Unit, typer.Option(help="how a target is split")] = Unit.words,
     d_model: Annotated[int, Positive] = 192,
     d_ff: Annotated[int, Positive] = 768,
@@ -49,10 +62,12 @@ def train_command(
     max_target_length: Annotated[int, typer.Option(min=2, help="tokens and bos")] = 64,
     epochs: Annotated[int, Positive] = 50,
     batch_size: Annotated[int, Positive] = 256,
-    learning_rate: Annotated[float, typer.Option(help="at the top of the schedule")] = 1.2e-3,
-    warmup: Annotated[float, typer.Option(help="share of all steps", max=0.9)] = 0.05,
-    weight_decay: float = 0.02,
-    label_smoothing: float = 0.1,
+    learning_rate: Annotated[
+        float, typer.Option(help="at the top of the schedule", min=0)
+    ] = 1.2e-3,
+    warmup: Annotated[float, typer.Option(help="share of all steps", min=0, max=0.9)] = 0.05,
+    weight_decay: Annotated[float, typer.Option(min=0)] = 0.02,
+    label_smoothing: Annotated[float, typer.Option(min=0, max=1)] = 0.1,
     joined: Annotated[
         float, typer.Option(help="share of pairs joined in threes: long sources", min=0, max=1)
     ] = 0.02,
@@ -60,19 +75,25 @@ def train_command(
     seed: int = 0,
     start: Annotated[
         Path | None,
-        typer.Option(help="a run or bundle whose weights come first", exists=True),
+        typer.Option(help="a run or bundle whose weights come first", exists=True, file_okay=False),
     ] = None,
     teacher: Annotated[
         list[Path] | None,
-        typer.Option(help="a run or bundle to learn from, or, repeated, several", exists=True),
+        typer.Option(
+            help="a run or bundle to learn from, or, repeated, several",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None,
     made_up: Annotated[
         float, typer.Option(help="sources that only teachers answer, for each of the pairs'", min=0)
     ] = 0.0,
 ) -> None:
     """Train on pairs of texts. The defaults train the first teacher of the pronunciation model that
-    Heed ships; a few hundred pairs want a smaller --batch-size and more --epochs."""
+    Heed ships; a few hundred pairs want a --batch-size of 16."""
     if others := [*filter(None, [start]), *(teacher or [])]:
+        for other in others:
+            find_weights(other)
         source, target = load_tokenizers(others[0])
     else:
         text = read_pairs(pairs)
@@ -106,27 +127,29 @@ def train_command(
         joined=joined,
         average=average,
         seed=seed,
+        pairs_sha256=hashlib.sha256(pairs.read_bytes()).hexdigest(),
         start=str(start) if start else None,
         teachers=[str(path) for path in teacher or []],
         made_up=made_up,
     )
     check_others(config, options)
-    if not (run / OPTIONS).exists():
-        if run.exists() and any(run.iterdir()):
-            raise InputError(f"{run} is not empty and no run: name another folder")
-        create_run(run, config, source, target)
+    if run.exists() and any(run.iterdir()) and not (run / OPTIONS).exists():
+        raise InputError(f"{run} is not empty and no run: name another folder")
+    if has_learned(run):
+        started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
+        if different := differences(started, asdict(config) | asdict(options)):
+            raise InputError(f"{run} was started with {different}: name another run")
+    else:
+        run.mkdir(parents=True, exist_ok=True)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
-    before = TrainingOptions(**json.loads((run / OPTIONS).read_text()))
-    started = asdict(load_config(run)) | asdict(before)
-    if different := differences(started, asdict(config) | asdict(options)):
-        raise InputError(f"{run} was started with {different}: name another run")
+        create_run(run, config, source, target)
     train(run, pairs, dev, options)
     typer.echo(f"{run} is trained")
 
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="a run or a bundle", exists=True)],
+    model: Annotated[Path, typer.Argument(help="a run or a bundle", exists=True, file_okay=False)],
     pairs: Pairs,
     beam_size: Annotated[int, Positive] = 1,
     predictions: Annotated[Path | None, typer.Option(help="write source<TAB>prediction")] = None,
@@ -143,7 +166,7 @@ def evaluate(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="a run", exists=True)],
+    model: Annotated[Path, typer.Argument(help="a run", exists=True, file_okay=False)],
     bundle: Annotated[Path, typer.Argument(help="the folder to write, or to replace")],
     task: Annotated[str, typer.Option(help="what the model does, in a line")],
     licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],

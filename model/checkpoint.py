@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.config import TransformerConfig
+from model.config import InputError, TransformerConfig
 from model.transformer import Transformer
 
 CONFIG = "config.json"
@@ -44,11 +44,20 @@ def load_config(path: Path) -> TransformerConfig:
     return TransformerConfig(**json.loads((path / "bundle.json").read_text())["config"])
 
 
+def find_weights(path: Path) -> Path:
+    """A run's averaged weights, or those of a bundle's fp32 graphs. Raises InputError if `path`
+    holds neither."""
+    for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS):
+        if weights.is_file():
+            return weights
+    raise InputError(f"{path} is no bundle and no run with an epoch behind it")
+
+
 def load_model(path: Path) -> TrainedModel:
-    """A run's averaged weights, or the weights a bundle holds for its fp32 graphs, ready to use."""
+    """Ready to use. Raises InputError if `path` is no bundle and no run with weights."""
+    weights = find_weights(path)
     transformer = Transformer(load_config(path))
-    weights = path / WEIGHTS
-    state = load_file(weights if weights.exists() else path / "fp32" / WEIGHTS)
+    state = load_file(weights)
     transformer.load_state_dict({name: tensor.float() for name, tensor in state.items()})
     return TrainedModel(transformer.eval(), *load_tokenizers(path))
 

@@ -49,6 +49,7 @@ class TrainingOptions:
     joined: float  # share of the examples that an epoch joins in threes
     average: int  # the last epochs whose weights are averaged
     seed: int
+    pairs_sha256: str = ""  # of the file that the run was started with
     start: str | None = None  # a run or bundle whose weights are the first
     teachers: list[str] = field(default_factory=list)  # runs or bundles
     made_up: float = 0.0  # sources that only teachers answer, for each of the pairs'
@@ -179,14 +180,23 @@ def read_lessons(path: Path) -> list[Example]:
     return [Example(*fields) for fields in zip(source_ids, target_ids, each, strict=True)]
 
 
+def has_learned(run: Path) -> bool:
+    """Whether it keeps anything that came of its pairs and options: they must be the same then."""
+    return any((run / name).exists() for name in (CHECKPOINT, LESSONS, WEIGHTS))
+
+
 def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> int:
     """The epochs behind it, all that was learned in them put back."""
-    if not (run / CHECKPOINT).exists():
-        return 0
-    state = torch.load(run / CHECKPOINT, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"] + 1
+    epochs = 0
+    if (run / CHECKPOINT).exists():
+        state = torch.load(run / CHECKPOINT, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        epochs = state["epoch"] + 1
+    if (run / LOSSES).exists():  # it may be an epoch ahead
+        lines = (run / LOSSES).read_text().splitlines(keepends=True)[:epochs]
+        replace_whole(run / LOSSES, lambda partial: partial.write_text("".join(lines)))
+    return epochs
 
 
 def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions) -> None:
@@ -229,9 +239,9 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
             progress.update(bar, completed=len(examples))  # joined ones are fewer
             train_loss = sum(losses) / len(losses)
             dev_loss = mean_loss(model, dev, options.batch_size)
-            save_epoch(run, model, optimizer, epoch, options.average)
             with (run / LOSSES).open("a") as file:
                 file.write(f"{epoch + 1}\t{train_loss:.4f}\t{dev_loss:.4f}\n")
+            save_epoch(run, model, optimizer, epoch, options.average)
             progress.console.print(
                 f"epoch {epoch + 1}: train loss {train_loss:.4f}, dev loss {dev_loss:.4f}"
             )

@@ -7,9 +7,7 @@ import pytest
 import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from model.__main__ import app
 from model.checkpoint import (
     WEIGHTS,
     create_run,
@@ -24,7 +22,7 @@ from model.distillation import answer, made_up_sources, teach
 from model.tokenizer import Unit, build_tokenizer
 from model.train import LESSONS, loss_of, read_lessons, train
 from model.transformer import Transformer
-from tests.model.test_training import OPTIONS
+from tests.model.test_training import OPTIONS, small_command, stopped_after
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -203,11 +201,8 @@ def test_a_stopped_student_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
     whole, _ = teacher_run(tmp_path / "whole", seed=3)
     train(whole, pairs, pairs, options)
     stopped, _ = teacher_run(tmp_path / "stopped", seed=3)
-    measured = iter([0.0])  # after the second epoch there is none
-    with monkeypatch.context() as patch:
-        patch.setattr("model.train.mean_loss", lambda *_: next(measured))
-        with pytest.raises(StopIteration):
-            train(stopped, pairs, pairs, options)
+    with stopped_after(1, "model.train.mean_loss", monkeypatch):
+        train(stopped, pairs, pairs, options)
     save_weights(teacher / WEIGHTS, untrained(9, load_config(teacher)).state_dict())
     train(stopped, pairs, pairs, options)
     assert (whole / WEIGHTS).read_bytes() == (stopped / WEIGHTS).read_bytes()
@@ -231,10 +226,8 @@ def pairs_of(run, path):
 
 
 def command(run, pairs, dev, *options):
-    shape = "--d-model 16 --d-ff 32 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
-    lengths = "--max-source-length 8 --max-target-length 8 --no-rotary --no-norm-first --epochs 1"
-    paths = ["train", pairs, "--dev", dev, "--run", run, *shape.split(), *lengths.split()]
-    return CliRunner().invoke(app, [str(each) for each in (*paths, *options)])
+    shape = "--max-source-length 8 --max-target-length 8 --no-rotary --no-norm-first --epochs 1"
+    return small_command(pairs, "--dev", dev, "--run", run, *shape.split(), *options)
 
 
 @pytest.mark.parametrize("option", ["--start", "--teacher"])

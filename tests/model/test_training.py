@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from model.__main__ import app
 from model.checkpoint import (
     WEIGHTS,
     average_weights,
@@ -28,6 +30,7 @@ from model.data import (
 from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
 from model.tokenizer import SPECIALS, Unit, build_tokenizer
 from model.train import (
+    CHECKPOINT,
     LOSSES,
     TrainingOptions,
     learning_rate,
@@ -170,6 +173,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
     assert len((whole / LOSSES).read_text().splitlines()) == OPTIONS.epochs
 
 
+def test_an_epoch_that_was_not_kept_leaves_no_loss(tmp_path, monkeypatch):
+    run, pairs, _ = copying_run(tmp_path)
+    for calls in (0, 1):
+        with stopped_after(calls, "torch.save", monkeypatch):
+            train(run, pairs, pairs, OPTIONS)
+    train(run, pairs, pairs, OPTIONS)
+    epochs = [line.split("\t")[0] for line in (run / LOSSES).read_text().splitlines()]
+    assert epochs == ["1", "2", "3", "4"]
+
+
 @contextmanager
 def stopped_after(calls, name, monkeypatch):
     """What runs within is interrupted where it calls the function of that name once more."""
@@ -184,6 +197,48 @@ def stopped_after(calls, name, monkeypatch):
         patch.setattr(name, call_or_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def small_command(*arguments):
+    shape = "--d-model 16 --d-ff 32 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
+    return CliRunner().invoke(app, [str(each) for each in ("train", *arguments, *shape.split())])
+
+
+def test_a_refused_command_can_be_mended(tmp_path):
+    _, pairs, _ = copying_run(tmp_path)
+    start = pairs, "--dev", pairs, "--run", tmp_path / "new", "--epochs", "1"
+    refused = small_command(*start, "--max-source-length", "2")
+    assert str(refused.exception) == "source 'abc' exceeds 2 tokens"
+    done = small_command(*start, "--max-source-length", "3")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_run_goes_on_with_the_pairs_and_options_that_it_was_started_with(tmp_path):
+    _, pairs, _ = copying_run(tmp_path)
+    run = tmp_path / "new"
+    start = pairs, "--dev", pairs, "--run", run
+    assert small_command(*start, "--epochs", "1").exit_code == 0
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    refused = small_command(*start, "--epochs", "2")
+    assert str(refused.exception) == f"{run} was started with epochs 1, not 2: name another run"
+    pairs.write_text(pairs.read_text().replace("dab", "bda"))
+    refused = small_command(*start, "--epochs", "1")
+    assert f"{run} was started with pairs_sha256" in str(refused.exception)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert (run / CHECKPOINT).exists()
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    run, pairs, _ = copying_run(tmp_path)  # no epoch is behind it
+    start = pairs, "--dev", pairs, "--run", tmp_path / "new"
+    for refused in (
+        small_command(*start, "--start", run),
+        small_command(*start, "--teacher", run),
+        CliRunner().invoke(app, ["evaluate", str(run), str(pairs)]),
+    ):
+        expected = f"{run} is no bundle and no run with an epoch behind it"
+        assert str(refused.exception) == expected
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):
