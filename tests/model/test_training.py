@@ -4,10 +4,12 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 from pkgutil import resolve_name
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from model.__main__ import app
@@ -15,13 +17,16 @@ from model.checkpoint import (
     WEIGHTS,
     average_weights,
     create_run,
+    load_config,
     load_model,
+    load_tokenizers,
     save_weights,
 )
 from model.config import InputError, TransformerConfig
 from model.data import (
     Example,
     collate,
+    encode_pairs,
     join_examples,
     read_pairs,
     refuse_unknown,
@@ -34,8 +39,11 @@ from model.train import (
     LOSSES,
     TrainingOptions,
     learning_rate,
+    loss_of,
     train,
+    train_epoch,
 )
+from model.transformer import Transformer
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -141,6 +149,36 @@ def test_a_text_cannot_name_a_special_token(special):
         refuse_unknown(pairs, source, target)
 
 
+def probabilities(model, batch):
+    """(B, T, V) of the next token, in the floats that training uses."""
+    inputs = batch.source_ids, batch.source_length, batch.target_ids, batch.target_length
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(*inputs).float().exp().numpy()
+
+
+def test_the_loss_is_the_cross_entropy_with_smoothed_targets():
+    torch.manual_seed(0)
+    model = Transformer(CONFIG).eval()
+    batch = collate([Example([4, 5], [6]), Example([4], [7, 8])], CONFIG)
+    losses = [
+        -(0.8 * np.log(row[token]) + 0.2 * np.log(row).mean())
+        for rows, tokens in zip(probabilities(model, batch), ([6, 2], [7, 8, 2]), strict=True)
+        for row, token in zip(rows, tokens, strict=False)  # a row more where it is padded
+    ]
+    with torch.no_grad():
+        found = float(loss_of(model, batch, label_smoothing=0.2))
+    assert found == pytest.approx(np.mean(losses), rel=2e-3)
+
+
+@pytest.mark.parametrize(("share", "batches"), [(0.0, 3), (0.5, 2), (1.0, 1)])
+def test_an_epoch_joins_its_share_of_the_examples(share, batches):
+    model = Transformer(CONFIG)
+    optimizer = torch.optim.AdamW(model.parameters())
+    options = replace(OPTIONS, joined=share)
+    losses = train_epoch(model, optimizer, [Example([4], [5])] * 12, 0, options)
+    assert len([*losses]) == batches  # of 12, 8 and 4 examples
+
+
 def test_the_rate_warms_up_then_falls_along_a_cosine():
     assert learning_rate(0.025, OPTIONS) == pytest.approx(0.5e-2)
     assert learning_rate(0.05, OPTIONS) == pytest.approx(1e-2)
@@ -197,6 +235,33 @@ def stopped_after(calls, name, monkeypatch):
         patch.setattr(name, call_or_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def test_a_run_holds_the_mean_of_its_last_epochs_and_its_last_loss_on_the_dev_pairs(tmp_path):
+    run, pairs, _ = copying_run(tmp_path, replace(CONFIG, dropout=0.5))
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("cab\td d\nbe\ta\n")
+    train(run, pairs, dev, OPTIONS)
+    kept = [load_file(path) for path in sorted(run.glob("epoch-*.safetensors"))]
+    assert len(kept) == OPTIONS.average
+    for name, found in load_file(run / WEIGHTS).items():
+        expected = np.mean([state[name] for state in kept], axis=0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    model = Transformer(load_config(run)).eval()
+    model.load_state_dict({name: torch.from_numpy(x) for name, x in kept[-1].items()})
+    examples = encode_pairs(read_pairs(dev), *load_tokenizers(run), load_config(run))
+    losses = [
+        -math.log(row[token])
+        for example in examples
+        for row, token in zip(
+            probabilities(model, collate([example], CONFIG))[0],
+            [*example.target_ids, CONFIG.eos_id],
+            strict=True,
+        )
+    ]
+    last = (run / LOSSES).read_text().splitlines()[-1]
+    assert float(last.split("\t")[2]) == pytest.approx(np.mean(losses), abs=5e-3)
 
 
 def small_command(*arguments):
