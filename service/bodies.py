@@ -100,7 +100,11 @@ class Searching(ModelRequest):
 
     max_new_tokens: MaxNewTokens = None
     beam_size: int = Field(
-        default=1, ge=1, le=64, description="hypotheses kept at each step; 1 is greedy search"
+        default=1,
+        ge=1,
+        le=64,
+        description="hypotheses kept at each step; 1 is greedy search. The"
+        " least likely of many may hold special tokens; suppress_tokens leaves them out",
     )
     length_penalty: float = Field(
         default=1.0,

@@ -96,7 +96,8 @@ def check_ids(ids: Iterable[tuple[int, int]], pointer: str, vocabulary: int) -> 
 
 
 def suppressed(body: bodies.Searching, manifest: Manifest) -> set[int]:
-    """What is drawn by chance is no padding and no start; what is searched for never is."""
+    """A draw is no padding and no start. A search may hold them where its beams reach down to
+    the unlikely."""
     ids = {*body.suppress_tokens}
     if body.temperature:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
