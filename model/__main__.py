@@ -25,7 +25,9 @@ from model.tokenizer import Unit, build_tokenizer
 from model.train import OPTIONS, TrainingOptions, check_others, differences, has_learned, train
 
 app = typer.Typer(
-    help="Train, evaluate and export encoder-decoder Transformers.", no_args_is_help=True
+    help="Train, evaluate and export encoder-decoder Transformers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -154,7 +156,8 @@ def evaluate(
     beam_size: Annotated[int, Positive] = 1,
     predictions: Annotated[Path | None, typer.Option(help="write source<TAB>prediction")] = None,
 ) -> None:
-    """Decode every source with the torch model and print word and phoneme error rates."""
+    """Decode every source with the torch model and print word and phoneme error rates: without the
+    digits at the end of words in capitals, which ARPAbet has for stress, and with them."""
     references = read_pairs(pairs)
     sources = list(by_source(references))
     predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))

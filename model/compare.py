@@ -36,8 +36,10 @@ def compare(bundle: Path, model: Transformer) -> Difference:
 
 def log_probs(folder: Path, pairs: list[tuple[list[int], list[int]]]) -> list[Array]:
     """(T, V) of each source and the decoder inputs that it goes with, a step for each."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # it warns of each cache that is copied, as all are here
     encoder, step = (
-        ort.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        ort.InferenceSession(folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
         for name in ("encoder", "step")
     )
     return [decode(encoder, step, *pair) for pair in pairs]

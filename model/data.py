@@ -60,7 +60,8 @@ def encode_sources(
     rows = [encoding.ids for encoding in tokenizer.encode_batch([*sources])]
     for source, ids in zip(sources, rows, strict=True):
         if len(ids) > config.max_source_length:
-            raise InputError(f"source {source!r} exceeds {config.max_source_length} tokens")
+            limit = f"max_source_length of {config.max_source_length} tokens"
+            raise InputError(f"source {source!r} exceeds the {limit}")
     return rows
 
 
@@ -72,7 +73,8 @@ def encode_pairs(
     targets = target.encode_batch([text for _, text in pairs])
     for (_, text), encoding in zip(pairs, targets, strict=True):
         if len(encoding.ids) + 1 > config.max_target_length:
-            raise InputError(f"target {text!r} with bos exceeds {config.max_target_length} tokens")
+            limit = f"max_target_length of {config.max_target_length} tokens"
+            raise InputError(f"target {text!r} with bos exceeds the {limit}")
     return [Example(ids, t.ids) for ids, t in zip(sources, targets, strict=True)]
 
 

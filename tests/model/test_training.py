@@ -273,7 +273,7 @@ def test_a_refused_command_can_be_mended(tmp_path):
     _, pairs, _ = copying_run(tmp_path)
     start = pairs, "--dev", pairs, "--run", tmp_path / "new", "--epochs", "1"
     refused = small_command(*start, "--max-source-length", "2")
-    assert str(refused.exception) == "source 'abc' exceeds 2 tokens"
+    assert str(refused.exception) == "source 'abc' exceeds the max_source_length of 2 tokens"
     done = small_command(*start, "--max-source-length", "3")
     assert done.exit_code == 0, done.output
 
@@ -309,7 +309,7 @@ def test_what_is_no_model_is_refused(tmp_path):
 def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):
     run, pairs, _ = copying_run(tmp_path)
     train(run, pairs, pairs, OPTIONS)
-    with pytest.raises(InputError, match="'abcabcabc' exceeds 8 tokens"):
+    with pytest.raises(InputError, match="'abcabcabc' exceeds the max_source_length of 8"):
         predict(load_model(run), ["a", "abcabcabc"], beam_size=1)
 
 
