@@ -8,6 +8,7 @@ const controls = form.elements;
 const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 
 const examples = await loadExamples();
+let attended; // the last good request, or the first
 
 /** Those of the reference, so that there is no copy of their numbers. */
 async function loadExamples() {
@@ -66,6 +67,7 @@ async function attend() {
   $("picture").alt = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
     + (body.truth ? ", and a plot of keys and values, the prediction and the truth" : "");
   $("picture").hidden = false;
+  attended = body;
 }
 
 function lines(array) {
@@ -93,9 +95,8 @@ form.addEventListener("input", ({ target }) => {
   adapt();
   update();
 });
-$("copy-curl-attend").addEventListener("click", () =>
-  attempt(() => copy(curl("v1/attend", request()))),
-);
+$("copy-curl-attend").addEventListener("click", () => copy(curl("v1/attend", attended)));
 fill(examples[$("example").value].value);
+attended = request();
 adapt();
 update();

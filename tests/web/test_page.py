@@ -198,20 +198,22 @@ def test_a_service_that_is_gone_is_a_sentence(visit):
     expect(page.locator("#error")).to_contain_text("The service does not answer.")
 
 
+def run_curl(page, button):
+    page.locator(button).click()
+    expect(page.locator("#status")).to_have_text("Copied.")
+    line = page.evaluate("navigator.clipboard.readText()")
+    return json.loads(subprocess.check_output(["bash", "-c", line]))
+
+
 def test_the_curl_lines_ask_for_what_is_shown(visit):
     page = visit()
     page.locator("#source").fill("don't")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "5")
 
-    def run(button):
-        page.locator(button).click()
-        expect(page.locator("#status")).to_have_text("Copied.")
-        line = page.evaluate("navigator.clipboard.readText()")
-        return json.loads(subprocess.check_output(["bash", "-c", line]))["results"][0]
-
     text = page.locator("#output").inner_text()
-    assert run("#copy-curl-decode")["hypotheses"][0]["text"] == text
-    block = run("#copy-curl")["attention"][0]
+    decoded = run_curl(page, "#copy-curl-decode")["results"][0]
+    assert decoded["hypotheses"][0]["text"] == text
+    block = run_curl(page, "#copy-curl")["results"][0]["attention"][0]
     assert [token["text"] for token in block["columns"]] == list("don't")
     assert block["layers"] == [2]
 
@@ -268,6 +270,11 @@ def test_attention_without_a_model(visit):
     page.locator("#attend [name=values]").fill("[1, 2]")
     expect(page.locator("#attend-error")).to_contain_text("give one for each key")
     page.locator("#attend [name=values]").fill("[1, 2")
+    expect(page.locator("#attend-error")).to_contain_text("values is no JSON")
+    shape = run_curl(page, "#copy-curl-attend")["shape"]  # of the picture, which stays
+    assert f"additive attention: heatmap of weights {' × '.join(map(str, shape))}" in (
+        picture.get_attribute("alt")
+    )
     expect(page.locator("#attend-error")).to_contain_text("values is no JSON")
 
 
