@@ -78,9 +78,8 @@ def encode_pairs(
     return [Example(ids, t.ids) for ids, t in zip(sources, targets, strict=True)]
 
 
-def refuse_unknown(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
-    """Raises InputError naming the first text that holds what the tokenizers have no token for, or
-    a special token's name."""
+def refuse_specials(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
+    """Raises InputError naming the first text that encodes to a special token, <unk> among them."""
     for tokenizer, texts in zip((source, target), zip(*pairs, strict=True), strict=True):
         for text, encoding in zip(texts, tokenizer.encode_batch([*texts]), strict=True):
             for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):

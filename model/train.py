@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from model.data import (
     encode_pairs,
     join_examples,
     read_pairs,
-    refuse_unknown,
+    refuse_specials,
     shuffled_batches,
 )
 from model.distillation import answer, made_up_sources, teach
@@ -49,10 +49,10 @@ class TrainingOptions:
     joined: float  # share of the examples that an epoch joins in threes
     average: int  # the last epochs whose weights are averaged
     seed: int
-    pairs_sha256: str = ""  # of the file that the run was started with
-    start: str | None = None  # a run or bundle whose weights are the first
-    teachers: list[str] = field(default_factory=list)  # runs or bundles
-    made_up: float = 0.0  # sources that only teachers answer, for each of the pairs'
+    pairs_sha256: str  # of the file that the run was started with
+    start: str | None  # a run or bundle whose weights are the first
+    teachers: list[str]  # runs or bundles
+    made_up: float  # sources that only teachers answer, for each of the pairs'
 
 
 def learning_rate(progress: float, options: TrainingOptions) -> float:
@@ -186,7 +186,7 @@ def has_learned(run: Path) -> bool:
 
 
 def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> int:
-    """The epochs behind it, all that was learned in them put back."""
+    """The epochs behind it, all that was learned in them put back, and no loss of another kept."""
     epochs = 0
     if (run / CHECKPOINT).exists():
         state = torch.load(run / CHECKPOINT, weights_only=True)
@@ -209,7 +209,7 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
     source, target = load_tokenizers(run)
     pairs = read_pairs(train_path)
     examples = encode_pairs(pairs, source, target, config)
-    refuse_unknown(pairs, source, target)
+    refuse_specials(pairs, source, target)
     dev = encode_pairs(read_pairs(dev_path), source, target, config)
     torch.manual_seed(options.seed)
     model = Transformer(config)

@@ -22,7 +22,8 @@ from model.distillation import answer, made_up_sources, teach
 from model.tokenizer import Unit, build_tokenizer
 from model.train import LESSONS, loss_of, read_lessons, train
 from model.transformer import Transformer
-from tests.model.test_training import OPTIONS, small_command, stopped_after
+from tests.model.test_commands import small_command
+from tests.model.test_training import OPTIONS, stopped_after
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,
@@ -208,6 +209,19 @@ def test_a_stopped_student_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
     assert (whole / WEIGHTS).read_bytes() == (stopped / WEIGHTS).read_bytes()
 
 
+def test_a_student_keeps_to_the_options_that_its_lessons_were_asked_with(tmp_path, monkeypatch):
+    teacher, pairs = teacher_run(tmp_path / "a", seed=1)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("model.train.train_epoch", lambda *_: 1 / 0)
+        stopped = command(run, pairs, pairs, "--teacher", teacher)
+    assert isinstance(stopped.exception, ZeroDivisionError)
+    refused = command(run, pairs, pairs, "--teacher", teacher, "--seed", "1")
+    assert str(refused.exception) == f"{run} was started with seed 0, not 1: name another run"
+    done = command(run, pairs, pairs, "--teacher", teacher)
+    assert done.exit_code == 0, done.output
+
+
 def test_lessons_are_of_every_pair_and_of_made_up_sources(tmp_path):
     teacher, pairs = teacher_run(tmp_path / "a", seed=1)
     run, _ = teacher_run(tmp_path / "b", seed=2)
@@ -226,8 +240,8 @@ def pairs_of(run, path):
 
 
 def command(run, pairs, dev, *options):
-    shape = "--max-source-length 8 --max-target-length 8 --no-rotary --no-norm-first --epochs 1"
-    return small_command(pairs, "--dev", dev, "--run", run, *shape.split(), *options)
+    lengths = "--max-source-length 8 --max-target-length 8 --no-rotary --no-norm-first --epochs 1"
+    return small_command(pairs, "--dev", dev, "--run", run, *lengths.split(), *options)
 
 
 @pytest.mark.parametrize("option", ["--start", "--teacher"])
