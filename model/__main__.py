@@ -45,9 +45,11 @@ def train_command(
         Path, typer.Option(help="where the run lives; a stopped one is resumed", file_okay=False)
     ],
     source_unit: Annotated[
-        Unit, typer.Option(help="how a source is split, but for those of --start or --teacher")
+        Unit, typer.Option(help="how a source is split; with --start or --teacher, as theirs")
     ] = Unit.characters,
-    target_unit: Annotated[Unit, typer.Option(help="how a target is split")] = Unit.words,
+    target_unit: Annotated[
+        Unit, typer.Option(help="how a target is split; with --start or --teacher, as theirs")
+    ] = Unit.words,
     d_model: Annotated[int, Positive] = 192,
     d_ff: Annotated[int, Positive] = 768,
     num_heads: Annotated[int, Positive] = 4,
@@ -174,9 +176,12 @@ def export(
     task: Annotated[str, typer.Option(help="what the model does, in a line")],
     licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
     attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
-    notice: Annotated[Path, typer.Option(help="licence text to carry along", exists=True)],
+    notice: Annotated[
+        Path, typer.Option(help="licence text to carry along", exists=True, dir_okay=False)
+    ],
     model_card: Annotated[
-        Path | None, typer.Option(help="Markdown to carry along as MODEL_CARD.md", exists=True)
+        Path | None,
+        typer.Option(help="Markdown to carry along as MODEL_CARD.md", exists=True, dir_okay=False),
     ] = None,
     name: Annotated[str, typer.Option(help="as the API calls it; the folder's, if empty")] = "",
     weights: Annotated[WeightType, typer.Option(help="how weights lie on disk")] = WeightType.fp32,
