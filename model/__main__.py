@@ -10,13 +10,7 @@ from typing import Annotated
 import typer
 
 from model.bundle import Card, Precision, WeightType, write_bundle
-from model.checkpoint import (
-    create_run,
-    find_weights,
-    load_config,
-    load_model,
-    load_tokenizers,
-)
+from model.checkpoint import create_run, find_weights, load_config, load_model, load_tokenizers
 from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
 from model.data import read_pairs
 from model.evaluate import accuracy, by_source, predict

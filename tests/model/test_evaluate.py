@@ -4,14 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint import (
-    load_model,
-)
+from model.checkpoint import load_model
 from model.config import InputError
 from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
-from model.train import (
-    train,
-)
+from model.train import train
 from tests.model.test_training import OPTIONS, copying_run
 
 
