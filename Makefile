@@ -25,7 +25,7 @@ $(VENV)/dev: $(VENV)/serve
 serve: $(VENV)/serve
 	$(BIN)/python -m service
 
-$(FIXTURE): $(wildcard model/*.py) tests/make_fixture.py | $(VENV)/dev
+$(FIXTURE): $(wildcard model/*.py model/*/*.py) tests/make_fixture.py | $(VENV)/dev
 	$(BIN)/python -m tests.make_fixture $(@D)
 
 fixture: $(FIXTURE)

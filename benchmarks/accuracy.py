@@ -8,11 +8,11 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from model.data import read_pairs
+from model.data.pairs import read_pairs
 from model.evaluate import accuracy, by_source
 from service.app import open_models
-from service.constraints import SearchOptions
-from service.entry import Answer, Entry
+from service.engine.messages import Answer, Entry
+from service.search.rules import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 1024  # sources that are sent together

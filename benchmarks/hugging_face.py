@@ -4,7 +4,7 @@ learned positions in a buffer and a projection without bias, which are replaced.
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from model.transformer import DecoderLayer, Transformer
+from model.network.transformer import DecoderLayer, Transformer
 
 
 def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:

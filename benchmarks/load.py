@@ -25,9 +25,9 @@ from benchmarks.systems import Call, Running, System, heed
 from service import __main__ as server
 from service import app
 from service.bundle import load_bundle
-from service.entry import Answer, Entry
-from service.process import EngineProcess
-from service.search import Hypothesis
+from service.engine.client import EngineProcess
+from service.engine.messages import Answer, Entry
+from service.search.protocol import Hypothesis
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
 from service.tokenizer import open_tokenizers
 

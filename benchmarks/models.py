@@ -7,11 +7,11 @@ from pathlib import Path
 import ctranslate2
 import torch
 
-from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import TrainedModel
-from model.config import TransformerConfig
-from model.tokenizer import Unit, build_tokenizer
-from model.transformer import DecoderLayer, Transformer
+from model.data.tokenizers import Unit, build_tokenizer
+from model.export.bundle import Card, Precision, WeightType, write_bundle
+from model.network.config import TransformerConfig
+from model.network.transformer import DecoderLayer, Transformer
 
 BASE = TransformerConfig(
     source_vocab_size=32000,

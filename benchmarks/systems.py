@@ -38,9 +38,9 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
 
     from service.attention import NOTHING, select
     from service.bundle import load_bundle
-    from service.constraints import SearchOptions
-    from service.engine import Engine
-    from service.entry import Entry
+    from service.engine.engine import Engine
+    from service.engine.messages import Entry
+    from service.search.rules import SearchOptions
     from service.settings import Precision, Provider, Settings
 
     settings = Settings(

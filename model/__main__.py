@@ -9,14 +9,21 @@ from typing import Annotated
 
 import typer
 
-from model.bundle import Card, Precision, WeightType, write_bundle
 from model.checkpoint import create_run, find_weights, load_config, load_model, load_tokenizers
-from model.config import InputError, NormKind, ScoreFunction, TransformerConfig
-from model.data import read_pairs
+from model.data.pairs import read_pairs
+from model.data.tokenizers import Unit, build_tokenizer
 from model.evaluate import accuracy, by_source, predict
-from model.pooling import export_mechanisms
-from model.tokenizer import Unit, build_tokenizer
-from model.train import OPTIONS, TrainingOptions, check_others, differences, has_learned, train
+from model.export.bundle import Card, Precision, WeightType, write_bundle
+from model.export.mechanisms import export_mechanisms
+from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
+from model.training.loop import (
+    OPTIONS,
+    TrainingOptions,
+    check_others,
+    differences,
+    has_learned,
+    train,
+)
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
@@ -197,7 +204,7 @@ def export(
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is Precision.int8:
-        from model.compare import compare  # it needs the runtime of the extra `cpu`
+        from model.export.compare import compare  # it needs the runtime of the extra `cpu`
 
         found = compare(bundle, trained.transformer)
         typer.echo(

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.config import InputError, TransformerConfig
-from model.transformer import Transformer
+from model.network.config import InputError, TransformerConfig
+from model.network.transformer import Transformer
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 from rich.progress import track
 
 from model.checkpoint import TrainedModel
-from model.data import Pair, encode_sources, pad
-from model.generate import beam_search, greedy_search
+from model.data.pairs import Pair, encode_sources, pad
+from model.search import beam_search, greedy_search
 
 BATCH_SIZE = 256
 

@@ -22,8 +22,12 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import api, api_attention, probes
+from service.api import attention, decode, models
+from service.api.examples import show_answers
+from service.api.field_types import VARIANT
 from service.bundle import load_bundle
+from service.engine.client import EngineProcess
+from service.engine.model import Model
 from service.errors import (
     Fault,
     HeedError,
@@ -33,13 +37,9 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
 )
-from service.examples import show_answers
-from service.fields import VARIANT
-from service.forms import WEB
-from service.problems import problem, problem_of
-from service.process import EngineProcess
-from service.served import Model
-from service.session import Mechanisms
+from service.formats.json import WEB
+from service.http.problems import problem, problem_of
+from service.runtime.session import Mechanisms
 from service.settings import MECHANISMS, Settings
 from service.tokenizer import open_tokenizers
 
@@ -75,9 +75,9 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
-    app.include_router(api.router)
-    app.include_router(api_attention.router)
-    app.include_router(probes.router)
+    app.include_router(decode.router)
+    app.include_router(attention.router)
+    app.include_router(models.router)
     app.add_api_route("/", show_page, include_in_schema=False)
     app.mount("/web", StaticFiles(directory=WEB))
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
@@ -95,15 +95,15 @@ async def show_page() -> Response:
 
 
 def open_models(settings: Settings) -> dict[str, Model]:
-    models: dict[str, Model] = {}
+    opened: dict[str, Model] = {}
     for path in settings.bundles:
         bundle = load_bundle(path)
-        if bundle.manifest.name in models:
+        if bundle.manifest.name in opened:
             raise StartupError(f"two bundles are named {bundle.manifest.name}")
-        models[bundle.manifest.name] = Model(
+        opened[bundle.manifest.name] = Model(
             EngineProcess(bundle, settings), *open_tokenizers(bundle)
         )
-    return models
+    return opened
 
 
 class Headers:

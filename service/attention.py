@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Config
-from service.cache import FloatArray
+from service.runtime.cache import FloatArray
 from service.tokenizer import Token
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -100,7 +100,7 @@ class Selection:
         columns: list[Token],
         forced: int,
     ) -> dict[str, Any]:
-        """As schemas.AttentionBlock has it; `rows` label all steps, of which `picked` has some,
+        """As responses.AttentionBlock has it; `rows` label all steps, of which `picked` has some,
         after so many tokens of the target that were forced."""
         steps = self.steps(len(rows))
         if kind != "encoder":

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 
 from service.app import create_app
 from service.bundle import load_bundle
-from service.session import Session
+from service.runtime.session import Session
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from service.bundle import load_bundle
-from service.session import Session
+from service.runtime.session import Session
 from service.settings import Precision, Provider, Settings
 
 

@@ -13,14 +13,14 @@ import torch
 
 from benchmarks.hugging_face import to_hugging_face
 from benchmarks.models import write_ctranslate2
-from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import load_model
-from model.data import pad
-from model.transformer import Transformer
+from model.data.pairs import pad
+from model.export.bundle import Card, WeightType, write_bundle
+from model.network.transformer import Transformer
 from service.bundle import load_bundle
-from service.constraints import SearchOptions
-from service.engine import Engine
-from service.entry import Entry
+from service.engine.engine import Engine
+from service.engine.messages import Entry
+from service.search.rules import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"

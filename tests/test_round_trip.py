@@ -11,12 +11,12 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from model.bundle import Card, WeightType, write_bundle
 from model.checkpoint import TrainedModel, load_model
-from model.config import ScoreFunction, TransformerConfig
-from model.data import read_pairs
-from model.tokenizer import Unit, build_tokenizer
-from model.transformer import Transformer
+from model.data.pairs import read_pairs
+from model.data.tokenizers import Unit, build_tokenizer
+from model.export.bundle import Card, WeightType, write_bundle
+from model.network.config import ScoreFunction, TransformerConfig
+from model.network.transformer import Transformer
 from service.app import create_app
 from service.settings import Provider, Settings
 

@@ -6,8 +6,8 @@ import json
 
 from fastapi.testclient import TestClient
 
+from service.api.examples import ANSWERS
 from service.app import create_app
-from service.examples import ANSWERS
 from service.settings import Settings
 from tests.documentation import ask, examples_of
 

@@ -14,8 +14,8 @@ SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
-from service.entry import Entry
-from service.constraints import SearchOptions
+from service.engine.messages import Entry
+from service.search.rules import SearchOptions
 from service.settings import Settings
 
 async def main():
@@ -95,7 +95,7 @@ def test_a_signal_ends_the_service_cleanly(number):
 
 def test_the_runtime_reports_to_nobody(tmp_path):
     """Its telemetry leaves a database in the home directory as soon as it is imported."""
-    for module, left in (("onnxruntime", True), ("service.session", False)):
+    for module, left in (("onnxruntime", True), ("service.runtime.session", False)):
         home = tmp_path / module
         home.mkdir()
         done = python("-c", f"import {module}", HOME=str(home), XDG_CACHE_HOME=str(home))

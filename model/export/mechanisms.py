@@ -1,0 +1,115 @@
+"""Attention itself, without a network: weighted means of values, exported for /v1/attend.
+
+Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values,
+h hidden width of additive attention.
+"""
+
+from pathlib import Path
+
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from model.export.graphs import Axes, Graph, export_graph
+from model.network.attention import (
+    additive_scores,
+    average_scores,
+    gaussian_scores,
+    masked_softmax,
+    scaled_dot_product_scores,
+)
+
+
+def pool(scores: Tensor, values: Tensor, valid_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, 1, T, S), (B, S, V), (B, T) -> outputs (B, T, V), weights (B, T, S)."""
+    weights = masked_softmax(scores, valid_lengths).squeeze(1)  # (B, T, S)
+    return weights @ values, weights
+
+
+class Average(nn.Module):
+    """Every valid key weighs the same."""
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scores = average_scores(queries.unsqueeze(1), keys.unsqueeze(1))
+        return pool(scores, values, valid_lengths)
+
+
+class ScaledDotProduct(nn.Module):
+    """softmax(q . k / sqrt(D)), Vaswani et al. 2017."""
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scores = scaled_dot_product_scores(queries.unsqueeze(1), keys.unsqueeze(1))
+        return pool(scores, values, valid_lengths)
+
+
+class Gaussian(nn.Module):
+    """softmax(-|width (q - k)|^2 / 2): kernel regression, Nadaraya 1964 and Watson 1964."""
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, width: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """width (1,)."""
+        scores = gaussian_scores(queries.unsqueeze(1), keys.unsqueeze(1), width)
+        return pool(scores, values, valid_lengths)
+
+
+class Additive(nn.Module):
+    """softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: q and k may differ in width."""
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        valid_lengths: Tensor,
+        query_weight: Tensor,
+        key_weight: Tensor,
+        score_weight: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """query_weight (h, D), key_weight (h, E), score_weight (h,)."""
+        projected = queries @ query_weight.T, keys @ key_weight.T  # (B, T, h), (B, S, h)
+        query, key = (x.unsqueeze(1) for x in projected)
+        return pool(additive_scores(query, key, score_weight.unsqueeze(0)), values, valid_lengths)
+
+
+def graph_of(module: nn.Module) -> Graph:
+    names = ("sequences", "queries", "keys", "query_width", "key_width", "value_width", "hidden")
+    b, t, s, d, e, v, h = (Dim(name) for name in names)
+    if not isinstance(module, Additive | Average):
+        e = d
+    inputs: Axes = {
+        "queries": {0: b, 1: t, 2: d},
+        "keys": {0: b, 1: s, 2: e},
+        "values": {0: b, 1: s, 2: v},
+        "valid_lengths": {0: b, 1: t},
+    }
+    key_width = 5 if e is d else 6
+    example = [torch.zeros(2, 3, 5), torch.zeros(2, 4, key_width), torch.zeros(2, 4, 7)]
+    example += [torch.ones(2, 3, dtype=torch.int64)]
+    if isinstance(module, Gaussian):
+        inputs["width"] = None
+        example.append(torch.ones(1))
+    if isinstance(module, Additive):
+        inputs |= {"query_weight": {0: h, 1: d}, "key_weight": {0: h, 1: e}, "score_weight": {0: h}}
+        example += [torch.zeros(8, 5), torch.zeros(8, 6), torch.zeros(8)]
+    return Graph(module, tuple(example), inputs, ["outputs", "weights"])
+
+
+MECHANISMS: dict[str, nn.Module] = {
+    "average": Average(),
+    "gaussian": Gaussian(),
+    "scaled_dot_product": ScaledDotProduct(),
+    "additive": Additive(),
+}
+
+
+def export_mechanisms(folder: Path) -> None:
+    """Write {mechanism}.onnx for each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, module in MECHANISMS.items():
+        onnx.save(export_graph(graph_of(module)), folder / f"{name}.onnx")

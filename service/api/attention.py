@@ -1,0 +1,144 @@
+"""The endpoints that show attention: of a model, and without one."""
+
+import time
+from collections import Counter
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Body, Request, Response
+
+from service.api import examples, requests, responses
+from service.api.answer_size import LOWER, check_attention, check_size
+from service.api.attend_arrays import (
+    AttendRequest,
+    check_finite,
+    check_heatmaps,
+    feeds_of,
+    nbytes,
+    picture_of,
+    write_attended,
+)
+from service.api.serialize import read_target, write_blocks
+from service.api.steps import (
+    answers_to,
+    form_of,
+    in_turn,
+    model_of,
+    read,
+    read_targets,
+    respond,
+    search_of,
+    send,
+)
+from service.engine.messages import Entry
+from service.errors import Invalid
+from service.formats.json import FORMS, JSON, OF_ONE, Document, Pieces, to_json_pieces
+from service.formats.picture import to_png, to_svg
+from service.tokenizer import Tokens
+
+ATTENDED = {"image/svg+xml": to_svg, "image/png": to_png}
+router = APIRouter(responses=responses.PROBLEMS)
+
+
+@router.post(
+    "/v1/attention",
+    response_model=responses.AttentionAnswer,
+    responses={200: {"content": {form: {} for form in FORMS if form != JSON}}},
+    summary="Show attention weights",
+    tags=["attention"],
+)
+async def attention(
+    body: Annotated[requests.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    request: Request,
+) -> Response:
+    """Attention weights of every source with its target: the one given, or the one decoded.
+
+    The Accept header chooses the form. application/npz (read by numpy.load) and
+    application/safetensors name each block `{result}.0.{kind}`; their `meta` is the JSON without
+    `data`. image/svg+xml and image/png are heatmaps of one source; text/html is a page that needs
+    no other file.
+    """
+    one = isinstance(body.source, str) or len(body.source) == 1
+    forms = [form for form in FORMS if one or form not in OF_ONE]
+    form = form_of(request, forms, "this" if one else "of several sources this")
+    model = model_of(request, body.model)
+    selection = model.selection(body.attention)
+    search = await search_of(model, body)
+    seconds, sources = await read(request, model.source, body.source, "/source")
+    targets: list[Tokens] | None = None
+    if body.target is not None:
+        if given := body.model_fields_set & requests.Searching.model_fields.keys() - {"model"}:
+            raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
+        targets = await read_targets(request, model, body.target, len(sources), seconds)
+    steps = (
+        [len(target.tokens) for target in targets]
+        if targets
+        else [search.max_new_tokens] * len(sources)
+    )
+    lengths = Counter(
+        (len(source.tokens), n, model.reads(len(search.target_prefix), n))
+        for source, n in zip(sources, steps, strict=True)
+    )
+    check_attention(request, model, body.attention, lengths, "" if targets else LOWER)
+    entries = [
+        Entry(
+            source_ids=np.array(source.ids),
+            search=None if targets else search,
+            target_ids=targets[i].ids if targets else [],
+            selection=selection,
+        )
+        for i, source in enumerate(sources)
+    ]
+    answers = await answers_to(request, model, entries)
+
+    def write() -> Document:
+        pairs = zip(entries, answers, strict=True)
+        decoded = targets or [read_target(model, e, a.hypotheses[0])[0] for e, a in pairs]
+        results: list[dict[str, Any]] = [
+            {
+                "source": source.text,
+                "target": target.text,
+                "attention": write_blocks(model, entry, source, target, answer.attention[0]),
+            }
+            for entry, source, target, answer in zip(
+                entries, sources, decoded, answers, strict=True
+            )
+        ]
+        return {"model": model.name, "results": results}
+
+    return await respond(request, write, seconds, answers, form)
+
+
+@router.post(
+    "/v1/attend",
+    response_model=responses.AttendAnswer,
+    responses={200: {"content": {form: {} for form in ATTENDED}}},
+    summary="Attend without a model",
+    tags=["attention"],
+)
+async def attend(
+    body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
+    request: Request,
+) -> Response:
+    """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
+    or, by the Accept header, as a picture."""
+    form = form_of(request, [JSON, *ATTENDED])
+    seconds: dict[str, float] = {}
+
+    def work() -> Pieces:
+        feeds = feeds_of(body)
+        if form in ATTENDED:
+            check_heatmaps(len(feeds["queries"]))
+        check_size(request, nbytes(body.mechanism, feeds), "")
+        started = time.monotonic()
+        attended = request.app.state.mechanisms.attend(body.mechanism, feeds)
+        ended = time.monotonic()
+        check_finite(feeds["valid_lengths"], *attended)
+        if form in ATTENDED:
+            pieces: Pieces = [ATTENDED[form](picture_of(body, *attended))]
+        else:
+            pieces = to_json_pieces(write_attended(body, *attended))
+        seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
+        return pieces
+
+    return send(request, await in_turn(request, work), seconds, form)

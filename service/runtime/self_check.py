@@ -1,0 +1,91 @@
+"""The service's own proof: the graphs give here what torch gave when the bundle was written."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bundle import Bundle
+from service.errors import StartupError
+from service.runtime.cache import Cross, IntArray
+from service.runtime.session import Session
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+INT8 = 0.2  # of a tensor's size, its error's; fp32 is compared number by number
+
+Torch = dict[str, NDArray[Any]]
+Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
+
+
+def check_parity(session: Session, bundle: Bundle) -> None:
+    """Raises StartupError naming the first tensor that differs from torch's by more than
+    1e-5 + 1e-4 |torch|, or whose error at int8 is over a fifth of its size."""
+    with np.load(bundle.path("parity.npz"), allow_pickle=False) as file:
+        torch: Torch = {name: file[name] for name in file.files}
+    for name, ours, theirs in compare(session, torch):
+        error = np.linalg.norm(ours - theirs)
+        if session.precision == "int8":
+            equal = error <= INT8 * np.linalg.norm(theirs)
+        else:
+            equal = np.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE)
+        if not equal:
+            raise StartupError(
+                f"{bundle.root}: {name} on {session.provider} differs from torch's"
+                f" by up to {np.abs(ours - theirs).max():.2g}"
+            )
+
+
+def compare(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Every tensor of every source, without padding."""
+    sources = unpadded(torch["source_ids"], torch["source_length"])
+    targets = unpadded(torch["decoder_input_ids"], torch["decoder_length"])
+    encoded, cross = session.encode(sources)
+    for i, memory in enumerate(encoded):
+        yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
+    yield from compare_steps(session, torch, cross, targets)
+    if session.supports("encoder_attention"):
+        for i, weights in enumerate(session.encoder_attention(sources)):
+            yield from compare_layers("encoder_attention", i, weights, torch)
+    if session.supports("attention"):
+        crosses = [cross.pick([i]) for i in range(len(sources))]
+        for i, (decoder, cross_weights) in enumerate(session.attention(targets, crosses)):
+            yield from compare_layers("decoder_attention", i, decoder, torch)
+            yield from compare_layers("cross_attention", i, cross_weights, torch)
+    if session.supports("score"):
+        yield from compare_scores(session, torch, cross, targets)
+
+
+def compare_steps(
+    session: Session, torch: Torch, cross: Cross, targets: Sequence[IntArray]
+) -> Iterator[Pair]:
+    """Cached steps beside the one forward pass that torch made."""
+    cache = session.new_cache(width=1)
+    cache.insert(cross)
+    vocabulary = torch["log_probs"].shape[-1]
+    for position, tokens in enumerate(torch["decoder_input_ids"].T):
+        top = session.step(cache, tokens, vocabulary)
+        for i, target in enumerate(targets):
+            if position < len(target):
+                theirs = torch["log_probs"][i, position, top.ids[i]]
+                yield f"log_probs[{i}, {position}]", top.log_probs[i], theirs
+
+
+def compare_scores(
+    session: Session, torch: Torch, cross: Cross, inputs: Sequence[IntArray]
+) -> Iterator[Pair]:
+    """Any ids may be scored: here each input once more."""
+    crosses = [cross.pick([i]) for i in range(len(inputs))]
+    for i, log_probs in enumerate(session.score(inputs, inputs, crosses)):
+        theirs = torch["log_probs"][i, range(len(log_probs)), inputs[i]]
+        yield f"token_log_probs[{i}]", log_probs, theirs
+
+
+def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> Iterator[Pair]:
+    for layer, ours in enumerate(weights):  # (H, queries, keys)
+        theirs = torch[f"{kind}_{layer}"][i, :, : ours.shape[1], : ours.shape[2]]
+        yield f"{kind}_{layer}[{i}]", ours, theirs
+
+
+def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:
+    return [row[:length] for row, length in zip(ids, lengths, strict=True)]

@@ -1,0 +1,365 @@
+"""/v1/attend against NumPy, written out query by query."""
+
+import base64
+import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from service.api import examples, steps
+from service.api.attend_arrays import nbytes
+from service.app import create_app
+from service.formats.heatmaps import shrunk, viridis
+from service.formats.picture import dashes
+from service.settings import Provider, Settings
+
+MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
+
+
+def numpy_attend(mechanism, queries, keys, values, lengths, parameters):
+    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; zeros where no key is valid."""
+    weights = np.zeros((len(queries), len(keys)))
+    for t, (query, length) in enumerate(zip(queries, lengths, strict=True)):
+        scores = np.array(
+            [
+                {
+                    "average": lambda q, k: 0.0,
+                    "gaussian": lambda q, k: (
+                        -(np.linalg.norm(parameters["width"] * (q - k)) ** 2) / 2
+                    ),
+                    "scaled_dot_product": lambda q, k: q @ k / np.sqrt(len(q)),
+                    "additive": lambda q, k: (
+                        parameters["score"]
+                        @ np.tanh(parameters["query"] @ q + parameters["key"] @ k)
+                    ),
+                }[mechanism](query, key)
+                for key in keys[:length]
+            ]
+        )
+        if length:
+            exponentials = np.exp(scores - scores.max())
+            weights[t, :length] = exponentials / exponentials.sum()
+    return weights @ values, weights
+
+
+def attend(client, **body):
+    answer = client.post("/v1/attend", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mechanism=st.sampled_from(MECHANISMS),
+    sizes=st.tuples(*[st.integers(1, 5)] * 6),
+    lengths=st.sampled_from(["none", "sequence", "query"]),
+    causal=st.booleans(),
+    scale=st.sampled_from([1.0, 1e4]),
+    seed=st.integers(0, 999),
+)
+def test_every_mechanism_equals_numpy(client, mechanism, sizes, lengths, causal, scale, seed):
+    b, t, s, d, e, v = sizes
+    e = e if mechanism in ("average", "additive") else d
+    random = np.random.default_rng(seed)
+    queries, keys, values = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((b, t, d), (b, s, e), (b, s, v))
+    )
+    queries = queries * np.float32(scale)
+    body = {"mechanism": mechanism, "causal": causal}
+    body |= {"queries": queries.tolist(), "keys": keys.tolist(), "values": values.tolist()}
+    valid = np.full((b, t), s)
+    if lengths == "sequence":
+        given_lengths = random.integers(0, s + 1, b)
+        valid, body["valid_lengths"] = given_lengths[:, None].repeat(t, 1), given_lengths.tolist()
+    if lengths == "query":
+        valid = random.integers(0, s + 1, (b, t))
+        body["valid_lengths"] = valid.tolist()
+    if causal:
+        valid = np.minimum(valid, np.arange(1, t + 1))
+    parameters = {"width": 0.7}
+    if mechanism == "gaussian":
+        body["width"] = 0.7
+    if mechanism == "additive":
+        shapes = {"query": (3, d), "key": (3, e), "score": (3,)}
+        parameters = {
+            name: random.standard_normal(shape).round(3) for name, shape in shapes.items()
+        }
+        body["weights"] = {name: value.tolist() for name, value in parameters.items()}
+    answer = attend(client, **body)
+    assert answer["shape"] == [b, t, s]
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if scale == 1 else {"rtol": 1e-2, "atol": 1e-2}
+    for i in range(b):
+        expected = numpy_attend(
+            mechanism, *(x[i].astype(float) for x in (queries, keys, values)), valid[i], parameters
+        )
+        np.testing.assert_allclose(answer["outputs"][i], expected[0], **tolerance)
+        np.testing.assert_allclose(answer["weights"][i], expected[1], **tolerance)
+        hidden = np.arange(s) >= valid[i][:, None]
+        assert (np.array(answer["weights"][i])[hidden] == 0).all()
+
+
+def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
+    one = attend(client, mechanism="average", queries=[1, 2], keys=[1, 2, 3], values=[3, 6, 9])
+    assert one == {"outputs": [6, 6], "weights": [[pytest.approx(1 / 3)] * 3] * 2, "shape": [2, 3]}
+    vectors = attend(client, mechanism="average", queries=[[1]], keys=[[1], [2]], values=[[3], [5]])
+    assert vectors == {"outputs": [[4]], "weights": [[0.5, 0.5]], "shape": [1, 2]}
+
+
+Q, K = [[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]
+ADDITIVE1 = {"query": [[1.0]], "key": [[1.0]], "score": [1.0]}
+GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1.0, 2.0]}
+NUMBERS = {"queries": [1.0], "keys": [1.0, 2.0]}
+ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "said"),
+    [
+        ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
+        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2); give one for"),
+        ({"queries": [Q, Q]}, "/queries", "have shape (2, 1, 2), /keys (1, 2, 2) and /values (1,"),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 where the first has 2"),
+        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 where the first has 1"),
+        ({"queries": []}, "/queries", "none of them empty"),
+        ({"queries": [[]]}, "/queries", "none of them empty"),
+        ({"queries": "a"}, "/queries", "list of numbers"),
+        ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
+        ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
+        ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
+        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3, but there are 2 keys"),
+        ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
+        ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
+        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
+        ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
+        ({"truth": [1.0]}, "/truth", "must be numbers"),
+        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
+        ({"width": 1.0}, "/width", "only gaussian has one"),
+        ({"weights": ADDITIVE}, "/weights", "only additive has some"),
+        ({"mechanism": "additive"}, "/weights", "is required"),
+        (
+            {"mechanism": "additive", "weights": {**ADDITIVE, "score": [1.0, 1.0]}},
+            "/weights",
+            "has query (1, 2), key (1, 2) and score (2,); with this score the",
+        ),
+        ({"mechanism": "dot"}, "/mechanism", "should be 'average'"),
+        ({"temperature": 1}, "/temperature", "there is mechanism, queries"),
+    ],
+)
+def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said):
+    answer = client.post("/v1/attend", json={**GOOD, **changes})
+    document = answer.json()
+    assert answer.status_code == 422
+    assert document["errors"][0]["pointer"] == pointer
+    assert said in document["errors"][0]["detail"]
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
+    many = [0.0] * 6000
+    answer = client.post(
+        "/v1/attend",
+        json={"mechanism": "average", "queries": many, "keys": many, "values": many},
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert answer.json()["detail"].endswith("send fewer or shorter sequences")
+
+
+def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
+    feeds = {"queries": np.zeros((1, 10, 100)), "values": np.zeros((1, 20, 3))}
+    weights, outputs = 4 * 10 * 20, 4 * 10 * 3
+    assert nbytes("average", feeds) == nbytes("scaled_dot_product", feeds) == weights + outputs
+    assert nbytes("gaussian", feeds) == 101 * weights + outputs
+    feeds["score_weight"] = np.zeros(7)
+    assert nbytes("additive", feeds) == 8 * weights + outputs
+
+
+def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
+    """One core and one place to wait: of four at once, two are refused; none is lost."""
+    monkeypatch.setattr(steps, "MOST_WAITING", 1)
+    settings = Settings(provider=Provider.cpu)
+    with TestClient(create_app(settings)) as client:
+        mechanisms, free = client.app.state.mechanisms, threading.Event()
+        limiter = client.app.state.limiter
+        limiter.total_tokens = 1
+        running = []
+
+        def attend(*arguments):
+            running.append(arguments)
+            free.wait(10)
+            return type(mechanisms).attend(mechanisms, *arguments)
+
+        monkeypatch.setattr(mechanisms, "attend", attend, raising=False)
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(client.post, "/v1/attend", json=GOOD)
+            wait_until(lambda: len(running) == 1)
+            second = pool.submit(client.post, "/v1/attend", json=GOOD)
+            wait_until(lambda: client.portal.call(limiter.statistics).tasks_waiting == 1)
+            refused = [client.post("/v1/attend", json=GOOD) for _ in range(2)]
+            assert [(r.status_code, r.headers["retry-after"]) for r in refused] == [(429, "1")] * 2
+            assert len(running) == 1
+            free.set()
+            assert [first.result().status_code, second.result().status_code] == [200, 200]
+
+
+def test_who_waits_too_long_for_a_core_is_told_so(monkeypatch):
+    settings = Settings(timeout=0.2, provider=Provider.cpu)
+    with TestClient(create_app(settings)) as client:
+        limiter = client.app.state.limiter
+        limiter.total_tokens = 1
+        client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")
+        answer = client.post("/v1/attend", json=GOOD)
+        assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+        client.portal.call(limiter.release_on_behalf_of, "somebody")
+        assert client.post("/v1/attend", json=GOOD).status_code == 200
+
+
+def wait_until(holds, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def cells_of(root):
+    """The colours of the only heatmap of an SVG, (T, S, 3)."""
+    (image,) = root.findall(f"{SVG}image")
+    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(content)))
+
+
+def picture(client, accept, body):
+    answer = client.post("/v1/attend", json=body, headers={"accept": accept})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == accept
+    return answer.content
+
+
+def test_a_regression_is_drawn_with_its_points_prediction_and_truth(client):
+    root = ElementTree.fromstring(
+        picture(client, "image/svg+xml", examples.ATTEND["learned"]["value"])
+    )
+    assert root.find(f"{SVG}title").text == "attention of 50 queries over 50 keys"
+    assert len(root.findall(f"{SVG}circle")) == 50
+    _frame, truth, prediction = root.findall(f"{SVG}polyline")
+    assert "stroke-dasharray" in truth.attrib
+    assert [len(line.get("points").split()) for line in (truth, prediction)] == [50, 50]
+    assert cells_of(root).shape == (50, 50, 3)
+
+
+def test_the_colours_of_a_heatmap_are_its_weights(client):
+    body = {"mechanism": "average", "queries": [[1], [2]], "keys": [[1], [2]], "values": [[1], [2]]}
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", {**body, "causal": True}))
+    largest, none, half = (253, 231, 37), (68, 1, 84), tuple(viridis(np.array(0.5)).tolist())
+    assert cells_of(root).tolist() == [[[*largest], [*none]], [[*half], [*half]]]
+
+
+def test_a_png_is_the_same_picture_twice_as_large(client):
+    body = examples.ATTEND["gaussian"]["value"]
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
+    image = Image.open(io.BytesIO(picture(client, "image/png", body)))
+    assert image.size == tuple(round(2 * float(root.get(side))) for side in ("width", "height"))
+    (heatmap,) = root.findall(f"{SVG}image")
+    cells = cells_of(root)
+    for place in np.ndindex(cells.shape[:2]):
+        row, column = (np.array(place) + 0.5) / cells.shape[:2]
+        x = 2 * (float(heatmap.get("x")) + column * float(heatmap.get("width")))
+        y = 2 * (float(heatmap.get("y")) + row * float(heatmap.get("height")))
+        assert image.getpixel((int(x), int(y))) == tuple(cells[place].tolist())
+
+
+def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
+    """6 drawn and 4 left out, whatever corners the line has."""
+    pieces = dashes([(0.0, 0.0), (0.0, 8.0), (3.0, 8.0), (9.0, 8.0)])  # 17 long
+    assert pieces == [[(0, 0), (0, 6)], [(2, 8), (3, 8), (8, 8)]]
+    assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
+
+
+def test_a_line_of_very_many_points_is_drawn_from_some_of_them(client):
+    count = 50_000
+    body = {"mechanism": "average", "keys": [1], "values": [1], "queries": [0] * count}
+    body["truth"] = [0, 1] * (count // 2)
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
+    for line in root.findall(f"{SVG}polyline")[1:]:
+        assert 1000 < len(line.get("points").split()) <= 2000
+    assert picture(client, "image/png", body)
+
+
+def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
+    rows = np.random.default_rng(0).random((401, 30)).astype(np.float32)
+    cells = shrunk(rows, 200, 200)
+    assert cells.shape == (200, 30)
+    np.testing.assert_allclose(cells[0], rows[:2].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(cells[-1], rows[398:].mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "application/json"),
+        ("image/*", "image/svg+xml"),
+        ("image/png;q=1.2.3", "image/png"),
+        ("image/png;q=.", "image/png"),
+        ("image/png;q=0.9, image/svg+xml;q=0.5", "image/png"),
+        ("text/html, application/json;q=0.1", "application/json"),
+        ("image/png, application/json", "application/json"),
+        ("application/json;q=0, */*", "image/svg+xml"),
+        ("image/svg+xml;q=0, image/*", "image/png"),
+        ("IMAGE/PNG; Q=0.5", "image/png"),
+        ("image/png;q=.5, image/svg+xml;q=0.7", "image/svg+xml"),
+        ("image/png;q=0.0001, image/svg+xml;q=0.001", "image/svg+xml"),
+        (",", "application/json"),
+        ("text/html, */*;q=0.8", "application/json"),
+        ([("accept", "text/html"), ("accept", "image/png")], "image/png"),
+    ],
+)
+def test_the_accept_header_chooses_the_form(client, accept, content_type):
+    headers = [("accept", accept)] if isinstance(accept, str) else accept
+    answer = client.post("/v1/attend", json=GOOD, headers=headers)
+    assert answer.headers["content-type"] == content_type
+
+
+def test_a_form_there_is_not_is_refused_with_those_there_are(client):
+    for accept in ("application/pdf", "*/*;q=0"):
+        answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
+        assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
+    assert answer.json()["detail"] == "this comes as application/json, image/svg+xml, image/png"
+    many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
+    answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
+    assert answer.status_code == 406
+    assert "application/json takes more" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queries": [1e30]},
+        {"queries": [1e30], "valid_lengths": [1]},
+        {"queries": [1e20, 1.0], "causal": True},
+        {"queries": [1.0], "width": 1e39},
+        {"queries": [1.0], "truth": [1e300]},
+        {"mechanism": "additive", "queries": [1.0], "weights": {**ADDITIVE1, "query": [[1e39]]}},
+    ],
+)
+def test_scores_that_overflow_are_refused_and_never_answered_with_null(client, changes):
+    body = {"mechanism": "gaussian", "keys": [1.0, 2.0], "values": [1.0, 2.0], **changes}
+    answer = client.post("/v1/attend", json=body)
+    assert answer.status_code == 422
+    assert "float32" in answer.json()["detail"]
+
+
+def test_the_documented_regressions_differ_from_one_another(client):
+    names = ["average", "gaussian", "learned", "scaled_dot_product", "additive"]
+    outputs = [attend(client, **examples.ATTEND[name]["value"])["outputs"] for name in names]
+    for i, one in enumerate(outputs):
+        assert all(np.abs(np.subtract(one, other)).max() > 0.01 for other in outputs[:i])

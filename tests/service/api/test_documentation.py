@@ -1,0 +1,64 @@
+"""Every example of the OpenAPI document returns what it shows."""
+
+import json
+import math
+
+import httpx2
+import pytest
+
+from service.api.examples import ANSWERS
+from tests.documentation import GET, ask, events_of, examples_of
+
+ANSWERED = json.loads(ANSWERS.read_text(encoding="utf-8"))
+EXAMPLES = [(path, name) for path, answers in ANSWERED.items() for name in answers]
+
+
+@pytest.fixture(scope="module")
+def document(server):
+    return httpx2.get(f"{server}/openapi.json").json()
+
+
+def test_every_endpoint_has_examples_and_each_its_answer(document):
+    assert [(path, name) for path, name, _ in examples_of(document)] == EXAMPLES
+    assert {path for path, _ in EXAMPLES} == document["paths"].keys()
+
+
+@pytest.mark.parametrize(("path", "name"), EXAMPLES)
+def test_an_example_returns_what_it_shows(server, document, path, name):
+    (body,) = (body for *which, body in examples_of(document) if which == [path, name])
+    operation = document["paths"][path]["get" if name == GET else "post"]
+    content = operation["responses"]["200"]["content"]
+    ((form, shown),) = (
+        (form, examples["examples"][name]["value"])
+        for form, examples in content.items()
+        if name in examples.get("examples", {})
+    )
+    with httpx2.Client(base_url=server) as client:
+        found = ask(client, path, body)
+    assert_alike(found, events_of(shown) if form == "text/event-stream" else shown)
+
+
+def assert_alike(found, shown):
+    """Numbers to 0.02, as other machines may round otherwise in int8; of base64, the length."""
+    if isinstance(shown, float):
+        assert math.isclose(found, shown, abs_tol=0.02)
+    elif isinstance(shown, list):
+        assert len(found) == len(shown)
+        for each in zip(found, shown, strict=True):
+            assert_alike(*each)
+    elif isinstance(shown, dict):
+        assert found.keys() == shown.keys()
+        for key in shown:
+            assert_alike(found[key], shown[key])
+    elif isinstance(shown, str) and len(shown) > 300:
+        assert len(found) == len(shown)
+    else:
+        assert found == shown
+
+
+def test_the_refusal_shown_is_one_that_is_given(server, document):
+    responses = document["paths"]["/v1/decode"]["post"]["responses"]
+    shown = responses["4XX"]["content"]["application/problem+json"]["example"]
+    body = json.dumps({"source": "heed", "max_new_tokens": 65})
+    headers = {"content-type": "application/json", "x-request-id": shown["request_id"]}
+    assert httpx2.post(server + shown["instance"], content=body, headers=headers).json() == shown

@@ -1,0 +1,224 @@
+"""An engine in a process of its own answers as one beside us, and is missed when it dies."""
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from service.api.requests import AttentionSelection
+from service.api.validation import read_selection
+from service.attention import NOTHING
+from service.bundle import load_bundle
+from service.engine.__main__ import Child
+from service.engine.client import FRAME, HEADER, EngineProcess
+from service.engine.engine import Engine
+from service.engine.messages import Entry
+from service.errors import Overloaded, StartupError, Unavailable
+from service.search.rules import SearchOptions
+from service.settings import Provider, Settings
+
+SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
+
+WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
+
+
+@pytest.fixture(scope="module")
+def tiny_bundle(tiny):
+    return load_bundle(tiny)
+
+
+@asynccontextmanager
+async def running(bundle):
+    process = await asyncio.to_thread(EngineProcess, bundle, SETTINGS)
+    await process.start()
+    try:
+        yield process
+    finally:
+        await process.close()
+
+
+def entries(count, max_new_tokens=9, selection=NOTHING):
+    search = SearchOptions(max_new_tokens=max_new_tokens, beam_size=4, num_hypotheses=4)
+    return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
+
+
+async def none_left(process):
+    """Cancelled rows leave at the next step."""
+    for _ in range(1000):
+        if not (await process.status()).rows:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
+    """Also one of megabytes, which is read off the event loop."""
+    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+    large = Entry(np.full(20, 4), None, [5] * 39, everything)
+    asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            return await asyncio.gather(*process.submit(asked))
+
+    there = asyncio.run(run())
+    engine = Engine(tiny_bundle, SETTINGS)
+    engine.start()
+    engine.submit(asked)
+    engine.close()
+    for one, other in zip(there, [entry.result.result(0) for entry in asked], strict=True):
+        assert [h.token_ids for h in one.hypotheses] == [h.token_ids for h in other.hypotheses]
+        assert len(one.attention) == len(other.attention)
+        for weights, others in zip(one.attention, other.attention, strict=True):
+            assert weights.keys() == others.keys()
+            for kind in weights:
+                np.testing.assert_allclose(weights[kind], others[kind], rtol=1e-4, atol=1e-5)
+        if other.memory is not None:
+            np.testing.assert_allclose(one.memory, other.memory, rtol=1e-4, atol=1e-5)
+
+
+def test_an_answer_of_megabytes_arrives_whole(tiny_bundle):
+    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            (answer,) = process.submit([Entry(np.full(20, 4), beams(30), [], everything)])
+            return await answer
+
+    answer = asyncio.run(run())
+    sizes = [weights.nbytes for kinds in answer.attention for weights in kinds.values()]
+    assert sum(sizes) > FRAME
+    rows = [w.sum(-1) for kinds in answer.attention for w in kinds.values()]
+    assert all(np.allclose(row, 1, atol=1e-5) for row in rows)
+
+
+def beams(count):
+    return SearchOptions(max_new_tokens=40, beam_size=count, num_hypotheses=count)
+
+
+def test_a_full_queue_refuses_all_of_a_request(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            outcomes = await asyncio.gather(
+                *process.submit(entries(SETTINGS.max_queue // 4 + 1)), return_exceptions=True
+            )
+            (answer,) = await asyncio.gather(*process.submit(entries(1)))
+            return outcomes, answer
+
+    outcomes, answer = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} == {Overloaded}
+    assert "the limit is 400" in outcomes[0].detail
+    assert len(answer.hypotheses) == 4
+
+
+def test_what_is_cancelled_frees_its_rows(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit(entries(60, max_new_tokens=40))
+            for future in futures[::2]:
+                future.cancel()
+            kept = await asyncio.gather(*futures[1::2])
+            return kept, await none_left(process)
+
+    kept, freed = asyncio.run(run())
+    assert all(len(answer.hypotheses) == 4 for answer in kept)
+    assert freed
+
+
+def test_an_engine_that_dies_is_missed_by_all_who_wait(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit(entries(80, max_new_tokens=40))
+            os.kill(process._process.pid, signal.SIGKILL)
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            for ask in (lambda: process.submit(entries(1)), process.status):
+                with pytest.raises(Unavailable, match="has lost its engine"):
+                    await ask()
+            return outcomes
+
+    assert {type(outcome) for outcome in asyncio.run(run())} == {Unavailable}
+
+
+def test_a_closed_one_has_answered_all(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit(entries(60, max_new_tokens=40))
+        return [future.result() for future in futures], process._process.returncode
+
+    answers, code = asyncio.run(run())
+    assert len(answers) == 60
+    assert code == 0
+
+
+def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
+    async def run():
+        process = await asyncio.to_thread(EngineProcess, tiny_bundle, SETTINGS)
+        await process.start()
+        futures = process.submit(entries(90, max_new_tokens=40))
+        closing = asyncio.create_task(process.close())
+        await asyncio.sleep(0)
+        for ask in (lambda: process.submit(entries(1)), process.status):
+            with pytest.raises(Unavailable, match="takes no requests now"):
+                await ask()
+        for future in futures[1:]:
+            future.cancel()
+        await closing
+        return futures[0].result(), process._process.returncode
+
+    answer, code = asyncio.run(run())
+    assert len(answer.hypotheses) == 4
+    assert code == 0
+
+
+def test_a_child_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
+    monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
+    with pytest.raises(StartupError, match="has died"):
+        EngineProcess(tiny_bundle, SETTINGS)
+
+
+def test_what_keeps_it_from_opening_is_said_here(tiny_bundle):
+    settings = Settings(provider=Provider.tensorrt)
+    with pytest.raises(StartupError, match="provider tensorrt is not here"):
+        EngineProcess(tiny_bundle, settings)
+
+
+def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
+    process = EngineProcess(tiny_bundle, SETTINGS)
+    process._connection.close()
+    assert process._process.wait(10) == 0
+
+
+def test_other_messages_come_between_the_frames_of_a_long_one():
+    """Each frame is read before the next is sent, and in between there is room for others."""
+    ours, theirs = socket.socketpair()
+    child = Child(theirs)
+    sender = threading.Thread(target=child._send, args=(1, b"x" * (20 * FRAME)))
+    with ours, theirs, ours.makefile("rb") as incoming:
+        sender.start()
+        frames = [read_frame(incoming)]
+        other = threading.Thread(target=child._send, args=(2, "short"))
+        other.start()
+        deadline = time.monotonic() + 10
+        while len(child._line) < 2 and time.monotonic() < deadline:  # nobody reads, nobody goes on
+            time.sleep(0.001)
+        while frames[-1][0] != 1 or frames[-1][1]:
+            frames.append(read_frame(incoming))
+        sender.join()
+        other.join()
+    numbers = [number for number, _, _ in frames]
+    assert numbers.count(1) > 20
+    assert 2 in numbers[:4]
+    long = b"".join(content for number, _, content in frames if number == 1)
+    assert pickle.loads(long) == b"x" * (20 * FRAME)
+
+
+def read_frame(incoming):
+    length, more, number = HEADER.unpack(incoming.read(HEADER.size))
+    return number, more, incoming.read(length)

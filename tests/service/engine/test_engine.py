@@ -1,0 +1,294 @@
+import threading
+from concurrent.futures import wait
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.api.requests import AttentionSelection
+from service.api.validation import read_selection
+from service.attention import NOTHING
+from service.bundle import load_bundle
+from service.engine.batch import Kind
+from service.engine.engine import Engine
+from service.engine.messages import Entry
+from service.engine.worker import Worker
+from service.errors import Overloaded, PassFailed, Unavailable
+from service.runtime.cache import Cache
+from service.search.rules import SearchOptions
+from service.settings import Precision, Provider, Settings
+
+SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
+ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
+
+WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
+
+
+@contextmanager
+def running(bundle, settings=SETTINGS):
+    engine = Engine(bundle, settings)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def tiny_bundle(tiny):
+    return load_bundle(tiny)
+
+
+def everything(bundle):
+    return read_selection(WANTED, bundle.manifest.config)
+
+
+def entry(source, max_new_tokens=0, beam_size=1, **wanted):
+    options = SearchOptions(
+        max_new_tokens=max_new_tokens, beam_size=beam_size, num_hypotheses=beam_size
+    )
+    search = options if max_new_tokens else None
+    return Entry(source_ids=np.array(source), search=search, **wanted)
+
+
+def answers(engine, entries):
+    engine.submit(entries)
+    return [entry.result.result(60) for entry in entries]
+
+
+Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
+Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([1, 1, 2, 4]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(wanted=st.lists(Wanted, min_size=1, max_size=12), budget=st.sampled_from([1, 60, 4096]))
+def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
+    """Whatever its neighbours, their order and the budgets that split them into batches."""
+    limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
+    changed = SETTINGS.model_copy(update=limits)
+
+    def make(source, limit, attends, beam_size):
+        selection = everything(tiny_bundle) if attends and limit else NOTHING
+        return entry(source, limit, beam_size, selection=selection)
+
+    with running(tiny_bundle, changed) as engine:
+        together = answers(engine, [make(*one) for one in wanted])
+        alone = [answers(engine, [make(*one)])[0] for one in wanted]
+    for batched, single in zip(together, alone, strict=True):
+        if single.memory is not None:
+            np.testing.assert_allclose(batched.memory, single.memory, rtol=1e-4, atol=1e-5)
+        for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
+            assert one.token_ids == other.token_ids
+            np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-5)
+        for one, other in zip(batched.attention, single.attention, strict=True):
+            assert one.keys() == other.keys()
+            for kind, weights in one.items():
+                np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
+
+
+def test_int8_answers_do_not_depend_on_neighbours(g2p):
+    """Texts are those of each source alone; so are log-probs, but for rounding."""
+    bundle = load_bundle(g2p)
+    random = np.random.default_rng(0)
+    sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
+    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_queue": 200})
+
+    with running(bundle, int8) as engine:
+        assert engine.session.precision == "int8"
+        beams = [1, 1, 4] * 20
+        make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
+        together = answers(engine, [one() for one in make])
+        alone = [answers(engine, [one()])[0] for one in make]
+    for batched, single in zip(together, alone, strict=True):
+        one, other = batched.hypotheses[0], single.hypotheses[0]
+        assert one.token_ids == other.token_ids
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
+
+
+def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny_bundle):
+    """With two start ids the first row is the step that read the second."""
+    started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
+    bundle = type(tiny_bundle)(tiny_bundle.root, started)
+
+    with running(bundle) as engine:
+        one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
+        (decoded,) = answers(engine, [one])
+        ids = decoded.hypotheses[0].token_ids
+        given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
+        (forced,) = answers(engine, [given])
+    count = len(decoded.hypotheses[0].token_ids)
+    (attention,) = decoded.attention
+    assert attention["cross"].shape == (2, 5, count, 3)
+    assert attention["decoder"].shape == (2, 5, count, count + 1)
+    assert (attention["decoder"][:, :, 0, 1] > 0).all()
+    for kind, weights in attention.items():
+        np.testing.assert_allclose(weights, forced.attention[0][kind], rtol=1e-5, atol=1e-6)
+
+
+def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
+    with running(tiny_bundle) as engine:
+        step = engine.session.step
+
+        def fail(*_):
+            raise RuntimeError("out of memory")
+
+        engine.session.step = fail
+        with pytest.raises(PassFailed, match="RuntimeError"):
+            answers(engine, [entry([4, 5], max_new_tokens=3) for _ in range(3)])
+        (encoded,) = answers(engine, [entry([4, 5])])
+        engine.session.step = step
+        (decoded,) = answers(engine, [entry([4, 5], max_new_tokens=3)])
+        assert encoded.memory.shape == (2, 35)
+        assert len(decoded.hypotheses[0].token_ids) == 3
+        assert engine.ready
+
+
+def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
+    """Its neighbours fail with it, for their memory may be broken; whoever comes next does not."""
+
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+
+        def slow(*arguments):
+            begun.set()
+            assert go_on.wait(10)
+            return step(*arguments)
+
+        engine.session.step = slow
+        engine.submit([first := entry([4, 5], 20)])
+        assert begun.wait(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(Cache, "_make_room", out_of_memory)
+            engine.submit([second := entry([4, 5], 20)])
+            go_on.set()
+            outcomes = [one.result.exception(60) for one in (first, second)]
+        assert {type(outcome) for outcome in outcomes} == {PassFailed}
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+        assert engine.rows == 0
+
+
+def out_of_memory(*_):
+    raise MemoryError
+
+
+def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        for beam_size in (1, 2, 3, 4, 5):
+            answers(engine, [entry([4, 5], 3, beam_size)])
+        answers(engine, [entry([4, 5], 3)])
+        (worker,) = engine._workers
+    assert list(worker._batches) == [Kind(1, beams=False)]
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
+    with running(tiny_bundle) as engine:
+        entries = [entry([4], max_new_tokens=5) for _ in range(SETTINGS.max_queue)]
+        too_many = [entry([4]) for _ in range(SETTINGS.max_queue + 1)]
+        engine.submit(entries)
+        with pytest.raises(Overloaded):
+            engine.submit(too_many)
+        assert not wait([one.result for one in entries], 60).not_done
+        assert not any(one.result.done() for one in too_many)
+
+
+def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
+    rows, cancel, cancelled = [], threading.Event(), threading.Event()
+
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step = engine.session.step
+
+        def watched(cache, tokens, *wanted):
+            rows.append(len(tokens))
+            if len(rows) == 3:
+                cancel.set()
+                assert cancelled.wait(10)
+            return step(cache, tokens, *wanted)
+
+        engine.session.step = watched
+        entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
+        engine.submit(entries)
+        assert cancel.wait(10)
+        for one in entries[::2]:
+            one.result.cancel()
+        cancelled.set()
+        kept = [one.result.result(60) for one in entries[1::2]]
+    assert len(kept) == 20
+    assert len(rows) == len(kept[0].hypotheses[0].token_ids) > 4
+    assert rows[:3] == [40, 40, 40]
+    assert set(rows[3:]) == {20}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
+    """Even what fails while a failure is cleaned up."""
+
+    with running(tiny_bundle) as engine:
+
+        def fail(*_):
+            raise MemoryError
+
+        engine.session.step = fail
+        monkeypatch.setattr(Worker, "_try", fail)
+        entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
+        assert engine.ready
+        engine.submit(entries)
+        outcomes = [one.result.exception(60) for one in entries]
+        assert not engine.ready
+        with pytest.raises(Unavailable):
+            engine.submit([entry([4])])
+    assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
+
+
+def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
+    with running(tiny_bundle) as engine:
+        started, go_on = threading.Event(), threading.Event()
+        encode = engine.session.encode
+
+        def slow(sources):
+            started.set()
+            go_on.wait(10)
+            return encode(sources)
+
+        engine.session.encode = slow
+        engine.submit([one := entry([4], max_new_tokens=2)])
+        assert started.wait(10)
+        assert engine.ready
+        monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
+        assert not engine.ready
+        go_on.set()
+        assert one.result.result(60)
+
+
+def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
+    with running(tiny_bundle) as engine:
+        entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
+        engine.submit(entries)
+    assert all(one.result.result(0).hypotheses for one in entries)
+    assert not engine.ready
+    with pytest.raises(Unavailable):
+        engine.submit([entry([4])])
+
+
+def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, monkeypatch):
+    settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 400})
+    wanted = everything(tiny_bundle)
+    with running(tiny_bundle, settings) as engine:
+        passes = []  # (rows that wait, targets in the pass)
+        attend = engine.session.attention
+
+        def recorded(inputs, crosses):
+            passes.append((engine.rows, len(inputs)))
+            return attend(inputs, crosses)
+
+        monkeypatch.setattr(engine.session, "attention", recorded)
+        for decoded in (3, 0):
+            given = [entry([5] * 10, target_ids=[5] * 10, selection=wanted) for _ in range(20)]
+            answers(engine, [*given, *(entry([4] * 10, 39) for _ in range(decoded))])
+    waited = [count for rows, count in passes if rows]
+    assert waited
+    assert max(waited) <= 400 // 8 // 20
+    assert max(count for rows, count in passes if not rows) == 20

@@ -1,0 +1,86 @@
+import numpy as np
+
+from service.engine.messages import Entry
+from service.engine.queue import Queue
+from service.engine.scheduler import Scheduler
+from service.search.rules import SearchOptions
+
+SCHEDULER = Scheduler(max_queue=300, max_batch_tokens=4096, max_pass_tokens=4096)
+
+
+def entries(count, beam_size=1):
+    search = SearchOptions(max_new_tokens=9, beam_size=beam_size)
+    return [Entry(np.array([4, 5]), search) for _ in range(count)]
+
+
+def test_what_nobody_waits_for_any_more_takes_no_share_and_no_place():
+    """Wherever in the queue it stands."""
+    queue, left = Queue(SCHEDULER, 2), entries(200)
+    queue.put(wanted := entries(8))
+    queue.put(left)
+    for each in left:
+        each.result.cancel()
+    queue.put(more := entries(292))
+    first = queue.take(0, [], busy=False)
+    assert first == [*wanted, *more][:150]
+    assert queue.take(1, [], busy=False) == [*wanted, *more][150:]
+
+
+def test_a_crowd_is_shared_out():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(wanted := entries(8))
+    queue.put(left := entries(9))
+    for each in left:
+        each.result.cancel()
+    assert queue.take(0, [], busy=False) == wanted[:4]
+    assert queue.take(1, [], busy=False) == wanted[4:]
+
+
+def test_a_few_gather_at_the_worker_that_holds_most():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(first := entries(8))
+    held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
+    assert held == [first[:4], first[4:]]
+    assert queue.take(1, held[1][1:], busy=True) == []  # one row has ended
+    queue.put(more := entries(3))
+    assert queue.take(1, held[1][1:], busy=True) == []
+    assert queue.take(0, held[0], busy=True) == more
+
+
+def test_a_few_go_to_one_worker_together():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(wanted := entries(5))
+    assert queue.take(1, [], busy=False) == wanted
+
+
+def test_a_few_do_not_wait_for_a_worker_that_attends():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(entries(2))
+    assert len(queue.take(0, [], busy=False)) == 2
+    queue.put(more := entries(1))
+    assert queue.take(1, [], busy=True) == []
+    queue.occupy(0)
+    assert queue.take(1, [], busy=True) == more
+
+
+def test_a_few_do_not_wait_for_a_worker_without_room():
+    queue = Queue(Scheduler(max_queue=300, max_batch_tokens=24, max_pass_tokens=4096), 2)
+    queue.put(entries(2))
+    held = queue.take(0, [], busy=False)
+    assert len(held) == 2
+    queue.put(more := entries(1))
+    assert queue.take(1, [], busy=True) == []
+    assert queue.take(0, held, busy=True) == []
+    assert queue.take(1, [], busy=True) == more
+
+
+def test_a_worker_that_holds_many_leaves_them_to_the_others():
+    queue = Queue(SCHEDULER, 2)
+    queue.put(entries(4, beam_size=4))
+    held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
+    many = [*held[0], *held[1]]
+    assert queue.take(0, many, busy=True) == []
+    assert queue.take(1, [], busy=True) == []
+    queue.put(more := entries(1))
+    assert queue.take(0, many, busy=True) == []
+    assert queue.take(1, [], busy=True) == more

@@ -1,0 +1,131 @@
+"""Each option beside Hugging Face's processor of the same name, then all of them together."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from service.search.rules import Rules, SearchOptions, draw, log_softmax, penalize, repeating, warp
+
+EOS, SIZE = 2, 30
+Histories = st.lists(st.integers(0, 5), min_size=1, max_size=12)
+
+
+def random_logits(seed):
+    return (3 * np.random.default_rng(seed).standard_normal(SIZE)).astype(np.float32)
+
+
+def processed(processor, history, logits):
+    return processor(torch.tensor([history]), torch.tensor(logits)[None].clone())[0].numpy()
+
+
+@given(history=Histories, seed=st.integers(0, 99), penalty=st.floats(0.5, 4))
+def test_the_repetition_penalty(history, seed, penalty):
+    logits = random_logits(seed)
+    expected = processed(RepetitionPenaltyLogitsProcessor(penalty), history, logits)
+    np.testing.assert_allclose(penalize(logits, history, penalty), expected, rtol=1e-6)
+
+
+@given(history=Histories, size=st.integers(1, 4))
+def test_repeated_ngrams(history, size):
+    expected = processed(NoRepeatNGramLogitsProcessor(size), history, np.zeros(SIZE, np.float32))
+    assert repeating(history, size) == set(np.flatnonzero(np.isneginf(expected)))
+
+
+@given(
+    seed=st.integers(0, 999),
+    temperature=st.floats(0.1, 5),
+    top_k=st.integers(0, SIZE),
+    top_p=st.floats(0.05, 1),
+)
+def test_what_is_drawn_from(seed, temperature, top_k, top_p):
+    logits = random_logits(seed)
+    expected = processed(TemperatureLogitsWarper(temperature), [0], logits)
+    if top_k:
+        expected = processed(TopKLogitsWarper(top_k), [0], expected)
+    if top_p < 1:
+        expected = processed(TopPLogitsWarper(top_p), [0], expected)
+    probs = torch.tensor(expected).softmax(-1).numpy()
+    ours = warp(log_softmax(logits), temperature, top_k, top_p)
+    np.testing.assert_allclose(ours, probs, rtol=1e-4, atol=1e-6)
+
+
+def test_draws_are_as_frequent_as_they_should_be():
+    options = SearchOptions(max_new_tokens=1, temperature=0.7, top_k=8, top_p=0.9)
+    rules, random = Rules(options, EOS, str), np.random.default_rng(0)
+    logits = random_logits(1)
+    log_probs = log_softmax(logits)
+    expected = warp(log_probs, 0.7, 8, 0.9)
+    best = np.argsort(-log_probs)[:8]
+    offer = rules.offer(log_probs[best], best, None, [])
+    drawn = [offer.ids[draw(offer, options, random)] for _ in range(20_000)]
+    frequencies = np.bincount(drawn, minlength=SIZE) / len(drawn)
+    assert (frequencies[expected == 0] == 0).all()
+    np.testing.assert_allclose(frequencies, expected, atol=0.015)
+
+
+Options = st.fixed_dictionaries(
+    {
+        "min_new_tokens": st.integers(0, 6),
+        "no_repeat_ngram_size": st.integers(0, 3),
+        "suppress_tokens": st.lists(st.integers(0, 9), max_size=4).map(tuple),
+        "repetition_penalty": st.sampled_from([1.0, 1.5]),
+        "target_prefix": st.lists(st.integers(3, 5), max_size=3).map(tuple),
+    }
+)
+
+
+@given(wanted=Options, generated=Histories, seed=st.integers(0, 99), count=st.integers(1, 8))
+def test_what_may_follow(wanted, generated, seed, count):
+    """The processors of Hugging Face one after the other, on all logits; and where candidates are
+    enough, they hold as good ones as the logits do."""
+    rules = Rules(SearchOptions(max_new_tokens=64, **wanted), EOS, str)
+    logits, history = random_logits(seed), [*wanted["target_prefix"], *generated]
+    expected = processed(
+        RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"]), history, logits
+    )
+    expected = log_softmax(expected)
+    start = len(wanted["target_prefix"])
+    processors = [SuppressTokensLogitsProcessor([*wanted["suppress_tokens"]])]
+    processors += [MinNewTokensLengthLogitsProcessor(start, wanted["min_new_tokens"], EOS)]
+    if size := wanted["no_repeat_ngram_size"]:
+        processors.append(NoRepeatNGramLogitsProcessor(size))
+    for processor in processors:
+        expected = processed(processor, history, expected)
+    log_probs = log_softmax(logits)
+    order = np.argsort(-log_probs)
+    found = rules.offer(log_probs[order], order, logits, generated)
+    assert set(found.ids) == set(np.flatnonzero(np.isfinite(expected)))
+    np.testing.assert_allclose(found.log_probs, expected[found.ids], rtol=1e-4, atol=1e-5)
+    if (k := rules.candidates(count, len(generated))) is not None:
+        few = rules.offer(log_probs[order[:k]], order[:k], None, generated)
+        best = -np.sort(-found.log_probs)[:count]
+        np.testing.assert_allclose(few.log_probs[:count], best, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "reads_logits"),
+    [
+        ({"suppress_tokens": (5,)}, False),
+        ({"temperature": 1.0, "top_k": 5}, False),
+        ({"top_log_probs": 20}, False),
+        ({"temperature": 1.0}, True),
+        ({"repetition_penalty": 1.1}, True),
+        ({"allowed_targets": ((4, EOS),)}, True),
+        ({"suppress_tokens": tuple(range(400))}, True),
+    ],
+)
+def test_logits_are_read_only_where_candidates_are_too_few(option, reads_logits):
+    rules = Rules(SearchOptions(max_new_tokens=9, **option), EOS, str)
+    assert (rules.candidates(8, 3) is None) == reads_logits
+    assert not rules.plain

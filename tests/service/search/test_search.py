@@ -1,0 +1,292 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.search.beam import Beam, Beams, in_place
+from service.search.greedy import Runs
+from service.search.rules import Candidates, SearchOptions
+
+EOS = 2
+
+
+def advance(search, token, log_prob):
+    return search.advance(Candidates(np.array([[log_prob]], np.float32), np.array([[token]])))
+
+
+def greedy(limit, forced_ids=()):
+    search = Runs(1, forced_ids, EOS, str)
+    search.insert([SearchOptions(max_new_tokens=limit)])
+    return search
+
+
+def test_greedy_takes_the_best_until_eos():
+    search = greedy(9)
+    for token in (7, 5):
+        choice = advance(search, token, -0.5)
+        assert (choice.tokens.tolist(), choice.parents, choice.ended) == ([token], None, [])
+    assert advance(search, EOS, -2.0).ended == [0]
+    (hypothesis,) = search.hypotheses(0)
+    assert hypothesis.token_ids == [7, 5, EOS]
+    assert hypothesis.log_probs == [-0.5, -0.5, -2.0]
+    assert hypothesis.finish_reason == "eos"
+    assert hypothesis.score == pytest.approx(-1.0)
+
+
+def test_the_limit_counts_eos():
+    search = greedy(2)
+    advance(search, 7, -1)
+    assert advance(search, 7, -1).ended == [0]
+    assert search.hypotheses(0)[0].finish_reason == "length"
+
+
+def test_forced_ids_are_read_and_neither_reported_nor_counted():
+    search = greedy(1, forced_ids=[8, 9])
+    assert advance(search, 2, -1).tokens.tolist() == [8]
+    assert advance(search, 2, -1).tokens.tolist() == [9]
+    assert advance(search, 4, -3).ended == [0]
+    assert search.hypotheses(0)[0].token_ids == [4]
+
+
+class Markov:
+    """A language of five tokens, each of which depends on the one before; 0 starts it."""
+
+    size = 5
+
+    def __init__(self, seed):
+        logits = 2 * np.random.default_rng(seed).standard_normal((self.size, self.size))
+        self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+    def search(self, forced_ids=(), **options):
+        """Decodes two sources together, of which the second joins later, and returns the first's
+        hypotheses after it checked that both are equal."""
+        options = SearchOptions(**options)
+        kind = Beams if options.beam_size > 1 else Runs
+        search = kind(options.rows, forced_ids, EOS, str)
+        tokens, found, names = np.zeros(0, np.int64), [], []
+        for step in range(100):
+            if step in (0, 2):
+                search.insert([options])
+                tokens = np.concatenate([tokens, np.zeros(options.rows, np.int64)])
+                names.append(step)
+            if not names:
+                continue
+            rows = self.log_probs[tokens]
+            k, logits = search.wanted
+            ids = np.argsort(-rows, axis=1, kind="stable")[:, :k]
+            best = np.take_along_axis(rows, ids, 1).astype(np.float32)
+            choice = search.advance(Candidates(best, ids, rows if logits else None))
+            tokens = choice.tokens
+            found += [(names[i], search.hypotheses(i)) for i in choice.ended]
+            keep = np.array([i for i in range(len(names)) if i not in choice.ended], int)
+            search.compact(keep)
+            names = [names[i] for i in keep]
+            tokens = tokens.reshape(-1, options.rows)[keep].ravel()
+            if len(found) == 2:
+                first, second = (hypotheses for _, hypotheses in sorted(found, key=lambda x: x[0]))
+                assert first == second
+                return first
+        raise AssertionError("the search does not end")
+
+    def all_hypotheses(self, limit, penalty, ends=(EOS,)):
+        """Every sequence that ends or reaches the limit, with its score."""
+        going, ended = [([], 0.0)], []
+        for _ in range(limit):
+            longer = [
+                ([*ids, token], total + self.log_probs[ids[-1] if ids else 0, token])
+                for ids, total in going
+                for token in range(self.size)
+            ]
+            ended += [each for each in longer if each[0][-1] in ends]
+            going = [each for each in longer if each[0][-1] not in ends]
+        scored = [(total / len(ids) ** penalty, ids) for ids, total in ended + going]
+        return sorted(scored, key=lambda each: -each[0])
+
+
+@given(seed=st.integers(0, 999), penalty=st.sampled_from([0.0, 1.0, 2.0]))
+def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty):
+    language = Markov(seed)
+    found = language.search(
+        max_new_tokens=3,
+        beam_size=64,
+        num_hypotheses=5,
+        length_penalty=penalty,
+        early_stopping=False,
+    )
+    best = language.all_hypotheses(3, penalty)[:5]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
+    ties = [ids for score, ids in best if score == pytest.approx(best[0][0], rel=1e-6)]
+    assert found[0].token_ids in ties  # the same transitions in another order score the same
+
+
+@given(seed=st.integers(0, 999), beam_size=st.integers(2, 6), limit=st.integers(1, 8))
+def test_what_beams_return(seed, beam_size, limit):
+    """Best first, no two alike, each as probable as the language says, within the limit."""
+    language = Markov(seed)
+    found = language.search(max_new_tokens=limit, beam_size=beam_size, num_hypotheses=beam_size)
+    assert len({tuple(h.token_ids) for h in found}) == len(found) <= beam_size
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    for hypothesis in found:
+        before = [0, *hypothesis.token_ids[:-1]]
+        said = language.log_probs[before, hypothesis.token_ids]
+        np.testing.assert_allclose(hypothesis.log_probs, said, rtol=1e-5)
+        ended = hypothesis.token_ids[-1] == EOS
+        assert EOS not in hypothesis.token_ids[:-1]
+        assert hypothesis.finish_reason == ("eos" if ended else "length")
+        assert ended or len(hypothesis.token_ids) == limit
+
+
+Targets = st.lists(st.lists(st.sampled_from([0, 1, 3, 4]), max_size=4), min_size=1, max_size=9)
+
+
+@given(seed=st.integers(0, 999), targets=Targets, beam_size=st.integers(1, 6))
+def test_constrained_beams_find_the_best_of_the_allowed(seed, targets, beam_size):
+    """Greedy search is only sure to stay among them."""
+    language = Markov(seed)
+    allowed = tuple({(*target, EOS) for target in targets})
+    found = language.search(
+        max_new_tokens=5,
+        beam_size=beam_size if beam_size == 1 else 16,
+        num_hypotheses=beam_size,
+        allowed_targets=allowed,
+        early_stopping=False,
+    )
+    assert {tuple(h.token_ids) for h in found} <= set(allowed)
+    assert {h.finish_reason for h in found} == {"eos"}
+    if beam_size > 1:
+        scores = [language.log_probs[[0, *ids[:-1]], ids].mean() for ids in map(list, allowed)]
+        best = sorted(scores, reverse=True)[:beam_size]
+        assert [h.score for h in found] == pytest.approx(best, rel=1e-4)
+
+
+def penalized_beams(language, width, limit, penalty):
+    """Beam search as plainly as it can be written, with logits penalized before the softmax."""
+    going, ended = [([], 0.0)], []
+    for _ in range(limit):
+        longer = []
+        for ids, total in going:
+            logits = language.log_probs[ids[-1] if ids else 0].copy()
+            for token in set(ids):
+                logits[token] *= 1 / penalty if logits[token] > 0 else penalty
+            log_probs = logits - np.log(np.exp(logits).sum())
+            longer += [([*ids, token], total + log_probs[token]) for token in range(language.size)]
+        longer.sort(key=lambda each: -each[1])
+        ended += [each for each in longer[:width] if each[0][-1] == EOS]
+        going = [each for each in longer[: 2 * width] if each[0][-1] != EOS][:width]
+        if len(ended) >= width:
+            break
+    else:
+        ended += going
+    return max(total / len(ids) for ids, total in ended)
+
+
+@given(
+    seed=st.integers(0, 999), beam_size=st.integers(2, 4), penalty=st.sampled_from([0.7, 1.3, 3])
+)
+def test_beams_rank_by_penalized_log_probs(seed, beam_size, penalty):
+    language = Markov(seed)
+    (best,) = language.search(max_new_tokens=6, beam_size=beam_size, repetition_penalty=penalty)
+    assert best.score == pytest.approx(penalized_beams(language, beam_size, 6, penalty), rel=1e-4)
+
+
+@given(
+    seed=st.integers(0, 999),
+    rows=st.sampled_from([(1, 1), (3, 1), (1, 3)]),
+    size=st.integers(0, 2),
+    at_least=st.integers(0, 4),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+def test_hypotheses_keep_to_the_options(seed, rows, size, at_least, temperature):
+    beam_size, samples = rows
+    temperature = 1.0 if samples > 1 else temperature if beam_size == 1 else 0.0
+    found = Markov(seed).search(
+        max_new_tokens=7,
+        min_new_tokens=at_least,
+        beam_size=beam_size,
+        num_hypotheses=max(rows),
+        no_repeat_ngram_size=size,
+        suppress_tokens=(3,),
+        stop_ids=frozenset([4]),
+        temperature=temperature,
+        top_log_probs=2,
+    )
+    assert found
+    for hypothesis in found:
+        ids = hypothesis.token_ids
+        assert 3 not in ids
+        assert 4 not in ids[:-1]
+        assert EOS not in ids[:-1]
+        ngrams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)] if size else []
+        assert len(set(ngrams)) == len(ngrams)
+        if hypothesis.finish_reason == "eos":
+            assert len(ids) > at_least
+        assert hypothesis.finish_reason != "length" or len(ids) == 7
+        assert len(hypothesis.top_log_probs) == len(ids) == len(hypothesis.log_probs)
+        for log_prob, best in zip(hypothesis.log_probs, hypothesis.top_log_probs, strict=True):
+            assert len(best) == 2
+            assert best[0][1] >= log_prob - 1e-6
+
+
+@given(seed=st.integers(0, 999), penalty=st.sampled_from([0.0, 1.0]))
+def test_beams_find_the_best_of_all_that_stop(seed, penalty):
+    """With three tokens that end a hypothesis the others must still be offered."""
+    language = Markov(seed)
+    found = language.search(
+        max_new_tokens=3,
+        beam_size=16,
+        num_hypotheses=3,
+        length_penalty=penalty,
+        stop_ids=frozenset([3, 4]),
+        early_stopping=False,
+    )
+    best = language.all_hypotheses(3, penalty, ends=(EOS, 3, 4))[:3]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
+
+
+def test_what_stops_does_not_crowd_out_what_goes_on():
+    search = Beams(2, [], EOS, str)
+    stops = frozenset([3, 4, 5])
+    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
+    probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
+    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.wanted.k]
+    ids = np.array([[3, 4, 5, 6, 7]])
+    candidates = Candidates(
+        np.log(np.take_along_axis(probs, order, 1)).astype(np.float32),
+        np.take_along_axis(ids, order, 1),
+    )
+    choice = search.advance(Candidates(*(np.repeat(array, 2, 0) for array in candidates[:2])))
+    assert sorted(choice.tokens) == [6, 7]
+
+
+def test_where_nothing_may_follow_a_hypothesis_ends():
+    for beam_size in (1, 2):
+        (hypothesis,) = Markov(0).search(
+            max_new_tokens=9, beam_size=beam_size, no_repeat_ngram_size=1, min_new_tokens=9
+        )
+        assert hypothesis.finish_reason == "stop"
+        assert sorted(hypothesis.token_ids) == [0, 1, 3, 4]
+
+
+def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
+    search = Runs(1, [], EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
+    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))])
+    assert advance(search, 1, -0.1).ended == []
+    assert advance(search, 3, -0.1).ended == [0]
+    (hypothesis,) = search.hypotheses(0)
+    assert (hypothesis.token_ids, hypothesis.finish_reason) == ([1, 3], "stop")
+
+
+def test_forced_ids_are_no_part_of_a_hypothesis_of_beams():
+    language = Markov(3)
+    plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
+    forced = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
+    assert forced == plain  # what they do to the cache is all they do
+
+
+@given(rows=st.lists(st.integers(0, 5), max_size=6))
+def test_the_first_beam_of_a_row_stands_in_its_place(rows):
+    beams = [Beam(-float(i), row, i, 0.0) for i, row in enumerate(rows)]
+    standing = in_place(beams, 6)
+    assert sorted(beam for beam in standing if beam.total > -np.inf) == sorted(beams)
+    for row in set(rows):
+        assert standing[row] is beams[rows.index(row)]
