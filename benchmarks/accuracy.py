@@ -12,7 +12,7 @@ from model.data.pairs import read_pairs
 from model.evaluate import accuracy, by_source
 from service.app import open_models
 from service.engine.messages import Answer, Entry
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 1024  # sources that are sent together

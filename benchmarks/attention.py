@@ -24,7 +24,7 @@ import orjson
 
 from benchmarks.models import write_models
 from benchmarks.report import machine, table
-from service.formats.json import FORMS
+from service.formats.writers import FORMS
 from service.settings import DEFAULT_BUNDLE
 from service.tokenizer import Token
 

@@ -25,7 +25,7 @@ from benchmarks.systems import Call, Running, System, heed
 from service import __main__ as server
 from service import app
 from service.bundle import load_bundle
-from service.engine.client import EngineProcess
+from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry
 from service.search.protocol import Hypothesis
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
@@ -43,7 +43,7 @@ WORDS = [
 ]
 
 
-class Translating(EngineProcess):
+class Translating(EngineClient):
     """CTranslate2 in the place of our engine: a worker a core, each of which decodes together all
     that waits when it is free, as servers built on it do."""
 

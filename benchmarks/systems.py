@@ -36,11 +36,11 @@ class System:
 def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[Call], Timed]:
     import numpy as np
 
-    from service.attention import NOTHING, select
+    from service.attention import NO_ATTENTION, select
     from service.bundle import load_bundle
     from service.engine.engine import Engine
     from service.engine.messages import Entry
-    from service.search.rules import SearchOptions
+    from service.search.options import SearchOptions
     from service.settings import Precision, Provider, Settings
 
     settings = Settings(
@@ -58,7 +58,7 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
         options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
         sources = [np.array(ids) for ids in call.sources]
         started = time.perf_counter()
-        shown = everything if call.attention else NOTHING
+        shown = everything if call.attention else NO_ATTENTION
         entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
         engine.submit(entries)
         answers = [entry.result.result() for entry in entries]

@@ -7,16 +7,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from service.arrays import FloatArray
 from service.bundle import Config
-from service.runtime.cache import FloatArray
 from service.tokenizer import Token
 
-Kind = Literal["encoder", "decoder", "cross"]
+AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
 LayerReduction = Literal["none", "mean", "max", "rollout"]
-Alignment = Literal["argmax", "threshold"]
+AlignmentMethod = Literal["argmax", "threshold"]
 
-AXES: dict[Kind, tuple[str, str]] = {
+AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
@@ -30,12 +30,12 @@ class Selection:
     """Layers by kind and heads, as indices from 0 within the model; heads are reduced before
     layers. `rows` is a slice of the target's steps, those of decoder and cross."""
 
-    layers: dict[Kind, list[int]]
+    layers: dict[AttentionKind, list[int]]
     heads: list[int]
     reduce_heads: HeadReduction = "none"
     reduce_layers: LayerReduction = "none"
     rows: tuple[int, int] | None = None
-    alignment: Alignment | None = None
+    alignment: AlignmentMethod | None = None
     threshold: float = 0.0
     decimals: int | None = None
 
@@ -74,7 +74,7 @@ class Selection:
         return slice(*slice(*(self.rows or (None, None))).indices(count))
 
     def pick(
-        self, kind: Kind, weights: NDArray[np.float32], rows: slice = slice(None)
+        self, kind: AttentionKind, weights: NDArray[np.float32], rows: slice = slice(None)
     ) -> NDArray[np.float32]:
         """All layers and heads (L, H, queries, keys) -> what is wanted of those rows, less the axes
         that are reduced."""
@@ -94,7 +94,7 @@ class Selection:
 
     def block(
         self,
-        kind: Kind,
+        kind: AttentionKind,
         picked: NDArray[np.float32],
         rows: list[Token],
         columns: list[Token],
@@ -124,7 +124,7 @@ class Selection:
         return block
 
 
-NOTHING = Selection({}, [])
+NO_ATTENTION = Selection({}, [])
 
 
 def rollout(weights: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import StartupError
 
-Graph = Literal["encoder", "step", "attention", "encoder_attention", "score"]
+GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
 TokenId = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -83,7 +83,7 @@ class Manifest(Part):
     source_suffix_ids: list[TokenId]
     decoder_start_ids: Annotated[list[TokenId], Field(min_length=1)]
     tokenizers: Tokenizers
-    precisions: Annotated[dict[str, dict[Graph, str]], Field(min_length=1)]
+    precisions: Annotated[dict[str, dict[GraphName, str]], Field(min_length=1)]
     files: dict[str, File]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.runtime.session import open_graph
+from service.runtime.providers import open_graph
 
 DEPTH = 256
 EXACT = 255 * 127 * DEPTH

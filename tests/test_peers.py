@@ -20,7 +20,7 @@ from model.network.transformer import Transformer
 from service.bundle import load_bundle
 from service.engine.engine import Engine
 from service.engine.messages import Entry
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"

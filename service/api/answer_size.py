@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from fastapi import Request
 
 from service.api import requests
-from service.api.steps import settings_of
+from service.api.validation import read_selection
 from service.engine.model import Model
 from service.errors import TooLarge
+from service.http.waiting import settings_of
 
 SEND_LESS = "send fewer or shorter sequences"
 LOWER = ", or lower max_new_tokens"
@@ -42,7 +43,7 @@ def check_attention(
     limit = settings_of(request).max_answer_bytes
 
     def needed(selection: requests.AttentionSelection) -> int:
-        return model.attention_nbytes(selection, lengths) + besides
+        return attention_bytes(model, selection, lengths) + besides
 
     if needed(wanted) <= limit:
         return
@@ -54,6 +55,23 @@ def check_attention(
         f"needs {needed(wanted)} bytes and the limit is {limit}, of an answer as float32 and of"
         f" what is computed for one source: {advice}",
     )
+
+
+def attention_bytes(
+    model: Model, wanted: requests.AttentionSelection, lengths: Counter[tuple[int, int, int]]
+) -> int:
+    """Bytes of attention in the answer, or of the largest forward pass if that is more.
+
+    `lengths` counts sources by (source tokens, steps, positions the decoder reads).
+    """
+    selection, config = read_selection(wanted, model), model.engine.bundle.manifest.config
+    answer = sum(count * selection.nbytes(*each) for each, count in lengths.items())
+    return max(answer, *(selection.pass_nbytes(config, s, read) for s, _, read in lengths))
+
+
+def decoder_positions(model: Model, forced: int, steps: int) -> int:
+    """Positions that the decoder reads for `steps` tokens after `forced` ones."""
+    return len(model.engine.bundle.manifest.decoder_start_ids) - 1 + forced + steps
 
 
 def smaller(wanted: requests.AttentionSelection) -> Iterator[requests.AttentionSelection]:

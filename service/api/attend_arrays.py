@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
 
 from service.api.requests import Strict
+from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
 from service.formats.heatmaps import draw_attention
 from service.formats.picture import Picture
-from service.runtime.cache import FloatArray, IntArray
 
 MOST_HEATMAPS = 4
-Feeds = dict[str, NDArray[Any]]
 
 
 def depth_variant(value: Any) -> str | None:

@@ -1,6 +1,5 @@
 """The endpoints that show attention: of a model, and without one."""
 
-import time
 from collections import Counter
 from typing import Annotated, Any
 
@@ -8,35 +7,17 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
-from service.api.answer_size import LOWER, check_attention, check_size
-from service.api.attend_arrays import (
-    AttendRequest,
-    check_finite,
-    check_heatmaps,
-    feeds_of,
-    nbytes,
-    picture_of,
-    write_attended,
-)
+from service.api.answer_size import LOWER, check_attention, decoder_positions
 from service.api.serialize import read_target, write_blocks
-from service.api.steps import (
-    answers_to,
-    form_of,
-    in_turn,
-    model_of,
-    read,
-    read_targets,
-    respond,
-    search_of,
-    send,
-)
+from service.api.steps import answers_to, model_of, read, read_targets, respond, search_of
+from service.api.validation import read_selection
 from service.engine.messages import Entry
 from service.errors import Invalid
-from service.formats.json import FORMS, JSON, OF_ONE, Document, Pieces, to_json_pieces
-from service.formats.picture import to_png, to_svg
+from service.formats.json import JSON, Document
+from service.formats.writers import FORMS, OF_ONE
+from service.http.content import form_of
 from service.tokenizer import Tokens
 
-ATTENDED = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses=responses.PROBLEMS)
 
 
@@ -62,7 +43,7 @@ async def attention(
     forms = [form for form in FORMS if one or form not in OF_ONE]
     form = form_of(request, forms, "this" if one else "of several sources this")
     model = model_of(request, body.model)
-    selection = model.selection(body.attention)
+    selection = read_selection(body.attention, model)
     search = await search_of(model, body)
     seconds, sources = await read(request, model.source, body.source, "/source")
     targets: list[Tokens] | None = None
@@ -76,7 +57,7 @@ async def attention(
         else [search.max_new_tokens] * len(sources)
     )
     lengths = Counter(
-        (len(source.tokens), n, model.reads(len(search.target_prefix), n))
+        (len(source.tokens), n, decoder_positions(model, len(search.target_prefix), n))
         for source, n in zip(sources, steps, strict=True)
     )
     check_attention(request, model, body.attention, lengths, "" if targets else LOWER)
@@ -107,38 +88,3 @@ async def attention(
         return {"model": model.name, "results": results}
 
     return await respond(request, write, seconds, answers, form)
-
-
-@router.post(
-    "/v1/attend",
-    response_model=responses.AttendAnswer,
-    responses={200: {"content": {form: {} for form in ATTENDED}}},
-    summary="Attend without a model",
-    tags=["attention"],
-)
-async def attend(
-    body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
-    request: Request,
-) -> Response:
-    """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
-    or, by the Accept header, as a picture."""
-    form = form_of(request, [JSON, *ATTENDED])
-    seconds: dict[str, float] = {}
-
-    def work() -> Pieces:
-        feeds = feeds_of(body)
-        if form in ATTENDED:
-            check_heatmaps(len(feeds["queries"]))
-        check_size(request, nbytes(body.mechanism, feeds), "")
-        started = time.monotonic()
-        attended = request.app.state.mechanisms.attend(body.mechanism, feeds)
-        ended = time.monotonic()
-        check_finite(feeds["valid_lengths"], *attended)
-        if form in ATTENDED:
-            pieces: Pieces = [ATTENDED[form](picture_of(body, *attended))]
-        else:
-            pieces = to_json_pieces(write_attended(body, *attended))
-        seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
-        return pieces
-
-    return send(request, await in_turn(request, work), seconds, form)

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-VARIANT = "as "  # how the tags of a union's variants begin; no part of a JSON pointer
-
 
 def source_variant(value: Any) -> str | None:
     """Names the variant before it is validated, so that a fault is reported once, in its place."""

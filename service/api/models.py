@@ -6,11 +6,28 @@ from fastapi import APIRouter, Request
 
 from service.api import responses
 from service.api.steps import model_of, models_of
+from service.api.validation import ATTENTION_GRAPHS
 from service.engine.model import Model
 from service.errors import Unavailable
 
 PATIENCE = 1.0  # seconds in which an engine must say how it is
 router = APIRouter(responses=responses.PROBLEMS)
+
+
+def describe(model: Model) -> responses.ModelCard:
+    manifest, opened = model.engine.bundle.manifest, model.engine.opened
+    return responses.ModelCard(
+        name=manifest.name,
+        task=manifest.task,
+        licence=manifest.licence,
+        attribution=manifest.attribution,
+        precision=opened.precision,
+        provider=opened.provider,
+        attention=[kind for kind, graph in ATTENTION_GRAPHS.items() if graph in opened.graphs],
+        limits=manifest.limits.model_dump(),
+        max_new_tokens=manifest.decoding.max_new_tokens,
+        config=manifest.config.model_dump(),
+    )
 
 
 @router.get(
@@ -20,7 +37,7 @@ router = APIRouter(responses=responses.PROBLEMS)
 )
 async def list_models(request: Request) -> responses.ModelList:
     """The models served here, with their limits, licence and configuration."""
-    return responses.ModelList(models=[model.card() for model in models_of(request).values()])
+    return responses.ModelList(models=[describe(model) for model in models_of(request).values()])
 
 
 @router.get(
@@ -30,7 +47,7 @@ async def list_models(request: Request) -> responses.ModelList:
 )
 async def show_model(name: str, request: Request) -> responses.ModelCard:
     """Its limits, licence and configuration."""
-    return model_of(request, name).card()
+    return describe(model_of(request, name))
 
 
 @router.get("/livez", summary="Is the service alive?", tags=["service"])

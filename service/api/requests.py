@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.field_types import Indices, Plain, Prefix, Sequences, Source, Stop, Unicode
-from service.attention import Alignment, HeadReduction, Kind, LayerReduction
+from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
 
 
 class Strict(BaseModel):
@@ -29,7 +29,7 @@ class ModelRequest(Strict):
 
 
 class AttentionSelection(Strict):
-    kinds: list[Kind] = Field(
+    kinds: list[AttentionKind] = Field(
         default=["cross"],
         min_length=1,
         max_length=3,
@@ -57,7 +57,7 @@ class AttentionSelection(Strict):
         description="[start, stop) of the steps of decoder and cross, as in a slice of Python:"
         " negative ones count from the end, and what is not there is left out",
     )
-    alignment: Alignment | None = Field(
+    alignment: AlignmentMethod | None = Field(
         default=None,
         description="also the pairs of a source and a target token that belong together: for each"
         " target token its largest weight (argmax), or all of at least `threshold`; of cross, and"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.attention import HeadReduction, Kind, LayerReduction
+from service.attention import AttentionKind, HeadReduction, LayerReduction
 
 
 class AttendAnswer(BaseModel):
@@ -13,7 +13,7 @@ class AttendAnswer(BaseModel):
     shape: list[int] = Field(description="of weights")
 
 
-class Answer(BaseModel):
+class ModelResponse(BaseModel):
     model: str
 
 
@@ -32,7 +32,7 @@ class Alignment(BaseModel):
 class AttentionBlock(BaseModel):
     """Row i of decoder and cross is the step that predicted the i-th token, which labels it."""
 
-    kind: Kind
+    kind: AttentionKind
     layers: list[int] = Field(description="along the axis layer of data, or reduced")
     heads: list[int] = Field(description="along the axis head of data, or reduced")
     reduce_layers: LayerReduction | None = Field(default=None, description="only if reduced")
@@ -82,7 +82,7 @@ class Usage(BaseModel):
     target_tokens: int = Field(description="of all hypotheses or targets")
 
 
-class DecodeAnswer(Answer):
+class DecodeAnswer(ModelResponse):
     results: list[DecodeResult]
     usage: Usage
 
@@ -98,7 +98,7 @@ class EncodeResult(BaseModel):
     tokens: list[str]
 
 
-class EncodeAnswer(Answer):
+class EncodeAnswer(ModelResponse):
     results: list[EncodeResult]
 
 
@@ -108,7 +108,7 @@ class AttentionResult(BaseModel):
     attention: list[AttentionBlock]
 
 
-class AttentionAnswer(Answer):
+class AttentionAnswer(ModelResponse):
     results: list[AttentionResult]
 
 
@@ -120,7 +120,7 @@ class ScoreResult(BaseModel):
     perplexity: float = Field(description="exp(-mean)")
 
 
-class ScoreAnswer(Answer):
+class ScoreAnswer(ModelResponse):
     results: list[ScoreResult]
     usage: Usage
 
@@ -131,7 +131,7 @@ class TokenizeResult(BaseModel):
     offsets: list[list[int] | None] = Field(description="[start, end) in the text; null: special")
 
 
-class TokenizeAnswer(Answer):
+class TokenizeAnswer(ModelResponse):
     results: list[TokenizeResult]
 
 
@@ -139,7 +139,7 @@ class DetokenizeResult(TokenizeResult):
     text: str = Field(description="without special tokens")
 
 
-class DetokenizeAnswer(Answer):
+class DetokenizeAnswer(ModelResponse):
     results: list[DetokenizeResult]
 
 
@@ -150,7 +150,7 @@ class ModelCard(BaseModel):
     attribution: str
     precision: str
     provider: str
-    attention: list[Kind] = Field(description="kinds it can show")
+    attention: list[AttentionKind] = Field(description="kinds it can show")
     limits: dict[str, int] = Field(description="positions, specials included")
     max_new_tokens: int = Field(description="unless a request says otherwise")
     config: dict[str, Any]

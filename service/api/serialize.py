@@ -1,15 +1,14 @@
 """What the engine answered, in the shapes of service.schemas."""
 
-import base64
 from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from service.attention import Kind
+from service.arrays import FloatArray
+from service.attention import AttentionKind
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.runtime.cache import FloatArray
 from service.search.protocol import Alternatives, Hypothesis
 from service.tokenizer import Token, Tokens
 
@@ -27,7 +26,7 @@ def write_hypothesis(
     entry: Entry,
     source: Tokens,
     hypothesis: Hypothesis,
-    attention: dict[Kind, FloatArray],
+    attention: dict[AttentionKind, FloatArray],
 ) -> dict[str, Any]:
     target, generated = read_target(model, entry, hypothesis)
     written: dict[str, Any] = {
@@ -59,13 +58,17 @@ def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> tuple[Tok
 
 
 def write_blocks(
-    model: Model, entry: Entry, source: Tokens, target: Tokens, attention: dict[Kind, FloatArray]
+    model: Model,
+    entry: Entry,
+    source: Tokens,
+    target: Tokens,
+    attention: dict[AttentionKind, FloatArray],
 ) -> list[dict[str, Any]]:
     start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
     forced = len(entry.prefix)
     generated = target.tokens[forced:]
     read = [*start.tokens, *target.tokens[:forced], *generated[:-1]]
-    axes: dict[Kind, tuple[list[Token], list[Token]]] = {
+    axes: dict[AttentionKind, tuple[list[Token], list[Token]]] = {
         "encoder": (source.tokens, source.tokens),
         "decoder": (generated, read),
         "cross": (generated, source.tokens),
@@ -91,10 +94,6 @@ def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, in
     return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}
 
 
-def to_base64(vectors: FloatArray) -> str:
-    return base64.b64encode(vectors.astype("<f4").tobytes()).decode()
-
-
 def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
     """Perplexity is exp(-mean)."""
     assert answer.log_probs is not None
@@ -107,20 +106,3 @@ def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
         "mean": np.float32(mean),
         "perplexity": float(np.exp(-mean)),
     }
-
-
-def pool(
-    memory: FloatArray, pooling: str, normalize: bool, dimensions: int | None = None
-) -> FloatArray:
-    """(S, M) -> (M,), or (S, M) if pooling is none; cut to `dimensions` of the M."""
-    vectors = {
-        "none": lambda: memory,
-        "mean": lambda: memory.mean(axis=0),
-        "max": lambda: memory.max(axis=0),
-        "first": lambda: memory[0],
-        "last": lambda: memory[-1],
-    }[pooling]()
-    vectors = vectors[..., :dimensions]
-    if normalize:
-        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.ascontiguousarray(vectors)

@@ -1,41 +1,29 @@
 """What every endpoint does: find the model, read the texts, wait for the engine, send a form."""
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
-from anyio import CapacityLimiter
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
 
 from service.api import requests
 from service.api.validation import search_options
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import (
-    Abandoned,
-    DeadlineExceeded,
     Invalid,
-    NotAcceptable,
     NotFound,
-    Overloaded,
     TooLarge,
 )
-from service.formats.json import FILES, FORMS, JSON, OF_ONE, PIECE, Document, Pieces
+from service.formats.json import JSON, Document, Pieces
+from service.formats.writers import FORMS, OF_ONE
+from service.http.content import send
+from service.http.waiting import compute, finish, in_turn, settings_of
+from service.search.options import SearchOptions
 from service.search.protocol import Progress
-from service.search.rules import SearchOptions
-from service.settings import Settings
 from service.tokenizer import Tokenizer, Tokens
 
-LITTLE = 64  # characters to read, or tokens to write: done about as soon as a thread is woken
 MANY = 1 << 20  # numbers to write: many at once would keep the event loop from the lock
-MOST_WAITING = 32  # requests that hold their bodies while they wait for a core
-Result = TypeVar("Result")
 
 
 def models_of(request: Request) -> dict[str, Model]:
@@ -94,15 +82,6 @@ async def read_targets(
     return targets
 
 
-async def compute(work: Callable[[], Result], size: int) -> Result:
-    """Off the event loop, unless it is done about as soon as handed over."""
-    return work() if size <= LITTLE else await run_in_threadpool(work)
-
-
-def settings_of(request: Request) -> Settings:
-    return request.app.state.settings
-
-
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
     """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
     each = submit(request, model, entries)
@@ -146,65 +125,6 @@ async def search_of(model: Model, body: requests.Searching, **more: int) -> Sear
     return await compute(lambda: search_options(body, manifest, model.target, **more), size)
 
 
-async def finish(request: Request, work: "asyncio.Future[Result]") -> Result:
-    """Raises Abandoned when the client leaves, DeadlineExceeded when time is up; the work is then
-    cancelled."""
-    limit = settings_of(request).timeout
-    gone = asyncio.ensure_future(request.receive())  # the body is read: what comes is the end
-    try:
-        await asyncio.wait({work, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
-        if gone.done():
-            raise Abandoned("the client closed the connection")
-        raise DeadlineExceeded(f"not done within {limit:g} seconds; send less or try again later")
-    finally:
-        gone.cancel()
-        work.cancel()
-
-
-def form_of(request: Request, forms: Sequence[str], what: str = "this") -> str:
-    """The form that the Accept headers like best, the first of those they like alike.
-
-    Of the ranges that match a form the most specific counts. Raises NotAcceptable naming the forms
-    (RFC 9110, section 12.5.1).
-    """
-    qualities: dict[str, float] = {}
-    for part in ",".join(request.headers.getlist("accept")).lower().split(","):
-        media_range, _, parameters = part.partition(";")
-        found = re.search(r"\bq=(\d?\.?\d*)\s*(?:;|$)", parameters)
-        if media_range.strip():
-            quality_given = float(found[1]) if found and re.search(r"\d", found[1]) else 1.0
-            qualities[media_range.strip()] = quality_given
-    qualities = qualities or {"*/*": 1.0}
-
-    def quality(form: str) -> float:
-        ranges = (form, f"{form.partition('/')[0]}/*", "*/*")
-        return next((qualities[each] for each in ranges if each in qualities), 0.0)
-
-    best = max(forms, key=quality)
-    if not quality(best):
-        raise NotAcceptable(f"{what} comes as {', '.join(forms)}")
-    return best
-
-
-async def in_turn(request: Request, work: Callable[[], Result]) -> Result:
-    """Computes on a thread, as many at once as there are cores for it. What has begun is finished:
-    its size is bounded.
-
-    Raises Overloaded if too many wait for a turn, and what `finish` raises while it waits.
-    """
-    limiter: CapacityLimiter = request.app.state.limiter
-    if limiter.statistics().tasks_waiting >= MOST_WAITING:
-        raise Overloaded(f"{MOST_WAITING} requests wait already, which is the limit")
-    turn = object()
-    await finish(request, asyncio.ensure_future(limiter.acquire_on_behalf_of(turn)))
-    try:
-        return await run_in_threadpool(work)
-    finally:
-        limiter.release_on_behalf_of(turn)
-
-
 async def respond(
     request: Request,
     write: Callable[[], Document],
@@ -228,37 +148,3 @@ async def respond(
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
     return send(request, pieces, seconds, form)
-
-
-def send(request: Request, pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
-    """A large answer piece by piece, as the client takes them."""
-    stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
-    headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
-    if form in FILES:
-        headers["Content-Disposition"] = f'attachment; filename="{FILES[form]}"'
-    total = sum(map(len, pieces))
-    if total <= PIECE:
-        return Response(b"".join(pieces), media_type=form, headers=headers)
-    headers["Content-Length"] = str(total)
-    response = Patient(one_by_one(pieces), media_type=form, headers=headers)
-    response.patience = settings_of(request).timeout
-    return response
-
-
-class Patient(StreamingResponse):
-    """Given up when the client takes nothing for `patience` seconds."""
-
-    patience: float
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(self.patience):
-                await send(message)
-
-        with suppress(TimeoutError):
-            await super().__call__(scope, receive, send_in_time)
-
-
-async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
-    for piece in pieces:
-        yield piece

@@ -13,13 +13,14 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from service.api.serialize import alternatives
-from service.api.steps import compute, drop, finish, gathered, settings_of, submit
+from service.api.steps import drop, gathered, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import DeadlineExceeded, HeedError
 from service.formats.json import to_json, to_json_pieces
 from service.http.problems import problem_of
-from service.search.protocol import Progress, Standing, Taken
+from service.http.waiting import compute, finish, settings_of
+from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds after the deadline to read what has been sent
@@ -125,16 +126,16 @@ class Texts:
         self._model = model
         self._entries = entries
         self._readers: dict[tuple[int, int], Callable[[int], str]] = {}
-        self._standing: dict[int, Standing] = {}  # what was last said of a result
+        self._standing: dict[int, BeamProgress] = {}  # what was last said of a result
 
     async def events(self, came: Sequence[Told]) -> bytes:
         """One after the other, to be sent together."""
         told = [one for one in came if one]
-        size = sum(sum(map(len, each)) if isinstance(each, Standing) else 1 for _, each in told)
+        size = sum(sum(map(len, each)) if isinstance(each, BeamProgress) else 1 for _, each in told)
         return await compute(lambda: b"".join(self._write(*one) for one in told), size)
 
     def _write(self, place: int, progress: Progress) -> bytes:
-        if not isinstance(progress, Standing):
+        if not isinstance(progress, BeamProgress):
             return b"".join(sse("token", to_json(self._token(place, taken))) for taken in progress)
         if progress == self._standing.get(place):
             return b""
@@ -143,7 +144,7 @@ class Texts:
         stable, best = (decode([*prefix, *ids]).text for ids in progress)
         return sse("beam", to_json({"result": place, "stable": stable, "tentative": best}))
 
-    def _token(self, place: int, taken: Taken) -> dict[str, Any]:
+    def _token(self, place: int, taken: TokenEvent) -> dict[str, Any]:
         """The texts of one hypothesis, one after the other, are its whole text."""
         key, target = (place, taken.hypothesis), self._model.target
         text = ""

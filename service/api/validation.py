@@ -6,13 +6,19 @@ from collections.abc import Iterable
 
 from service.api import requests
 from service.api.field_types import Indices
-from service.attention import Kind, Selection
-from service.bundle import Config, Manifest
-from service.errors import Fault, Invalid, TooLarge
-from service.search.rules import SearchOptions
+from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.bundle import GraphName, Manifest
+from service.engine.model import Model
+from service.errors import Fault, Invalid, NotFound, TooLarge
+from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
 THRESHOLD = 0.2  # of an alignment
+ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
+    "encoder": "encoder_attention",
+    "decoder": "attention",
+    "cross": "attention",
+}
 OF_SAMPLES = ("top_k", "top_p", "seed")  # mean nothing without a temperature
 BANS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -142,15 +148,25 @@ def read_allowed(
     return tuple(allowed)
 
 
-def read_selection(body: requests.AttentionSelection, config: Config) -> Selection:
-    """Raises Invalid naming the range of an index, or the option that contradicts another."""
+def read_selection(body: requests.AttentionSelection | None, model: Model) -> Selection:
+    """Return the weights that `body` asks for; none if it is absent.
+
+    Raises NotFound if the bundle lacks a graph it needs, and Invalid naming the range of an index,
+    or the option that contradicts another.
+    """
+    if body is None:
+        return NO_ATTENTION
+    for kind in body.kinds:
+        if ATTENTION_GRAPHS[kind] not in model.engine.opened.graphs:
+            raise NotFound("not_supported", f"model {model.name} shows no {kind} attention")
     check_selection(body)
-    depth: dict[Kind, int] = {
+    config = model.engine.bundle.manifest.config
+    depth: dict[AttentionKind, int] = {
         "encoder": config.num_encoder_layers,
         "decoder": config.num_decoder_layers,
         "cross": config.num_decoder_layers,
     }
-    layers: dict[Kind, list[int]] = {
+    layers: dict[AttentionKind, list[int]] = {
         kind: resolve(body.layers, depth[kind], f"{kind} layer", "layers") for kind in body.kinds
     }
     return Selection(

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, get_args
 
-from service.bundle import Graph
-from service.engine.client import FRAME, HEADER
+from service.bundle import GraphName
 from service.engine.engine import Engine
 from service.engine.messages import Answer, Entry, Opened, Status
+from service.engine.wire import FRAME, HEADER
 from service.errors import HeedError, StartupError
 from service.logs import configure_logs
 from service.search.protocol import Progress
@@ -38,7 +38,9 @@ class Child:
         except StartupError as error:
             return self._send(0, error)
         session = engine.session
-        graphs = frozenset[Graph](graph for graph in get_args(Graph) if session.supports(graph))
+        graphs = frozenset[GraphName](
+            graph for graph in get_args(GraphName) if session.supports(graph)
+        )
         engine.start()
         gc.collect()
         gc.freeze()  # what is here now stays: looking at it again would stop all threads for long

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from service.engine.messages import Entry
-from service.runtime.cache import Cross
+from service.runtime.cache import CrossCache
 from service.runtime.session import Session
-from service.search.beam import Beams
-from service.search.greedy import Runs
-from service.search.rules import Text
+from service.search.beam import BeamSearch
+from service.search.greedy import GreedySearch
+from service.search.protocol import Detokenize
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Live:
     started: float
 
 
-class Kind(NamedTuple):
+class BatchKey(NamedTuple):
     """Which entries can be decoded together."""
 
     width: int
@@ -34,17 +34,22 @@ class Batch:
     """Entries of one kind; the rows of one lie together, in the order of `live`."""
 
     def __init__(
-        self, session: Session, kind: Kind, start_ids: Sequence[int], eos_id: int, text: Text
+        self,
+        session: Session,
+        kind: BatchKey,
+        start_ids: Sequence[int],
+        eos_id: int,
+        text: Detokenize,
     ) -> None:
         self.live: list[Live] = []
         self._session = session
         self._start_id, *forced_ids = start_ids
         self._cache = session.new_cache(kind.width)
-        search = Beams if kind.beams else Runs
+        search = BeamSearch if kind.beams else GreedySearch
         self._search = search(kind.width, forced_ids, eos_id, text)
         self._tokens = np.zeros(0, np.int64)  # (R,): what each row reads next
 
-    def join(self, entries: Sequence[Entry], cross: Cross) -> None:
+    def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:
         """`cross` is of these entries, in their order."""
         self._cache.insert(cross)
         self._search.insert([entry.search for entry in entries if entry.search])
@@ -53,7 +58,7 @@ class Batch:
         starts = np.full(len(entries) * self._cache.width, self._start_id)
         self._tokens = np.concatenate([self._tokens, starts])
 
-    def step(self) -> list[tuple[Entry, Cross | None]]:
+    def step(self) -> list[tuple[Entry, CrossCache | None]]:
         """Every row reads a token. Returns the entries that have ended, with what cross-attention
         read where they want to see it."""
         candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
@@ -61,7 +66,7 @@ class Batch:
         for i, live in enumerate(self.live):
             if live.entry.streams and (progress := self._search.progress(i)):
                 live.entry.tell(progress)
-        done: list[tuple[Entry, Cross | None]] = []
+        done: list[tuple[Entry, CrossCache | None]] = []
         for i in ended:
             entry, started = self.live[i].entry, self.live[i].started
             entry.answer.hypotheses = self._search.hypotheses(i)

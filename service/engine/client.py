@@ -22,17 +22,15 @@ from starlette.concurrency import run_in_threadpool
 
 from service.bundle import Bundle
 from service.engine.messages import Answer, Entry, Opened, Status
+from service.engine.wire import HEADER
 from service.errors import HeedError, PassFailed, StartupError, Unavailable
-from service.search.protocol import Progress, Standing
+from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
-
-HEADER = struct.Struct("!Q?Q")  # length, whether more of it follows, number
-FRAME = 1 << 18  # bytes: a long message comes in several, and others between them
 
 log = structlog.get_logger()
 
 
-class EngineProcess(asyncio.Protocol):
+class EngineClient(asyncio.Protocol):
     """The end of those who ask. All but the constructor runs on one event loop."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
@@ -142,7 +140,7 @@ class EngineProcess(asyncio.Protocol):
             loading.add_done_callback(partial(settle_later, future))
 
     def _resolve(self, number: int, outcome: object) -> None:
-        if isinstance(outcome, (list, Standing)):
+        if isinstance(outcome, (list, BeamProgress)):
             if listener := self._listeners.get(number):
                 listener(cast("Progress", outcome))
             return

@@ -7,13 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.attention import NOTHING, Kind, Selection
-from service.bundle import Graph
+from service.arrays import FloatArray, IntArray
+from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.bundle import GraphName
 from service.engine.scheduler import Size
 from service.errors import HeedError
-from service.runtime.cache import FloatArray, IntArray
+from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis, Progress
-from service.search.rules import SearchOptions
+
+Weights = dict[AttentionKind, FloatArray]
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Answer:
 
     memory: FloatArray | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
-    attention: list[dict[Kind, FloatArray]] = field(default_factory=list[dict[Kind, FloatArray]])
+    attention: list[Weights] = field(default_factory=list[Weights])
     log_probs: FloatArray | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -59,7 +61,7 @@ class Entry:
     source_ids: IntArray
     search: SearchOptions | None = None
     target_ids: list[int] = field(default_factory=list[int])
-    selection: Selection = NOTHING
+    selection: Selection = NO_ATTENTION
     scores: bool = False
     streams: bool = False
     arrived: float = field(default_factory=time.monotonic)
@@ -136,7 +138,7 @@ class Opened:
 
     precision: str
     provider: str
-    graphs: frozenset[Graph]
+    graphs: frozenset[GraphName]
 
 
 @dataclass(frozen=True, slots=True)

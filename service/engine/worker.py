@@ -8,29 +8,30 @@ from functools import partial
 import numpy as np
 import structlog
 
-from service.attention import Kind as AttentionKind
+from service.arrays import FloatArray
+from service.attention import AttentionKind as AttentionKind
 from service.bundle import Manifest
-from service.engine.batch import Batch, Kind
+from service.engine.batch import Batch, BatchKey
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.errors import PassFailed, Unavailable
-from service.runtime.cache import Cross, FloatArray
+from service.runtime.cache import CrossCache
 from service.runtime.session import Session
-from service.search.rules import Text
+from service.search.protocol import Detokenize
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedEntry:
     """An entry that waits for a pass over its targets; `cross` is what cross-attention reads."""
 
     entry: Entry
-    cross: Cross
+    cross: CrossCache
 
 
-Attended = tuple[Decoded, list[int], dict[AttentionKind, FloatArray]]  # a target, its weights
+Attended = tuple[DecodedEntry, list[int], dict[AttentionKind, FloatArray]]  # a target, its weights
 
 
 class Worker:
@@ -43,7 +44,7 @@ class Worker:
         manifest: Manifest,
         scheduler: Scheduler,
         queue: Queue,
-        text: Text,
+        text: Detokenize,
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
         self._number = number
@@ -52,8 +53,8 @@ class Worker:
         self._scheduler = scheduler
         self._queue = queue
         self._text = text
-        self._batches: dict[Kind, Batch] = {}
-        self._decoded: list[Decoded] = []
+        self._batches: dict[BatchKey, Batch] = {}
+        self._decoded: list[DecodedEntry] = []
 
     def run(self) -> None:
         newcomers: list[Entry] | None = []
@@ -108,7 +109,7 @@ class Worker:
             batch.drop(entries)
 
     def _try(
-        self, entries: list[Entry], work: Callable[[], None], kind: Kind | None = None
+        self, entries: list[Entry], work: Callable[[], None], kind: BatchKey | None = None
     ) -> None:
         """Where a batch is at work and it fails, it is thrown away with its entries."""
         try:
@@ -122,7 +123,7 @@ class Worker:
             if kind:
                 self._batches.pop(kind, None)
 
-    def _join(self, kind: Kind, entries: list[Entry], cross: Cross) -> None:
+    def _join(self, kind: BatchKey, entries: list[Entry], cross: CrossCache) -> None:
         """What breaks while rows join may have broken the rows that are there."""
         if kind not in self._batches:
             start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
@@ -135,14 +136,14 @@ class Worker:
         started = time.monotonic()
         memory, cross = self._session.encode([entry.source_ids for entry in entries])
         ended = time.monotonic()
-        joining: dict[Kind, list[int]] = {}  # places in the batch
+        joining: dict[BatchKey, list[int]] = {}  # places in the batch
         for i, entry in enumerate(entries):
             entry.answer.seconds = {"queue": started - entry.arrived, "encode": ended - started}
             if entry.search:
-                kind = Kind(entry.rows, beams=entry.search.beam_size > 1)
+                kind = BatchKey(entry.rows, beams=entry.search.beam_size > 1)
                 joining.setdefault(kind, []).append(i)
             elif entry.is_forced:
-                self._decoded.append(Decoded(entry, cross.pick([i])))
+                self._decoded.append(DecodedEntry(entry, cross.pick([i])))
             else:
                 entry.answer.memory = memory[i]
                 entry.finish(entry.answer)
@@ -156,9 +157,9 @@ class Worker:
             if cross is None:
                 entry.finish(entry.answer)
             else:
-                self._decoded.append(Decoded(entry, cross))
+                self._decoded.append(DecodedEntry(entry, cross))
 
-    def _force(self, some: list[Decoded]) -> None:
+    def _force(self, some: list[DecodedEntry]) -> None:
         """A pass over whole targets: weights of what was decoded, or given, as they were at each
         step; log-probs of what was given."""
         started = time.monotonic()
@@ -173,7 +174,7 @@ class Worker:
             one.entry.answer.seconds[stage] = time.monotonic() - started
             one.entry.finish(one.entry.answer)
 
-    def _score(self, some: list[Decoded]) -> None:
+    def _score(self, some: list[DecodedEntry]) -> None:
         if not some:
             return
         start_ids = self._manifest.decoder_start_ids
@@ -193,7 +194,7 @@ class Worker:
             for attention in entry.answer.attention:
                 attention["encoder"] = picked
 
-    def _attend_targets(self, some: list[Decoded]) -> None:
+    def _attend_targets(self, some: list[DecodedEntry]) -> None:
         """In as many passes as hold all the hypotheses."""
         wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
         rows = [

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.formats.picture import FONT_SIZE, Cells, Colour, Dot, Label, Line, Picture, width_of
+from service.formats.fonts import width_of
+from service.formats.picture import FONT_SIZE, Cells, Colour, Dot, Label, Line, Picture
 
 Floats = NDArray[np.floating[Any]]
 

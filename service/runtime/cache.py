@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from service.arrays import FloatArray, IntArray
 from service.bundle import Config
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float32]
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # positions by which room for S and T is made
 FEWEST_ROWS = 8
@@ -22,18 +19,20 @@ KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a
 
 
 @dataclass(frozen=True, slots=True)
-class Cross:
+class CrossCache:
     """What cross-attention reads of B sources: key and value of each decoder layer in turn, (B, H,
     S, D), and how many of the S positions are a source's own (B,)."""
 
     keys_values: list[FloatArray]
     source_length: IntArray
 
-    def pick(self, sources: Sequence[int]) -> "Cross":
+    def pick(self, sources: Sequence[int]) -> "CrossCache":
         """A copy of these."""
         source_length = self.source_length[sources]
         longest = source_length.max()
-        return Cross([array[sources, :, :longest] for array in self.keys_values], source_length)
+        return CrossCache(
+            [array[sources, :, :longest] for array in self.keys_values], source_length
+        )
 
 
 class Cache:
@@ -80,11 +79,11 @@ class Cache:
         """Key and value of each layer in turn, (B, H, S, D)."""
         return [array[layer, : self.sources] for layer in self._layers for array in self._cross]
 
-    def cross(self, source: int) -> Cross:
+    def cross(self, source: int) -> CrossCache:
         """What one source's rows read."""
-        return Cross(self.cross_keys_values, self.source_length).pick([source])
+        return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
-    def insert(self, cross: Cross) -> None:
+    def insert(self, cross: CrossCache) -> None:
         """Append sources; their rows start at position 0."""
         first, count = self.sources, self.sources + len(cross.source_length)
         longest = cross.keys_values[0].shape[2]

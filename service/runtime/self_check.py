@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.arrays import IntArray
 from service.bundle import Bundle
 from service.errors import StartupError
-from service.runtime.cache import Cross, IntArray
+from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -57,7 +58,7 @@ def compare(session: Session, torch: Torch) -> Iterator[Pair]:
 
 
 def compare_steps(
-    session: Session, torch: Torch, cross: Cross, targets: Sequence[IntArray]
+    session: Session, torch: Torch, cross: CrossCache, targets: Sequence[IntArray]
 ) -> Iterator[Pair]:
     """Cached steps beside the one forward pass that torch made."""
     cache = session.new_cache(width=1)
@@ -72,7 +73,7 @@ def compare_steps(
 
 
 def compare_scores(
-    session: Session, torch: Torch, cross: Cross, inputs: Sequence[IntArray]
+    session: Session, torch: Torch, cross: CrossCache, inputs: Sequence[IntArray]
 ) -> Iterator[Pair]:
     """Any ids may be scored: here each input once more."""
     crosses = [cross.pick([i]) for i in range(len(inputs))]

@@ -5,80 +5,21 @@ H heads, D width of a head, M d_model, K best tokens.
 """
 
 from collections.abc import Sequence
-from functools import cache as once
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import onnxruntime as ort
-from numpy.typing import NDArray
 
-from service.bundle import Bundle, Graph
+from service.arrays import Feeds, FloatArray, IntArray
+from service.bundle import Bundle, GraphName
 from service.errors import StartupError
-from service.runtime.cache import Cache, Cross, FloatArray, IntArray
-from service.search.rules import Candidates
+from service.runtime.binding import Binding
+from service.runtime.cache import Cache, CrossCache
+from service.runtime.providers import PROVIDERS, open_graph, usable_provider
+from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
-PROVIDERS = {
-    Provider.cpu: "CPUExecutionProvider",
-    Provider.cuda: "CUDAExecutionProvider",
-    Provider.tensorrt: "TensorrtExecutionProvider",
-}
-
-Feeds = dict[str, NDArray[Any]]
 MOST_BINDINGS = 64  # that a cache keeps
 CACHED = 16 << 20  # bytes of weights that a step may read and still be faster on one core
-
-SLOWER_FUSIONS = [
-    "SkipLayerNormFusion",  # than an addition and a LayerNormalization, on CPUs
-    "MatMulScaleFusion",  # a product that scales takes no short cut for a single row
-]
-
-
-@once
-def load_cuda() -> None:
-    if PROVIDERS[Provider.cuda] in ort.get_available_providers():
-        ort.preload_dlls()  # CUDA and cuDNN as pip installed them
-
-
-def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
-    """Computes on the thread that runs it and, with all that run it, on `threads` - 1 others, which
-    sleep between runs."""
-    load_cuda()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Without VNNI the u8 x s8 product adds pairs in 16 bits and saturates: this makes it exact.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    return ort.InferenceSession(
-        str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
-    )
-
-
-def provider_name(wanted: Provider) -> str:
-    """Raises StartupError if a provider asked for by name is not in this ONNX Runtime."""
-    available = ort.get_available_providers()
-    if wanted is Provider.auto:
-        wanted = Provider.cuda if PROVIDERS[Provider.cuda] in available else Provider.cpu
-    if PROVIDERS[wanted] not in available:
-        names = [provider.value for provider, name in PROVIDERS.items() if name in available]
-        raise StartupError(f"provider {wanted.value} is not here; available: {', '.join(names)}")
-    return PROVIDERS[wanted]
-
-
-def usable_provider(bundle: Bundle, wanted: Provider) -> str:
-    """Raises StartupError if one that was asked for by name finds no device."""
-    name = provider_name(wanted)
-    if name == PROVIDERS[Provider.cpu]:
-        return name
-    graphs = next(iter(bundle.manifest.precisions.values()))
-    found: str = open_graph(bundle.path(graphs["encoder"]), name).get_providers()[0]
-    if found != name and wanted is not Provider.auto:
-        raise StartupError(
-            f"provider {wanted.value} is installed but found no device it can use; {found} would"
-            " work"
-        )
-    return found
 
 
 class Session:
@@ -107,19 +48,19 @@ class Session:
         self.provider: str = name
         self._check_shapes()
 
-    def supports(self, graph: Graph) -> bool:
+    def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
 
     def new_cache(self, width: int) -> Cache:
         return Cache(self._config, width)
 
-    def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], Cross]:
+    def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
         """-> memory (S, M) of each, and what cross-attention reads of them all."""
         ids, lengths = self._padded(sources)
         names = ["memory", *(f"cross_{name}" for name in self._keys_values)]
         feeds = {"source_ids": ids, "source_length": lengths}
         memory, *cross = self._run("encoder", names, feeds)
-        return [memory[i, :length] for i, length in enumerate(lengths)], Cross(cross, lengths)
+        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(cross, lengths)
 
     def step(self, cache: Cache, tokens: IntArray, k: int, logits: bool = False) -> Candidates:
         """Every row reads its token (R,) at its position and moves on by one.
@@ -140,7 +81,7 @@ class Session:
         return candidates
 
     def attention(
-        self, inputs: Sequence[IntArray], crosses: Sequence[Cross]
+        self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]
     ) -> list[tuple[FloatArray, FloatArray]]:
         """Decoder inputs (T,) and their sources, one each -> decoder attention (L, H, T, T) and
         cross-attention (L, H, T, S) of each."""
@@ -156,7 +97,7 @@ class Session:
         ]
 
     def score(
-        self, inputs: Sequence[IntArray], targets: Sequence[IntArray], crosses: Sequence[Cross]
+        self, inputs: Sequence[IntArray], targets: Sequence[IntArray], crosses: Sequence[CrossCache]
     ) -> list[FloatArray]:
         """Decoder inputs (T,), what they are to predict (T,), and their sources -> the log-prob of
         each target id, (T,)."""
@@ -165,7 +106,7 @@ class Session:
         (log_probs,) = self._run("score", ["token_log_probs"], feeds)
         return [log_probs[i, :length] for i, length in enumerate(lengths)]
 
-    def _forced(self, inputs: Sequence[IntArray], crosses: Sequence[Cross]) -> Feeds:
+    def _forced(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
         """What a pass over whole targets takes."""
         ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
@@ -202,7 +143,7 @@ class Session:
         layers = range(self._config.num_decoder_layers)
         return [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
 
-    def _run(self, graph: Graph, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
+    def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
         return cast("list[FloatArray]", self._graphs[graph].run(outputs, feeds))
 
     def _padded(self, rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
@@ -234,67 +175,6 @@ class Session:
         }
         if found != expected:
             raise StartupError(f"the step graph takes {found}, the configuration says {expected}")
-
-
-class Binding:
-    """The step graph tied to a cache's memory and to buffers for what goes in and comes out."""
-
-    def __init__(
-        self,
-        step: ort.InferenceSession,
-        cache: Cache,
-        keys_values: list[str],
-        k: int,
-        vocabulary: int,
-    ) -> None:
-        """`vocabulary`: its size where all logits are wanted, else 0."""
-        rows = len(cache.position)
-        logits = np.zeros((rows, vocabulary), np.float32) if vocabulary else None
-        log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
-        self.candidates = Candidates(log_probs, ids, logits)
-        self.token = np.zeros(rows, np.int64)
-        self.position = np.zeros(rows, np.int64)
-        self._step = step
-        self._binding = step.io_binding()
-        self._bind_input("token", self.token)
-        self._bind_input("position", self.position)
-        self._bind_input("source_length", cache.source_length)
-        self._bind_input("k", np.array([k]))
-        self._bind_output("top_log_probs", log_probs)
-        self._bind_output("top_ids", ids)
-        if logits is not None:
-            self._bind_output("logits", logits)
-        memory = zip(keys_values, cache.self_keys_values, cache.cross_keys_values, strict=True)
-        for name, own, cross in memory:
-            self._bind_input(f"cross_{name}", cross)
-            value = self._bind_input(f"self_{name}", own)
-            self._binding.bind_ortvalue_output(f"self_{name}_out", value)  # the same memory
-
-    def run(self, tokens: IntArray, position: IntArray) -> Candidates:
-        self.token[:] = tokens
-        self.position[:] = position
-        self._step.run_with_iobinding(self._binding)
-        return self.candidates
-
-    def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
-        value = ort.OrtValue.ortvalue_from_numpy(array)
-        self._binding.bind_ortvalue_input(name, value)
-        return value
-
-    def _bind_output(self, name: str, array: NDArray[Any]) -> None:
-        self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
-
-
-class Mechanisms:
-    """The graphs of /v1/attend: attention without a model."""
-
-    def __init__(self, folder: Path, wanted: Provider) -> None:
-        provider = provider_name(wanted)
-        self._graphs = {path.stem: open_graph(path, provider) for path in folder.glob("*.onnx")}
-
-    def attend(self, mechanism: str, feeds: dict[str, NDArray[Any]]) -> tuple[FloatArray, ...]:
-        """-> outputs (B, T, V), weights (B, T, S)."""
-        return tuple(cast("list[FloatArray]", self._graphs[mechanism].run(None, feeds)))
 
 
 def stacked(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:

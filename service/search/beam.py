@@ -7,25 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.arrays import FloatArray, IntArray
+from service.search.options import SearchOptions
 from service.search.protocol import (
     Alternatives,
-    Choice,
+    BeamProgress,
+    Candidates,
+    Detokenize,
     FinishReason,
     Hypothesis,
+    Needed,
     Progress,
-    Standing,
-    Wanted,
+    Step,
 )
-from service.search.rules import (
-    Candidates,
-    FloatArray,
-    IntArray,
-    Rules,
-    SearchOptions,
-    Text,
-    most_probable,
-    rules_of,
-)
+from service.search.rules import Rules, most_probable, rules_of
 
 
 class Beam(NamedTuple):
@@ -38,7 +33,7 @@ class Beam(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tree:
+class BeamState:
     """One source of a beam search: its beams at every step, and the hypotheses that have ended."""
 
     options: SearchOptions
@@ -86,7 +81,7 @@ class Tree:
         return self.steps[-1]
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> BeamProgress:
         """A beam can still become the best if it would with all that follows certain: the best that
         has ended only rises, and no descendant of a beam scores more than that."""
         length, penalty = max(1, len(self.steps)), self.options.length_penalty
@@ -99,7 +94,7 @@ class Tree:
             if total > -math.inf and max(total / length**penalty, total / longest**penalty) >= least
         ]
         best = max(winning, key=lambda one: one[0], default=(0.0, []))[1]
-        return Standing(common_prefix([ids for _, ids in winning]), best)
+        return BeamProgress(common_prefix([ids for _, ids in winning]), best)
 
     def _reason(self, beam: Beam, eos_id: int) -> FinishReason | None:
         """Why a beam ends here, if it does."""
@@ -186,30 +181,32 @@ def in_place(beams: Sequence[Beam], width: int) -> list[Beam]:
     ]
 
 
-class Beams:
+class BeamSearch:
     """Beam search, each source on its own: one sort for all of them, then lists, which for some
     dozens of numbers are faster than arrays."""
 
-    def __init__(self, width: int, forced_ids: Sequence[int], eos_id: int, text: Text) -> None:
+    def __init__(
+        self, width: int, forced_ids: Sequence[int], eos_id: int, text: Detokenize
+    ) -> None:
         self._width = width
         self._forced_ids = list(forced_ids)
         self._eos_id = eos_id
         self._text = text
-        self._trees: list[Tree] = []
+        self._trees: list[BeamState] = []
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> Needed:
         least = 2 * self._width
         ruled = (tree for tree in self._trees if not tree.rules.plain)
-        return Wanted.of(least, (t.rules.candidates(least, len(t.steps)) for t in ruled))
+        return Needed.of(least, (t.rules.candidates(least, len(t.steps)) for t in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         totals = [0.0] + [-math.inf] * (self._width - 1)
         for each, rules in rules_of(options, self._eos_id, self._text):
             forced = [*self._forced_ids, *each.target_prefix]
-            self._trees.append(Tree(each, rules, forced, totals))
+            self._trees.append(BeamState(each, rules, forced, totals))
 
-    def advance(self, candidates: Candidates) -> Choice:
+    def advance(self, candidates: Candidates) -> Step:
         tokens: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
@@ -230,7 +227,7 @@ class Beams:
                 parents += rows  # nobody reads their caches any more
             else:
                 parents += [rows[beam.row] for beam in beams]
-        return Choice(np.array(tokens), np.array(parents), ended)
+        return Step(np.array(tokens), np.array(parents), ended)
 
     def _best(self, log_probs: FloatArray, ids: IntArray) -> Iterator[Iterator[Beam]]:
         """The best 2 W of each source's W x K candidates, by one sort."""

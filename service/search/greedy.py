@@ -5,16 +5,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from service.arrays import IntArray
+from service.search.options import SearchOptions
 from service.search.protocol import (
     Alternatives,
-    Choice,
+    Candidates,
+    Detokenize,
     FinishReason,
     Hypothesis,
+    Needed,
     Progress,
-    Taken,
-    Wanted,
+    Step,
+    TokenEvent,
 )
-from service.search.rules import Candidates, IntArray, Rules, SearchOptions, Text, draw, rules_of
+from service.search.rules import Rules, rules_of
+from service.search.sampling import draw
 
 
 @dataclass(slots=True)
@@ -58,10 +63,12 @@ class Run:
         return Hypothesis(self.token_ids, self.log_probs, reason, penalty, top)
 
 
-class Runs:
+class GreedySearch:
     """Each source has `width` runs; it ends with the last of them."""
 
-    def __init__(self, width: int, forced_ids: Sequence[int], eos_id: int, text: Text) -> None:
+    def __init__(
+        self, width: int, forced_ids: Sequence[int], eos_id: int, text: Detokenize
+    ) -> None:
         self._width = width
         self._forced_ids = list(forced_ids)
         self._eos_id = eos_id
@@ -69,9 +76,9 @@ class Runs:
         self._runs: list[Run] = []
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> Needed:
         ruled = [run for run in self._runs if not run.rules.plain]
-        return Wanted.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
+        return Needed.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         for each, rules in rules_of(options, self._eos_id, self._text):
@@ -80,7 +87,7 @@ class Runs:
                 forced = [*self._forced_ids, *each.target_prefix]
                 self._runs.append(Run(each, rules, random, forced))
 
-    def advance(self, candidates: Candidates) -> Choice:
+    def advance(self, candidates: Candidates) -> Step:
         tokens, log_probs = candidates.ids[:, 0].tolist(), candidates.log_probs[:, 0].tolist()
         for row, run in enumerate(self._runs):
             if run.rules.plain and not (run.forced or run.ended):
@@ -88,7 +95,7 @@ class Runs:
             else:
                 tokens[row] = self._advance(run, candidates, row)
         done = np.array([run.ended is not None for run in self._runs]).reshape(-1, self._width)
-        return Choice(np.array(tokens), None, np.flatnonzero(done.all(axis=1)).tolist())
+        return Step(np.array(tokens), None, np.flatnonzero(done.all(axis=1)).tolist())
 
     def _advance(self, run: Run, candidates: Candidates, row: int) -> int:
         """-> what the row reads next."""
@@ -104,11 +111,11 @@ class Runs:
         return chosen[0]
 
     def progress(self, source: int) -> Progress:
-        taken: list[Taken] = []
+        taken: list[TokenEvent] = []
         for sample, run in enumerate(self._of(source)):
             for i in range(run.told, len(run.token_ids)):
                 top = run.top_log_probs[i] if run.options.top_log_probs else []
-                taken.append(Taken(sample, run.token_ids[i], run.log_probs[i], top))
+                taken.append(TokenEvent(sample, run.token_ids[i], run.log_probs[i], top))
             run.told = len(run.token_ids)
         return taken
 

@@ -4,14 +4,28 @@ Axes: B sources that are decoded together, W rows of each (beams or samples), R 
 candidates a row, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from service.search.rules import Candidates, IntArray, SearchOptions
+from service.arrays import FloatArray, IntArray
+from service.search.options import SearchOptions
 
 FinishReason = Literal["eos", "length", "stop"]
 Alternatives = list[tuple[int, float]]  # ids and log-probs, most probable first
+Detokenize = Callable[[Sequence[int]], str]
+
+
+class Candidates(NamedTuple):
+    """The most probable next tokens of each row, best first (R, K); and all logits (R, V), where
+    the search needs them. Valid until the next step."""
+
+    log_probs: FloatArray
+    ids: IntArray
+    logits: FloatArray | None = None
+
+    def of(self, row: int) -> tuple[FloatArray, IntArray, FloatArray | None]:
+        return self.log_probs[row], self.ids[row], None if self.logits is None else self.logits[row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +44,7 @@ class Hypothesis:
         return sum(self.log_probs) / max(1, len(self.token_ids)) ** self.length_penalty
 
 
-class Taken(NamedTuple):
+class TokenEvent(NamedTuple):
     """A token that one hypothesis has taken, for good."""
 
     hypothesis: int
@@ -39,7 +53,7 @@ class Taken(NamedTuple):
     top_log_probs: Alternatives
 
 
-class Standing(NamedTuple):
+class BeamProgress(NamedTuple):
     """Of a beam search: ids that all hypotheses share which can still become the best, and those
     of the present best."""
 
@@ -47,22 +61,22 @@ class Standing(NamedTuple):
     best: list[int]
 
 
-Progress = list[Taken] | Standing
+Progress = list[TokenEvent] | BeamProgress
 
 
-class Wanted(NamedTuple):
+class Needed(NamedTuple):
     """What a search needs of each row: K candidates and, some of them, all logits."""
 
     k: int
     logits: bool
 
     @classmethod
-    def of(cls, least: int, counts: Iterable[int | None]) -> "Wanted":
+    def of(cls, least: int, counts: Iterable[int | None]) -> "Needed":
         known = [*counts]
         return cls(max([least, *filter(None, known)]), None in known)
 
 
-class Choice(NamedTuple):
+class Step(NamedTuple):
     """What each row reads next (R,); which row it continues (R,), None where each goes on; and the
     sources that have ended, whose rows may read anything."""
 
@@ -75,13 +89,13 @@ class Search(Protocol):
     """The search of many sources that have as many rows each."""
 
     @property
-    def wanted(self) -> Wanted: ...
+    def wanted(self) -> Needed: ...
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         """Append sources, at their first position."""
         ...
 
-    def advance(self, candidates: Candidates) -> Choice:
+    def advance(self, candidates: Candidates) -> Step:
         """-> the next step."""
         ...
 

@@ -4,69 +4,23 @@ Pure functions of one row: `generated` and `history` (the target prefix before i
 log-probs and logits are vectors over the vocabulary or over some candidates of it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float32]
-Text = Callable[[Sequence[int]], str]
+from service.arrays import FloatArray, IntArray
+from service.search.options import SearchOptions
+from service.search.protocol import Detokenize
+
 Trie = dict[int, "Trie"]
 
 ENDING_TEXTS = 64  # tokens that may complete a text to stop at, among the best of a row
 MOST_CANDIDATES = 128  # of a row; where more are needed all logits are read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """A beam of 1 is greedy search, or sampling if there is a temperature. `allowed_targets` end
-    with eos and are what may follow `target_prefix`."""
-
-    max_new_tokens: int
-    min_new_tokens: int = 0
-    beam_size: int = 1
-    num_hypotheses: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool = True
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    suppress_tokens: tuple[int, ...] = ()
-    allowed_targets: tuple[tuple[int, ...], ...] = ()
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    target_prefix: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()
-    top_log_probs: int = 0
-
-    @property
-    def rows(self) -> int:
-        """That are decoded at once: beams, or samples."""
-        return self.beam_size if self.beam_size > 1 else self.num_hypotheses
-
-    @property
-    def samples(self) -> bool:
-        return self.temperature > 0
-
-
-class Candidates(NamedTuple):
-    """The most probable next tokens of each row, best first (R, K); and all logits (R, V), where
-    the search needs them. Valid until the next step."""
-
-    log_probs: FloatArray
-    ids: IntArray
-    logits: FloatArray | None = None
-
-    def of(self, row: int) -> tuple[FloatArray, IntArray, FloatArray | None]:
-        return self.log_probs[row], self.ids[row], None if self.logits is None else self.logits[row]
-
-
-class Offer(NamedTuple):
+class Allowed(NamedTuple):
     """Tokens that may come next, with their log-probs, in no order; and the best of all tokens,
     allowed or not."""
 
@@ -78,7 +32,7 @@ class Offer(NamedTuple):
 class Rules:
     """The options of a source, or of all sources that share them, and what ends a hypothesis."""
 
-    def __init__(self, options: SearchOptions, eos_id: int, text: Text) -> None:
+    def __init__(self, options: SearchOptions, eos_id: int, text: Detokenize) -> None:
         self._options = options
         self._eos_id = eos_id
         self._text = text
@@ -117,7 +71,7 @@ class Rules:
 
     def offer(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
-    ) -> Offer:
+    ) -> Allowed:
         """From the candidates of a row, best first, or from its logits where they were read."""
         options = self._options
         history = [*options.target_prefix, *generated]
@@ -139,7 +93,7 @@ class Rules:
                 may_follow = np.ones(len(ids), bool)
                 may_follow[banned_ids] = False
             log_probs, ids = log_probs[may_follow], ids[may_follow]
-        return Offer(log_probs, ids, best)
+        return Allowed(log_probs, ids, best)
 
     def ends(self, generated: list[int]) -> bool:
         """Whether its last token completes a stop."""
@@ -152,7 +106,7 @@ class Rules:
 
 
 def rules_of(
-    options: Sequence[SearchOptions], eos_id: int, text: Text
+    options: Sequence[SearchOptions], eos_id: int, text: Detokenize
 ) -> Iterator[tuple[SearchOptions, Rules]]:
     """Those of each source; sources of one request share their options, and so their rules."""
     made: dict[int, Rules] = {}
@@ -215,32 +169,3 @@ def best_first(values: NDArray[np.floating], count: int) -> IntArray:
         places = np.argpartition(-values, count)[:count]
         return places[np.argsort(-values[places], kind="stable")]
     return np.argsort(-values, kind="stable")
-
-
-def warp(
-    log_probs: FloatArray, temperature: float, top_k: int, top_p: float
-) -> NDArray[np.float64]:
-    """Log-probs -> probabilities to draw from: sharpened, then of the k best (0: of all), then of
-    the fewest whose sum reaches p."""
-    scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature
-    if not top_k and top_p == 1:
-        probs = np.exp(scaled)
-        return probs / probs.sum()
-    order = np.argsort(-scaled, kind="stable")
-    ranked = np.exp(scaled[order] - scaled[order[0]])
-    if top_k:
-        ranked[top_k:] = 0
-    ranked /= ranked.sum()
-    ranked[np.cumsum(ranked) - ranked >= top_p] = 0
-    probs = np.empty_like(ranked)
-    probs[order] = ranked / ranked.sum()
-    return probs
-
-
-def draw(offer: Offer, options: SearchOptions, random: np.random.Generator) -> int:
-    """-> index into the offer. By ids, so that what is nearly alike may change places."""
-    order = np.argsort(offer.ids, kind="stable")  # at once where they are sorted
-    probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[order]
-    reached = np.cumsum(probs)
-    place = np.searchsorted(reached, random.random() * reached[-1], side="right")
-    return int(order[min(int(place), int(np.flatnonzero(probs)[-1]))])

@@ -1,7 +1,7 @@
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from tests.model.test_training import copying_run
+from tests.model.training.test_loop import copying_run
 
 
 def small_command(*arguments):

@@ -3,12 +3,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model.test_training import OPTIONS, copying_run
 
 from model.checkpoint import load_model
 from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
 from model.network.config import InputError
 from model.training.loop import train
+from tests.model.training.test_loop import OPTIONS, copying_run
 
 
 def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):

@@ -15,7 +15,7 @@ from model.data.pairs import pad
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export import bundle as bundle_module
 from model.export.bundle import Card, WeightType, write_bundle
-from model.export.rewrite import LARGEST_INLINE
+from model.export.weights import LARGEST_INLINE
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 

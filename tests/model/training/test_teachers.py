@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
-from tests.model.test_training import OPTIONS, stopped_after
 
 from model.checkpoint import (
     WEIGHTS,
@@ -24,6 +23,7 @@ from model.network.transformer import Transformer
 from model.training.loop import LESSONS, loss_of, read_lessons, train
 from model.training.teachers import answer, made_up_sources, teach
 from tests.model.test_commands import small_command
+from tests.model.training.test_loop import OPTIONS, stopped_after
 
 CONFIG = TransformerConfig(
     source_vocab_size=9,

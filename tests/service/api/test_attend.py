@@ -18,7 +18,7 @@ from service.api import examples, steps
 from service.api.attend_arrays import nbytes
 from service.app import create_app
 from service.formats.heatmaps import shrunk, viridis
-from service.formats.picture import dashes
+from service.formats.png import dashes
 from service.settings import Provider, Settings
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]

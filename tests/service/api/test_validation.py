@@ -8,7 +8,7 @@ import pytest
 from service.bundle import load_bundle
 from service.engine.engine import Engine
 from service.engine.messages import Entry
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 

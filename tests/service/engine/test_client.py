@@ -14,14 +14,15 @@ import pytest
 
 from service.api.requests import AttentionSelection
 from service.api.validation import read_selection
-from service.attention import NOTHING
+from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.__main__ import Child
-from service.engine.client import FRAME, HEADER, EngineProcess
+from service.engine.client import EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Entry
+from service.engine.wire import FRAME, HEADER
 from service.errors import Overloaded, StartupError, Unavailable
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
@@ -36,7 +37,7 @@ def tiny_bundle(tiny):
 
 @asynccontextmanager
 async def running(bundle):
-    process = await asyncio.to_thread(EngineProcess, bundle, SETTINGS)
+    process = await asyncio.to_thread(EngineClient, bundle, SETTINGS)
     await process.start()
     try:
         yield process
@@ -44,7 +45,7 @@ async def running(bundle):
         await process.close()
 
 
-def entries(count, max_new_tokens=9, selection=NOTHING):
+def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
     search = SearchOptions(max_new_tokens=max_new_tokens, beam_size=4, num_hypotheses=4)
     return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
 
@@ -159,7 +160,7 @@ def test_a_closed_one_has_answered_all(tiny_bundle):
 
 def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
     async def run():
-        process = await asyncio.to_thread(EngineProcess, tiny_bundle, SETTINGS)
+        process = await asyncio.to_thread(EngineClient, tiny_bundle, SETTINGS)
         await process.start()
         futures = process.submit(entries(90, max_new_tokens=40))
         closing = asyncio.create_task(process.close())
@@ -180,17 +181,17 @@ def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle
 def test_a_child_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
     monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
     with pytest.raises(StartupError, match="has died"):
-        EngineProcess(tiny_bundle, SETTINGS)
+        EngineClient(tiny_bundle, SETTINGS)
 
 
 def test_what_keeps_it_from_opening_is_said_here(tiny_bundle):
     settings = Settings(provider=Provider.tensorrt)
     with pytest.raises(StartupError, match="provider tensorrt is not here"):
-        EngineProcess(tiny_bundle, settings)
+        EngineClient(tiny_bundle, settings)
 
 
 def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
-    process = EngineProcess(tiny_bundle, SETTINGS)
+    process = EngineClient(tiny_bundle, SETTINGS)
     process._connection.close()
     assert process._process.wait(10) == 0
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from service.api.requests import AttentionSelection
 from service.api.validation import read_selection
-from service.attention import NOTHING
+from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
-from service.engine.batch import Kind
+from service.engine.batch import BatchKey
 from service.engine.engine import Engine
 from service.engine.messages import Entry
 from service.engine.worker import Worker
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.runtime.cache import Cache
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
@@ -71,7 +71,7 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
     changed = SETTINGS.model_copy(update=limits)
 
     def make(source, limit, attends, beam_size):
-        selection = everything(tiny_bundle) if attends and limit else NOTHING
+        selection = everything(tiny_bundle) if attends and limit else NO_ATTENTION
         return entry(source, limit, beam_size, selection=selection)
 
     with running(tiny_bundle, changed) as engine:
@@ -181,7 +181,7 @@ def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
             answers(engine, [entry([4, 5], 3, beam_size)])
         answers(engine, [entry([4, 5], 3)])
         (worker,) = engine._workers
-    assert list(worker._batches) == [Kind(1, beams=False)]
+    assert list(worker._batches) == [BatchKey(1, beams=False)]
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):

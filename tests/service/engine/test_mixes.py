@@ -9,11 +9,11 @@ import pytest
 
 from service.api.requests import AttentionSelection
 from service.api.validation import read_selection
-from service.attention import NOTHING
+from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.engine import Engine
 from service.engine.messages import Entry
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
@@ -45,7 +45,7 @@ def draw(random_):
     )
 
 
-def entry(source, search, selection=NOTHING):
+def entry(source, search, selection=NO_ATTENTION):
     return Entry(source_ids=np.array(source), search=search, selection=selection)
 
 
@@ -113,7 +113,7 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
     alone = decode_alone(engine, [(*one, attends) for one in different])
     entries = []
     for i in chosen:
-        selection = attends if random_.random() < 0.2 else NOTHING
+        selection = attends if random_.random() < 0.2 else NO_ATTENTION
         entries.append(entry(*different[i], selection))
         engine.submit(entries[-1:])
         time.sleep(random_.random() * 0.002)

@@ -3,7 +3,7 @@ import numpy as np
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 
 SCHEDULER = Scheduler(max_queue=300, max_batch_tokens=4096, max_pass_tokens=4096)
 

@@ -16,9 +16,14 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from safetensors.numpy import load
 
+from service.formats.fonts import font_of, fonts, has
 from service.formats.heatmaps import ROOM, VIRIDIS, draw_blocks, viridis
-from service.formats.json import FORMS, PIECE, WEB, to_json_pieces
-from service.formats.picture import Cells, Label, font_of, fonts, has, to_png, to_svg
+from service.formats.html import WEB
+from service.formats.json import PIECE, to_json_pieces
+from service.formats.picture import Cells, Label
+from service.formats.png import to_png
+from service.formats.svg import to_svg
+from service.formats.writers import FORMS
 from service.tokenizer import Token
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,7 +1,7 @@
 import asyncio
 import threading
 
-from service.api.steps import LITTLE, compute
+from service.http.waiting import LITTLE, compute
 
 
 def test_much_is_computed_on_another_thread_than_the_event_loop():

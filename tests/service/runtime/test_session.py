@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from model.checkpoint import load_model
 from service.bundle import load_bundle
 from service.errors import StartupError
+from service.runtime.providers import provider_name
 from service.runtime.self_check import check_parity, compare
-from service.runtime.session import Session, provider_name
+from service.runtime.session import Session
 from service.settings import Precision, Provider, Settings
 
 FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu)

@@ -15,7 +15,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from service.search.rules import Rules, SearchOptions, draw, log_softmax, penalize, repeating, warp
+from service.search.options import SearchOptions
+from service.search.rules import Rules, log_softmax, penalize, repeating
+from service.search.sampling import draw, warp
 
 EOS, SIZE = 2, 30
 Histories = st.lists(st.integers(0, 5), min_size=1, max_size=12)

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.search.beam import Beam, Beams, in_place
-from service.search.greedy import Runs
-from service.search.rules import Candidates, SearchOptions
+from service.search.beam import Beam, BeamSearch, in_place
+from service.search.greedy import GreedySearch
+from service.search.options import SearchOptions
+from service.search.protocol import Candidates
 
 EOS = 2
 
@@ -15,7 +16,7 @@ def advance(search, token, log_prob):
 
 
 def greedy(limit, forced_ids=()):
-    search = Runs(1, forced_ids, EOS, str)
+    search = GreedySearch(1, forced_ids, EOS, str)
     search.insert([SearchOptions(max_new_tokens=limit)])
     return search
 
@@ -61,7 +62,7 @@ class Markov:
         """Decodes two sources together, of which the second joins later, and returns the first's
         hypotheses after it checked that both are equal."""
         options = SearchOptions(**options)
-        kind = Beams if options.beam_size > 1 else Runs
+        kind = BeamSearch if options.beam_size > 1 else GreedySearch
         search = kind(options.rows, forced_ids, EOS, str)
         tokens, found, names = np.zeros(0, np.int64), [], []
         for step in range(100):
@@ -244,7 +245,7 @@ def test_beams_find_the_best_of_all_that_stop(seed, penalty):
 
 
 def test_what_stops_does_not_crowd_out_what_goes_on():
-    search = Beams(2, [], EOS, str)
+    search = BeamSearch(2, [], EOS, str)
     stops = frozenset([3, 4, 5])
     search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
@@ -268,7 +269,7 @@ def test_where_nothing_may_follow_a_hypothesis_ends():
 
 
 def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
-    search = Runs(1, [], EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
+    search = GreedySearch(1, [], EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
     search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))])
     assert advance(search, 1, -0.1).ended == []
     assert advance(search, 3, -0.1).ended == [0]

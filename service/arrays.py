@@ -1,0 +1,10 @@
+"""The types of arrays that cross modules."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+Feeds = dict[str, NDArray[Any]]  # what goes into a graph, by name

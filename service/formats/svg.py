@@ -1,0 +1,61 @@
+"""Pictures as SVG."""
+
+import base64
+from xml.sax.saxutils import escape, quoteattr
+
+from PIL import Image
+
+from service.formats.fonts import printable
+from service.formats.picture import (
+    DASH,
+    FONT_SIZE,
+    INK,
+    PAPER,
+    Cells,
+    Colour,
+    Dot,
+    Label,
+    Line,
+    Picture,
+)
+from service.formats.png import png
+
+
+def to_svg(picture: Picture) -> bytes:
+    size = f'width="{picture.width:g}" height="{picture.height:g}"'
+    view = f'viewBox="0 0 {picture.width:g} {picture.height:g}"'
+    title = printable(picture.title)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img"'
+        f" aria-label={quoteattr(title)}>",
+        f"<title>{escape(title)}</title>",
+        f'<rect {size} fill="{css(PAPER)}"/>',
+        *map(svg_of, picture.shapes),
+        "</svg>",
+    ]
+    return "\n".join(parts).encode()
+
+
+def svg_of(shape: Cells | Line | Dot | Label) -> str:
+    match shape:
+        case Cells(x, y, width, height, colours):
+            place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
+            sharp = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
+            data = base64.b64encode(png(Image.fromarray(colours))).decode()
+            return f'<image {place} {sharp} href="data:image/png;base64,{data}"/>'
+        case Line(points, stroke, dashed):
+            places = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+            dashes = ' stroke-dasharray="{} {}"'.format(*DASH) if dashed else ""
+            paint = f'fill="none" stroke="{css(stroke)}" stroke-width="2"{dashes}'
+            return f'<polyline points="{places}" {paint}/>'
+        case Dot(x, y, fill):
+            return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="3" fill="{css(fill)}"/>'
+        case Label(x, y, text, anchor, upwards):
+            turn = f' transform="rotate(-90 {x:.2f} {y:.2f})"' if upwards else ""
+            place = f'x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" dominant-baseline="middle"'
+            font = f'font-family="sans-serif" font-size="{FONT_SIZE}" fill="{css(INK)}"'
+            return f"<text {place} {font}{turn}>{escape(printable(text))}</text>"
+
+
+def css(colour: Colour) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)
