@@ -61,7 +61,7 @@ def compare_steps(
     session: Session, torch: Torch, cross: CrossCache, targets: Sequence[IntArray]
 ) -> Iterator[Pair]:
     """Cached steps beside the one forward pass that torch made."""
-    cache = session.new_cache(width=1)
+    cache = session.new_cache(rows_per_source=1)
     cache.insert(cross)
     vocabulary = torch["log_probs"].shape[-1]
     for position, tokens in enumerate(torch["decoder_input_ids"].T):

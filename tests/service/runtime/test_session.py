@@ -85,7 +85,7 @@ def crosses(session, batch):
 
 def log_probs_alone(session, source, tokens, size):
     """Step by step in a cache of one row -> (len(tokens), V)."""
-    cache = session.new_cache(width=1)
+    cache = session.new_cache(rows_per_source=1)
     cache.insert(session.encode([source])[1])
     return np.array([by_id(session.step(cache, np.array([t]), size))[0] for t in tokens])
 
@@ -100,7 +100,7 @@ def by_id(candidates):
 @given(data=st.data())
 def test_rows_that_come_and_go_answer_as_if_they_were_alone(session, bundle, data):
     """Insert, compact in any order and step at random, over the growth of rows and positions."""
-    cache = session.new_cache(width=1)
+    cache = session.new_cache(rows_per_source=1)
     size = bundle.manifest.config.target_vocab_size
     live, read, random = [], [], np.random.default_rng(data.draw(st.integers(0, 999)))
     for _ in range(data.draw(st.integers(3, 24))):
@@ -127,7 +127,7 @@ def test_rows_that_come_and_go_answer_as_if_they_were_alone(session, bundle, dat
 def test_rows_of_one_source_follow_their_parents(session, bundle):
     """Three rows a source: after reorder each row has the past of the row it continues."""
     batch = sources(bundle, [4, 7])
-    cache, size = session.new_cache(width=3), bundle.manifest.config.target_vocab_size
+    cache, size = session.new_cache(rows_per_source=3), bundle.manifest.config.target_vocab_size
     cache.insert(session.encode(batch)[1])
     first, second, third = [4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4], [5] * 6
     parents = [2, 2, 0, 3, 5, 3]
@@ -145,7 +145,7 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
     session, bundle, monkeypatch
 ):
     monkeypatch.setattr("service.runtime.cache.KEPT", 0)
-    cache = session.new_cache(width=1)
+    cache = session.new_cache(rows_per_source=1)
     lengths = [bundle.manifest.limits.max_source_length, *[2] * 99]
     cache.insert(session.encode(sources(bundle, lengths))[1])
     cache.grow(40)
@@ -214,7 +214,7 @@ def test_several_threads_compute_what_one_does(bundle, session):
         assert_close(one, other)
     tops, size = [], bundle.manifest.config.target_vocab_size
     for each in (session, shared):
-        cache = each.new_cache(width=1)
+        cache = each.new_cache(rows_per_source=1)
         cache.insert(session.encode(batch)[1])
         tops.append(by_id(each.step(cache, np.full(3, 4), size)))
     assert_close(*tops)
