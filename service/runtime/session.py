@@ -193,7 +193,7 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
     if wanted not in held:
         names = ", ".join(held)
         raise StartupError(
-            f"{bundle.root} has no graphs of precision {wanted.value}; choose one of: auto, {names}"
+            f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
 

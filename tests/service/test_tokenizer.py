@@ -44,7 +44,8 @@ def test_any_text_is_read_or_refused_by_name(words, text):
 def test_letters_outside_the_alphabet_are_named_with_their_places(words):
     source, _ = words
     with pytest.raises(
-        Invalid, match=r"has 'ï' at 2, '3' at 5, not in the vocabulary; there is ' a b"
+        Invalid,
+        match=r"has 'ï' at offset 2, '3' at offset 5, not in the vocabulary; it has only a b c",
     ):
         source.encode("naïve3", "/source/7")
     with pytest.raises(Invalid, match="has 'e\u0301' at 3, not"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from model.checkpoint import load_model
 from service.bundle import load_bundle
 from service.errors import StartupError
-from service.runtime.providers import provider_name
+from service.runtime.providers import installed_provider
 from service.runtime.self_check import check_parity, compare
 from service.runtime.session import Session
 from service.settings import Precision, Provider, Settings
@@ -168,8 +168,8 @@ def test_a_step_copies_no_cache(bundle):
 
 
 def test_a_provider_that_is_not_here_is_refused_by_name():
-    with pytest.raises(StartupError, match=r"provider tensorrt is not here; available: .*cpu"):
-        provider_name(Provider.tensorrt)
+    with pytest.raises(StartupError, match=r"provider tensorrt is not installed; choose one of: auto, .*cpu"):
+        installed_provider(Provider.tensorrt)
 
 
 def test_a_missing_precision_is_named(bundle):
