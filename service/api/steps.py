@@ -18,7 +18,7 @@ from service.errors import (
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FORMS, OF_ONE
 from service.http.content import send
-from service.http.waiting import compute, finish, in_turn, settings_of
+from service.http.waiting import compute, compute_limited, settings_of, wait_for
 from service.search.options import SearchOptions
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
@@ -83,10 +83,10 @@ async def read_targets(
 
 
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
+    """Waits for all. On the first failure, and on what `wait_for` raises, drops the rest."""
     each = submit(request, model, entries)
     try:
-        return await finish(request, gathered(each))
+        return await wait_for(request, gathered(each))
     finally:
         drop(each)
 
@@ -142,7 +142,7 @@ async def respond(
 
     size += sum(answer.size for answer in answers)
     slow = form in OF_ONE or size > MANY
-    pieces = await (in_turn(request, work) if slow else compute(work, size))
+    pieces = await (compute_limited(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
