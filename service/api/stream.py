@@ -18,7 +18,7 @@ from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import DeadlineExceeded, HeedError
 from service.formats.json import to_json, to_json_pieces
-from service.http.problems import problem_of
+from service.http.problems import problem
 from service.http.waiting import compute, settings_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
@@ -83,7 +83,7 @@ class Stream:
                 yield piece
             yield b"\n\n"
         except HeedError as error:
-            yield sse("error", problem_of(self.request, error))
+            yield sse("error", problem(self.request, error))
         finally:
             drop(each)
 

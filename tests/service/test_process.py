@@ -63,8 +63,8 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (["--port", "99999"], {}, "heed: settings: port: Input should be less than"),
-        ([], {"HEED_PORT": "abc"}, "heed: settings: port: Input should be a valid integer"),
+        (["--port", "99999"], {}, "heed: settings: port must be at most"),
+        ([], {"HEED_PORT": "abc"}, "heed: settings: port must be an integer"),
         ([], {"HEED_BUNDLES": ""}, "heed: settings: bundles: "),
         ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is no bundle"),
         ([], {"HEED_MAX_QUEUE": "9"}, "max_sources 256 is above max_queue 9"),

@@ -31,7 +31,7 @@ def decode_scope():
 BAD = [
     ({"source": ""}, 422, "/source", "holds nothing to read"),
     ({"source": "   "}, 422, "/source", "holds nothing to read"),
-    ({"source": []}, 422, "/source", "at least 1 item"),
+    ({"source": []}, 422, "/source", "must have 1 or more items"),
     ({"source": ["cat", ""]}, 422, "/source/1", "holds nothing to read"),
     ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
     ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
@@ -40,19 +40,19 @@ BAD = [
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
     ({"source": [[]]}, 422, "/source/0", "at least one id"),
-    ({"source": 5}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
-    ({"source": {"a": 1}}, 422, "/source", "should be a text"),
-    ({"source": ["a", 5]}, 422, "/source/1", "should be a valid string"),
-    ({"source": [["a"]]}, 422, "/source/0/0", "should be a valid integer"),
-    ({}, 422, "/source", "required"),
-    ({"source": "a", "max_length": 5}, 422, "/max_length", "is no field here; there is model"),
-    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "greater than or equal to 1"),
+    ({"source": 5}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
+    ({"source": {"a": 1}}, 422, "/source", "must be a text"),
+    ({"source": ["a", 5]}, 422, "/source/1", "must be a string"),
+    ({"source": [["a"]]}, 422, "/source/0/0", "must be an integer"),
+    ({}, 422, "/source", "is required"),
+    ({"source": "a", "max_length": 5}, 422, "/max_length", "is not a field; the fields are model"),
+    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "must be at least 1"),
     ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
-    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
-    ({"source": "a", "beam_size": 0}, 422, "/beam_size", "greater than or equal to 1"),
-    ({"source": "a", "beam_size": 65}, 422, "/beam_size", "less than or equal to 64"),
+    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "must be an integer"),
+    ({"source": "a", "beam_size": 0}, 422, "/beam_size", "must be at least 1"),
+    ({"source": "a", "beam_size": 65}, 422, "/beam_size", "must be at most 64"),
     ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "more than the 1 of beam_size"),
-    ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "less than or equal to 10"),
+    ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "must be at most 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
     (
@@ -61,21 +61,31 @@ BAD = [
         "/attention/heads",
         "'all' or a list of indices",
     ),
-    ({"source": "a", "attention": {"kinds": ["self"]}}, 422, "/attention/kinds/0", "'encoder'"),
-    ({"source": "a", "attention": {"kind": []}}, 422, "/attention/kind", "there is kinds, layers"),
+    (
+        {"source": "a", "attention": {"kinds": ["self"]}},
+        422,
+        "/attention/kinds/0",
+        "must be 'encoder'",
+    ),
+    (
+        {"source": "a", "attention": {"kind": []}},
+        422,
+        "/attention/kind",
+        "the fields are kinds, layers",
+    ),
     ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
     ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
     ({"source": "a", "attention": {"layers": 0}}, 422, "/attention/layers", "list of indices"),
     ({"source": "a\ud800"}, 422, "/source", "half a surrogate pair at 1"),
     ({"source": ["a", "\ud800"]}, 422, "/source/1", "half a surrogate pair at 0"),
-    ({"source": "a", "\ud800": 1}, 422, None, "unicode"),
+    ({"source": "a", "\ud800": 1}, 422, None, "must be valid Unicode"),
     (
         {"source": "a", **{f"x{i}": i for i in range(5000)}},
         422,
         "",
         "has 5002 fields; there is model",
     ),
-    ({"source": [5, 6]}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
+    ({"source": [5, 6]}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
     ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
 ]
 
@@ -128,6 +138,13 @@ def test_unknown_paths_and_methods_are_problems_too(client):
     wrong = client.get("/v1/decode")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("name", ["a/b", "~", "as text", "\n"])
+def test_the_pointer_to_an_unknown_field_leads_to_it(client, name):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", "source": "a", name: 1})
+    (fault,) = answer.json()["errors"]
+    assert fault["pointer"] == "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
