@@ -24,6 +24,15 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 MOST_FAULTS = 10  # reported in one refusal
+LONGEST_QUOTE = 64  # characters quoted from a request
+
+
+def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
+    """Return at most `limit` characters of `text`, then an ellipsis if more were cut.
+
+    Clients choose the text: an error that repeats all of it could be as large as the request.
+    """
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 @dataclass(frozen=True, slots=True)

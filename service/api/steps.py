@@ -14,6 +14,7 @@ from service.errors import (
     Invalid,
     NotFound,
     TooLarge,
+    shorten,
 )
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FORMS, OF_ONE
@@ -37,7 +38,7 @@ def model_of(request: Request, name: str | None) -> Model:
     if name is None:
         raise Invalid.at("/model", f"must name one of the models here: {', '.join(models)}")
     if name not in models:
-        detail = f"no model {name!r} is served here; there is {', '.join(models)}"
+        detail = f"no model {shorten(name)!r} is served here; there is {', '.join(models)}"
         raise NotFound("unknown_model", detail)
     return models[name]
 

@@ -9,13 +9,14 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import HeedError, TooLarge, Unparsable
+from service.errors import HeedError, TooLarge, Unparsable, shorten
 from service.http.validation_errors import refuse
 
 log = structlog.get_logger()
 
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
+LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
 
 
 def problem(request: Request, error: HeedError) -> bytes:
@@ -27,11 +28,14 @@ def problem(request: Request, error: HeedError) -> bytes:
         "type": "about:blank",
         "title": TITLES.get(error.status) or HTTPStatus(error.status).phrase,
         "status": error.status,
-        "detail": error.detail,
-        "instance": request.url.path,
+        "detail": shorten(error.detail, LONGEST_DETAIL),
+        "instance": shorten(request.url.path, LONGEST_DETAIL),
         "code": error.code,
         "request_id": request.state.request_id,
-        "errors": [{"pointer": fault.pointer, "detail": fault.detail} for fault in error.faults],
+        "errors": [
+            {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
+            for fault in error.faults
+        ],
     }
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair

@@ -15,6 +15,7 @@ from service.errors import (
     Unparsable,
     UnsupportedMediaType,
     describe_fault,
+    shorten,
 )
 
 VARIANT = "as "  # starts the tags of a union's variants, which pydantic puts into locations
@@ -29,7 +30,7 @@ def refuse(request: Request, error: RequestValidationError) -> HeedError:
         return Unparsable(f"the body is not valid JSON: at character {place}: {reason}")
     content_type = request.headers.get("content-type", "")
     if not JSON_TYPE.match(content_type):
-        found = content_type or "absent"
+        found = shorten(content_type) or "absent"
         return UnsupportedMediaType(f"content-type is {found}: send application/json")
     body = request.scope["route"].body_field.field_info.annotation
     return Invalid.of([read_fault(each, body) for each in error.errors()])
@@ -62,5 +63,5 @@ def pointer_to(location: Sequence[int | str]) -> str:
 
 
 def segment(part: int | str) -> str:
-    """Return one step of a JSON pointer."""
-    return "/" + str(part).replace("~", "~0").replace("/", "~1")
+    """Return one step of a JSON pointer. A client may send a key as long as a body."""
+    return "/" + shorten(str(part)).replace("~", "~0").replace("/", "~1")

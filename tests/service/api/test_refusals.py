@@ -140,6 +140,39 @@ def test_unknown_paths_and_methods_are_problems_too(client):
     assert wrong.headers["allow"] == "POST"
 
 
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ({"source": "a", LONG: 1}, 422),
+        ({"source": "a", "attention": {LONG: 1}}, 422),
+        ({"source": "a", **{f"{i}{LONG}": 1 for i in range(10)}}, 422),
+        ({"source": "a", 10 * LONG: 1}, 422),
+        ({"source": "a", "model": LONG}, 404),
+        ({"source": "a", "beam_size": LONG}, 422),
+    ],
+)
+def test_a_refusal_is_small_however_much_was_sent(client, content, status):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", **content})
+    assert answer.status_code == status
+    assert len(answer.content) < 8_000
+    assert "x" * 65 not in answer.text
+
+
+def test_a_refusal_is_small_however_long_the_content_type_is(client):
+    answer = client.post("/v1/decode", content=b"{}", headers={"content-type": LONG})
+    assert answer.status_code == 415
+    assert len(answer.content) < 8_000
+
+
+def test_a_refusal_is_small_however_long_the_path_is(client):
+    answer = client.get(f"/{LONG[:50_000]}")
+    assert answer.status_code == 404
+    assert len(answer.content) < 8_000
+
+
 @pytest.mark.parametrize("name", ["a/b", "~", "as text", "\n"])
 def test_the_pointer_to_an_unknown_field_leads_to_it(client, name):
     answer = client.post("/v1/decode", json={"model": "g2p-en", "source": "a", name: 1})
