@@ -1,18 +1,16 @@
-"""Answer every error with a problem document (RFC 9457)."""
+"""Answer every error with a problem document (RFC 9457), and log those of the service itself."""
 
 import json
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.errors import HeedError, TooLarge, Unparsable, shorten
 from service.http.validation_errors import refuse
-
-log = structlog.get_logger()
+from service.logs import log_error
 
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
@@ -20,7 +18,7 @@ LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `de
 
 
 def problem(request: Request, error: HeedError) -> bytes:
-    """Return the problem document of `error`.
+    """Return the problem document of `error`; log it if its status is 5xx.
 
     `title` is the status in words (RFC 9110), since `code` names the error.
     """
@@ -37,6 +35,9 @@ def problem(request: Request, error: HeedError) -> bytes:
             for fault in error.faults
         ],
     }
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        fields = ("request_id", "instance", "status", "code", "detail")
+        log_error("request failed", **{name: document[name] for name in fields})
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 
@@ -76,7 +77,7 @@ async def answer_unexpected(request: Request, error: Exception) -> Response:
     This response does not pass the middleware, so that it sets its own X-Request-Id.
     """
     request_id = request.state.request_id
-    log.error("unexpected error", error=repr(error), request_id=request_id)
+    log_error("unexpected error", error=repr(error), request_id=request_id)
     ours = HeedError("the service failed on this request; the error was logged")
     headers = {"X-Request-Id": request_id}
     return Response(problem(request, ours), ours.status, headers, PROBLEM)

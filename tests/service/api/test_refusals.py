@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from starlette.exceptions import HTTPException
+from structlog.testing import capture_logs
 
 from service.app import create_app
+from service.errors import DeadlineExceeded, PassFailed, Unavailable
 from service.settings import Provider, Settings
 from tests.conftest import TINY
 
@@ -180,15 +183,44 @@ def test_the_pointer_to_an_unknown_field_leads_to_it(client, name):
     assert fault["pointer"] == "/" + name.replace("~", "~0").replace("/", "~1")
 
 
-def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
-    def fail(_):
-        raise RuntimeError("secret")
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RuntimeError("secret"), 500, "internal"),
+        (PassFailed("broken"), 500, "pass_failed"),
+        (Unavailable("closing"), 503, "unavailable"),
+        (DeadlineExceeded("late"), 504, "deadline_exceeded"),
+        (HTTPException(502, "elsewhere"), 502, "bad_gateway"),
+    ],
+)
+def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
+    client, monkeypatch, error, status, code
+):
+    def fail(*_):
+        raise error
 
     monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
-    answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
-    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    headers = {"X-Request-Id": "mine-1"}
+    with capture_logs() as logged:
+        answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "mine-1"
     assert "secret" not in answer.text
+    (line,) = (each for each in logged if each["event"] == "request failed")
+    found = {name: line[name] for name in ("log_level", "request_id", "instance", "status", "code")}
+    assert found == {
+        "log_level": "error",
+        "request_id": "mine-1",
+        "instance": "/v1/decode",
+        "status": status,
+        "code": code,
+    }
+
+
+def test_an_error_of_the_client_is_not_logged(client):
+    with capture_logs() as logged:
+        assert client.post("/v1/decode", json={"source": 5}).status_code == 422
+    assert not logged
 
 
 def assert_no_rows(client):
