@@ -22,7 +22,7 @@ from service.errors import (
     StartupError,
 )
 from service.formats.html import WEB
-from service.http.middleware import BodyLimit, Headers
+from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
@@ -64,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_api_route("/", show_page, include_in_schema=False)
     app.mount("/web", StaticFiles(directory=WEB))
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
+    app.add_middleware(HeadRequests)
     app.add_middleware(Headers)
     app.add_exception_handler(HeedError, answer_heed_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
