@@ -64,11 +64,31 @@ class Refusal(HeedError):
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer an error of the framework."""
+    """Answer an error of the framework; add what a client that guessed the address needs."""
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = f"{error.detail}: {error.__cause__}" if error.__cause__ else error.detail
+    if status == HTTPStatus.NOT_FOUND:
+        detail = describe_endpoints(request)
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
+        headers["Allow"] = ", ".join(methods)
+        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
     return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
+
+
+def describe_endpoints(request: Request) -> str:
+    """Return the detail of an unknown path: it lists every endpoint of the OpenAPI document."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    endpoints = [f"{method.upper()} {path}" for path, item in paths.items() for method in item]
+    unknown = shorten(request.url.path)
+    return f"{unknown} does not exist; /docs describes the endpoints: {', '.join(endpoints)}"
+
+
+def allowed_methods(allow: str) -> list[str]:
+    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD beside GET."""
+    methods = set(allow.split(", "))
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 async def answer_unexpected(request: Request, error: Exception) -> Response:

@@ -136,11 +136,32 @@ def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_ty
     assert httpx2.get(f"{server}/readyz").status_code == 200
 
 
-def test_unknown_paths_and_methods_are_problems_too(client):
-    assert client.get("/v2").json()["code"] == "not_found"
-    wrong = client.get("/v1/decode")
-    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
-    assert wrong.headers["allow"] == "POST"
+def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
+    answer = client.get("/v2")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in answer.json()["detail"]
+    assert "/docs" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/decode", "POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("DELETE", "/v1/models/g2p-en", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/static-offline-docs/swagger-ui.css", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_the_answer_to_a_wrong_method_names_the_right_ones(client, method, path, allow):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+    named = allow.replace(", ", " or ")
+    assert answer.json()["detail"] == f"{method} is not supported here: send {named}"
 
 
 LONG = "x" * 100_000
