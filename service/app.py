@@ -22,6 +22,7 @@ from service.errors import (
     StartupError,
 )
 from service.formats.html import WEB
+from service.http import docs
 from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
     answer_heed_error,
@@ -56,10 +57,11 @@ def create_app(settings: Settings) -> FastAPI:
         version="0.1.0",
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        redoc_url=None,
         swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
-    for endpoint in (decode, score, encode, tokenize, attention, attend, models):
+    for endpoint in (decode, score, encode, tokenize, attention, attend, models, docs):
         app.include_router(endpoint.router)
     app.add_api_route("/", show_page, include_in_schema=False)
     app.mount("/web", StaticFiles(directory=WEB))
