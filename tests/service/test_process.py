@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from service.logs import configure_logs
+from service.settings import DEFAULT_BUNDLE
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -63,18 +64,29 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (["--port", "99999"], {}, "heed: settings: port must be at most"),
-        ([], {"HEED_PORT": "abc"}, "heed: settings: port must be an integer"),
-        ([], {"HEED_BUNDLES": ""}, "heed: settings: bundles: "),
-        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is no bundle"),
-        ([], {"HEED_MAX_QUEUE": "9"}, "max_sources 256 is above max_queue 9"),
+        (["--port", "99999"], {}, "settings: port must be at most 65535"),
+        ([], {"HEED_PORT": "abc"}, "settings: port must be an integer"),
+        ([], {"HEED_BUNDLES": ""}, "settings: bundles must have 1 or more items"),
+        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "/nowhere is no bundle"),
+        ([], {"HEED_MAX_QUEUE": "9"}, "settings: max_sources is 256 but max_queue is 9"),
+        ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
+        ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
+        ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
+        (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),
+        (["--port", "-1", "--threads", "x"], {}, "port must be at least 0; threads must be an"),
     ],
 )
 def test_a_wrong_setting_is_a_line_that_names_it(arguments, variables, said):
     done = python("-m", "service", *arguments, **variables)
     assert done.returncode == 1
+    assert done.stderr.startswith("heed: ")
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_the_default_bundle_as_a_path():
+    done = python("-m", "service", "--help", COLUMNS="1000")
+    assert f"(default: {DEFAULT_BUNDLE})" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
