@@ -34,6 +34,13 @@ PREFIX = "HEED_"
 SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity and its container limit them."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return min(len(os.sched_getaffinity(0)), container_cores())
+    return min(os.cpu_count() or 1, container_cores())
+
+
 def container_cores() -> int:
     """Return the cores that cgroup v2 grants, at least 1; those of the machine without a limit."""
     try:
@@ -147,7 +154,7 @@ class Settings(BaseSettings):
     @property
     def cores(self) -> int:
         """Threads that compute."""
-        return self.threads or min(len(os.sched_getaffinity(0)), container_cores())
+        return self.threads or usable_cores()
 
     @field_validator("host")
     @classmethod

@@ -1,9 +1,22 @@
 """Settings: what they accept from flags and variables, and what they refuse."""
 
+import os
+
 import pytest
 from pydantic import ValidationError
 
 from service.settings import DEFAULT_BUNDLE, Settings
+
+
+def test_the_service_starts_where_no_affinity_can_be_read(monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert 1 <= Settings().cores <= os.cpu_count()
+
+
+def test_an_affinity_limits_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    assert Settings().cores == 1
 
 
 @pytest.mark.parametrize(
