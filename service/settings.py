@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -86,12 +86,13 @@ class Settings(BaseSettings):
     threads: int = Field(
         default=0,
         ge=0,
-        description="CPU threads that compute. 0: one for each core this process may use",
+        description="CPU threads that compute, at most one for each core this process may use."
+        " 0: as many as these cores",
     )
     workers: int = Field(
         default=0,
         ge=0,
-        description="CPU workers per model, each with its own batch."
+        description="CPU workers per model, each with its own batch, at most as many as threads."
         " 0: one per thread for small models, one for large models",
     )
     attention: bool = Field(
@@ -171,6 +172,17 @@ class Settings(BaseSettings):
     @classmethod
     def split_at_commas(cls, value: object) -> object:
         return [path for path in value.split(",") if path] if isinstance(value, str) else value
+
+    @field_validator("threads")
+    @classmethod
+    def cap_threads(cls, threads: int) -> int:
+        """More threads than cores would wait for each other."""
+        return min(threads, usable_cores())
+
+    @field_validator("workers")
+    @classmethod
+    def cap_workers(cls, workers: int, info: ValidationInfo) -> int:
+        return min(workers, info.data.get("threads") or usable_cores())
 
     @model_validator(mode="before")
     @classmethod

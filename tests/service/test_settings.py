@@ -19,6 +19,14 @@ def test_an_affinity_limits_the_cores(monkeypatch):
     assert Settings().cores == 1
 
 
+def test_more_threads_and_workers_than_cores_are_capped():
+    cores = Settings().cores
+    many = Settings(threads=100_000, workers=100_000)
+    assert (many.cores, many.threads, many.workers) == (cores, cores, cores)
+    assert Settings(threads=1, workers=100_000).workers == 1
+    assert Settings(workers=100_000).workers == cores
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
