@@ -19,8 +19,8 @@ from service.api.attend_arrays import (
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.http.content import form_of, send
-from service.http.waiting import in_turn
+from service.http.content import negotiate, send
+from service.http.waiting import compute_limited
 
 ATTENDED = {"image/svg+xml": to_svg, "image/png": to_png}
 
@@ -41,7 +41,7 @@ async def attend(
 ) -> Response:
     """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
     or, by the Accept header, as a picture."""
-    form = form_of(request, [JSON, *ATTENDED])
+    form = negotiate(request, [JSON, *ATTENDED])
     seconds: dict[str, float] = {}
 
     def work() -> Pieces:
@@ -60,4 +60,4 @@ async def attend(
         seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
         return pieces
 
-    return send(request, await in_turn(request, work), seconds, form)
+    return send(request, await compute_limited(request, work), seconds, form)

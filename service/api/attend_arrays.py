@@ -40,7 +40,7 @@ Numbers = Annotated[
     Discriminator(
         depth_variant,
         custom_error_type="numbers",
-        custom_error_message="Input should be a list of numbers, of vectors, or of sequences of"
+        custom_error_message="must be a list of numbers, of vectors, or of sequences of"
         " vectors, none of them empty",
     ),
 ]
@@ -53,7 +53,7 @@ Lengths = Annotated[
     Discriminator(
         depth_variant,
         custom_error_type="lengths",
-        custom_error_message="Input should be a list of integers, or of lists of integers",
+        custom_error_message="must be a list of integers, or of lists of integers",
     ),
 ]
 

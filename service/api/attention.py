@@ -15,7 +15,7 @@ from service.engine.messages import Entry
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import FORMS, OF_ONE
-from service.http.content import form_of
+from service.http.content import negotiate
 from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
@@ -41,7 +41,7 @@ async def attention(
     """
     one = isinstance(body.source, str) or len(body.source) == 1
     forms = [form for form in FORMS if one or form not in OF_ONE]
-    form = form_of(request, forms, "this" if one else "of several sources this")
+    form = negotiate(request, forms, "this" if one else "of several sources this")
     model = model_of(request, body.model)
     selection = read_selection(body.attention, model)
     search = await search_of(model, body)

@@ -34,7 +34,7 @@ def check_unicode(text: str) -> str:
 
 def check_not_empty(text: str) -> str:
     if not text:
-        raise PydanticCustomError("empty", "should not be empty")
+        raise PydanticCustomError("empty", "must not be empty")
     return text
 
 
@@ -51,7 +51,7 @@ Sequences = Annotated[
     Discriminator(
         source_variant,
         custom_error_type="sequences",
-        custom_error_message="Input should be a text, a list of texts, or a list of lists of ids",
+        custom_error_message="must be a text, a list of texts, or a list of lists of ids",
     ),
 ]
 Plain = Annotated[
@@ -59,7 +59,7 @@ Plain = Annotated[
     Discriminator(
         source_variant,
         custom_error_type="sequences",
-        custom_error_message="Input should be a text or a list of texts",
+        custom_error_message="must be a text or a list of texts",
     ),
 ]
 Indices = Annotated[
@@ -68,7 +68,7 @@ Indices = Annotated[
     Discriminator(
         indices_variant,
         custom_error_type="indices",
-        custom_error_message="Input should be 'all' or a list of indices",
+        custom_error_message="must be 'all' or a list of indices",
     ),
 ]
 
@@ -92,18 +92,18 @@ Prefix = Annotated[
     Discriminator(
         text_variant,
         custom_error_type="prefix",
-        custom_error_message="Input should be a text or a list of ids",
+        custom_error_message="must be a text or a list of ids",
     ),
 ]
 Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
-STOP = "Input should be a text, or a list of texts and ids"
+STOP = "must be a text, or a list of texts and ids"
 Endings = list[
     Annotated[
         Ending | Annotated[int, Tag("as id")],
         Discriminator(
             text_variant,
             custom_error_type="stop",
-            custom_error_message="Input should be a text or an id",
+            custom_error_message="must be a text or an id",
         ),
     ]
 ]

@@ -14,11 +14,12 @@ from service.errors import (
     Invalid,
     NotFound,
     TooLarge,
+    shorten,
 )
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FORMS, OF_ONE
 from service.http.content import send
-from service.http.waiting import compute, finish, in_turn, settings_of
+from service.http.waiting import compute, compute_limited, settings_of, wait_for
 from service.search.options import SearchOptions
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
@@ -37,7 +38,7 @@ def model_of(request: Request, name: str | None) -> Model:
     if name is None:
         raise Invalid.at("/model", f"must name one of the models here: {', '.join(models)}")
     if name not in models:
-        detail = f"no model {name!r} is served here; there is {', '.join(models)}"
+        detail = f"no model {shorten(name)!r} is served here; there is {', '.join(models)}"
         raise NotFound("unknown_model", detail)
     return models[name]
 
@@ -83,10 +84,10 @@ async def read_targets(
 
 
 async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
+    """Waits for all. On the first failure, and on what `wait_for` raises, drops the rest."""
     each = submit(request, model, entries)
     try:
-        return await finish(request, gathered(each))
+        return await wait_for(request, gathered(each))
     finally:
         drop(each)
 
@@ -142,7 +143,7 @@ async def respond(
 
     size += sum(answer.size for answer in answers)
     slow = form in OF_ONE or size > MANY
-    pieces = await (in_turn(request, work) if slow else compute(work, size))
+    pieces = await (compute_limited(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))

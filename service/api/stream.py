@@ -18,8 +18,8 @@ from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import DeadlineExceeded, HeedError
 from service.formats.json import to_json, to_json_pieces
-from service.http.problems import problem_of
-from service.http.waiting import compute, finish, settings_of
+from service.http.problems import problem
+from service.http.waiting import compute, settings_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 PING_AFTER = 10.0  # seconds without an event
@@ -50,7 +50,7 @@ class Stream:
         answers.add_done_callback(lambda _: told.put_nowait(None))
         with ExitStack() as unless_answered:
             unless_answered.callback(drop, each)
-            first = await finish(self.request, asyncio.ensure_future(told.get()))
+            first = await wait_for(self.request, asyncio.ensure_future(told.get()))
             if first is None:
                 answers.result()
             unless_answered.pop_all()
@@ -83,7 +83,7 @@ class Stream:
                 yield piece
             yield b"\n\n"
         except HeedError as error:
-            yield sse("error", problem_of(self.request, error))
+            yield sse("error", problem(self.request, error))
         finally:
             drop(each)
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from service.api import examples, steps
+from service.api import examples
 from service.api.attend_arrays import nbytes
 from service.app import create_app
 from service.formats.heatmaps import shrunk, viridis
 from service.formats.png import dashes
+from service.http import waiting
 from service.settings import Provider, Settings
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
@@ -133,12 +134,12 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({"queries": [[]]}, "/queries", "none of them empty"),
         ({"queries": "a"}, "/queries", "list of numbers"),
         ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
-        ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
+        ({"queries": [["a", 1.0]]}, "/queries/0/0", "must be a number"),
         ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
         ({"valid_lengths": [3]}, "/valid_lengths", "holds 3, but there are 2 keys"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
-        ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
-        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
+        ({"valid_lengths": [-1]}, "/valid_lengths/0", "must be at least 0"),
+        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "must be at most"),
         ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
         ({"truth": [1.0]}, "/truth", "must be numbers"),
         ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
@@ -150,8 +151,8 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
             "/weights",
             "has query (1, 2), key (1, 2) and score (2,); with this score the",
         ),
-        ({"mechanism": "dot"}, "/mechanism", "should be 'average'"),
-        ({"temperature": 1}, "/temperature", "there is mechanism, queries"),
+        ({"mechanism": "dot"}, "/mechanism", "must be 'average'"),
+        ({"temperature": 1}, "/temperature", "the fields are mechanism, queries"),
     ],
 )
 def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said):
@@ -183,7 +184,7 @@ def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
 
 def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
     """One core and one place to wait: of four at once, two are refused; none is lost."""
-    monkeypatch.setattr(steps, "MOST_WAITING", 1)
+    monkeypatch.setattr(waiting, "MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         mechanisms, free = client.app.state.mechanisms, threading.Event()
@@ -333,7 +334,10 @@ def test_a_form_there_is_not_is_refused_with_those_there_are(client):
     for accept in ("application/pdf", "*/*;q=0"):
         answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
         assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
-    assert answer.json()["detail"] == "this comes as application/json, image/svg+xml, image/png"
+    assert (
+        answer.json()["detail"]
+        == "this is available as application/json, image/svg+xml, image/png; accept one of these"
+    )
     many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
     answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
     assert answer.status_code == 406
