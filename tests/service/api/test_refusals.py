@@ -40,8 +40,8 @@ BAD = [
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
     ({"source": [[]]}, 422, "/source/0", "at least one id"),
-    ({"source": 5}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
-    ({"source": {"a": 1}}, 422, "/source", "should be a text"),
+    ({"source": 5}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
+    ({"source": {"a": 1}}, 422, "/source", "must be a text"),
     ({"source": ["a", 5]}, 422, "/source/1", "should be a valid string"),
     ({"source": [["a"]]}, 422, "/source/0/0", "should be a valid integer"),
     ({}, 422, "/source", "required"),
@@ -51,7 +51,7 @@ BAD = [
     ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
     ({"source": "a", "beam_size": 0}, 422, "/beam_size", "greater than or equal to 1"),
     ({"source": "a", "beam_size": 65}, 422, "/beam_size", "less than or equal to 64"),
-    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "more than the 1 of beam_size"),
+    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "beam_size is 1"),
     ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "less than or equal to 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
@@ -75,7 +75,7 @@ BAD = [
         "",
         "has 5002 fields; there is model",
     ),
-    ({"source": [5, 6]}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
+    ({"source": [5, 6]}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
     ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
 ]
 
