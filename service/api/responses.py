@@ -171,7 +171,8 @@ class ScoreResult(BaseModel):
     sum: float = Field(description="Sum of log_probs.")
     mean: float = Field(description="Mean of log_probs.")
     perplexity: float = Field(
-        description="exp(-mean): 1 if the model is certain of every token, larger if not."
+        description="exp(-mean): 1 if the model is certain of every token, larger if not. At most"
+        " 1.7976931348623157e308, the largest double-precision number."
     )
 
 

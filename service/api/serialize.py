@@ -3,6 +3,8 @@
 Numbers stay NumPy's float32, which are written with as few digits as they need.
 """
 
+import math
+import sys
 from collections.abc import Sequence, Sized
 from typing import Any
 
@@ -15,6 +17,8 @@ from service.engine.model import Model
 from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.tokenizer import Token, Tokens
+
+LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 def write_decoded(
@@ -151,5 +155,10 @@ def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
         "log_probs": answer.log_probs,
         "sum": np.float32(log_probs.sum()),
         "mean": np.float32(mean),
-        "perplexity": float(np.exp(-mean)),
+        "perplexity": perplexity_of(mean),
     }
+
+
+def perplexity_of(mean: float) -> float:
+    """Return exp(-mean), or the largest number that JSON can hold if it is larger."""
+    return math.exp(-mean) if -mean < LARGEST_EXPONENT else sys.float_info.max
