@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import Invalid, NotFound, TooLarge
+from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FORMS, OF_ONE
 from service.http.content import send
@@ -79,7 +79,8 @@ async def read_fields(
 ) -> list[list[Tokens]]:
     """Return the tokens of each text or list of ids in each field.
 
-    Raise the error of the first text that is Invalid or TooLarge.
+    One refusal names up to MOST_FAULTS faults in all fields together. It is TooLarge if every
+    fault is one of size, else Invalid: a client that only shortens its texts would fail again.
     """
     limit = settings_of(request).max_sources
     for field in fields:
@@ -97,19 +98,39 @@ async def read_fields(
 
 
 def tokenize_fields(fields: Sequence[TextField]) -> list[list[Tokens]]:
-    return [tokenize_field(field) for field in fields]
+    errors: list[HeedError] = []
+    sequences = [tokenize_field(field, errors) for field in fields]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        faults = [fault for error in errors for fault in error.faults]
+        kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
+        raise kind.of(faults)
+    return sequences
 
 
-def tokenize_field(field: TextField) -> list[Tokens]:
+def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
+    """Return the tokens of the valid texts, and append the errors of the others to `errors`.
+
+    Stop when these have MOST_FAULTS faults: a refusal names no more.
+    """
     pointer, value, tokenizer = field
     if isinstance(value, str):
-        return [tokenizer.encode(value, pointer)]
-    return [
-        tokenizer.encode(item, f"{pointer}/{i}")
-        if isinstance(item, str)
-        else tokenizer.read_ids(item, f"{pointer}/{i}")
-        for i, item in enumerate(value)
-    ]
+        items: list[tuple[str, str | list[int]]] = [(pointer, value)]
+    else:
+        items = [(f"{pointer}/{i}", item) for i, item in enumerate(value)]
+    sequences: list[Tokens] = []
+    for place, item in items:
+        if sum(len(error.faults) for error in errors) >= MOST_FAULTS:
+            break
+        try:
+            if isinstance(item, str):
+                sequences.append(tokenizer.encode(item, place))
+            else:
+                sequences.append(tokenizer.read_ids(item, place))
+        except (Invalid, TooLarge) as error:
+            errors.append(error)
+    return sequences
 
 
 def submit(
