@@ -19,7 +19,8 @@ from service.api.stream import EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.engine.messages import Answer, Entry
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.content import form_of
 from service.http.waiting import compute
 
 router = APIRouter(responses=responses.PROBLEMS)
@@ -51,6 +52,7 @@ async def decode(
     `result` and `hypothesis` count from 0. Comments are sent now and then to keep the connection
     open.
     """
+    form_of(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
     search = await compute(

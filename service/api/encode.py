@@ -12,7 +12,8 @@ from service.api.steps import TextField, find_model, read_texts, respond, submit
 from service.arrays import FloatArray
 from service.engine.messages import Entry
 from service.errors import Invalid
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.content import form_of
 from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
@@ -30,6 +31,7 @@ async def encode(
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
+    form_of(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     d_model = model.engine.bundle.manifest.config.d_model
     if body.dimensions is not None and body.dimensions > d_model:

@@ -10,7 +10,8 @@ from service.api.serialize import usage_of, write_score
 from service.api.steps import TextField, find_model, read_pairs, respond, submit_and_wait
 from service.engine.messages import Entry
 from service.errors import NotFound
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.content import form_of
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -27,6 +28,7 @@ async def score(
 ) -> Response:
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
+    form_of(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     if "score" not in model.engine.opened.graphs:
         detail = f"model {model.name} cannot score targets: its score graph is missing or not open"

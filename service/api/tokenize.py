@@ -8,7 +8,8 @@ from service.api import examples, requests, responses
 from service.api.serialize import write_tokens
 from service.api.steps import TextField, find_model, read_texts, respond
 from service.engine.model import Model
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.content import form_of
 from service.tokenizer import Tokenizer
 
 router = APIRouter(responses=responses.PROBLEMS)
@@ -26,6 +27,7 @@ async def tokenize(
 ) -> Response:
     """Show how texts become tokens: with side source what the encoder reads, with side target what
     the decoder is to predict. Special tokens are included."""
+    form_of(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     field = TextField("/text", body.text, tokenizer_of(model, body.side))
     texts = await read_texts(request, seconds, field)
@@ -47,6 +49,7 @@ async def detokenize(
     request: Request,
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""
+    form_of(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     field = TextField("/token_ids", body.token_ids, tokenizer_of(model, body.side))
     texts = await read_texts(request, seconds, field)
