@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fastapi import Request
@@ -14,7 +15,9 @@ from service.http.waiting import settings_of
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-ALTERNATIVE_BYTES = 8  # an id and a log-prob
+# Bytes of memory in this process: as the engine sends them, as a document, and as JSON.
+TOKEN_BYTES = 128
+ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
 FEW_ROWS = 16  # of an attention matrix: advised where all would be too many
 
 SEND_LESS = "send fewer or shorter sequences"
@@ -44,15 +47,34 @@ def check_size(request: Request, nbytes: int, advice: str) -> None:
 
 
 def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
-    """Bytes of all alternatives, if every hypothesis is as long as it may become."""
+    """Bytes of all generated tokens and their alternatives, if every hypothesis is as long as it
+    may become."""
     tokens = sources * search.num_hypotheses * search.max_new_tokens
-    return ALTERNATIVE_BYTES * tokens * search.top_log_probs
+    return tokens * (TOKEN_BYTES + search.top_log_probs * ALTERNATIVE_BYTES)
 
 
 def check_hypotheses(request: Request, search: SearchOptions, sources: int) -> None:
-    """Raise TooLarge if the hypotheses could exceed the limit."""
-    advice = f"{SEND_LESS_OR_LOWER}, or ask for fewer top_log_probs"
-    check_size(request, hypotheses_nbytes(search, sources), advice)
+    """Raise TooLarge if the hypotheses could exceed the limit, with options that would fit."""
+    limit, nbytes = settings_of(request).max_answer_bytes, hypotheses_nbytes(search, sources)
+    if nbytes > limit:
+        raise TooLarge.at(
+            "/top_log_probs" if search.top_log_probs else "/max_new_tokens",
+            f"may take {nbytes} bytes for {sources * search.num_hypotheses} hypotheses and the"
+            f" limit is {limit}: {fewer_tokens(search, sources, limit)}",
+        )
+
+
+def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
+    """Return advice with the most alternatives that fit; else with the most tokens."""
+    for count in reversed(range(search.top_log_probs)):
+        if hypotheses_nbytes(replace(search, top_log_probs=count), sources) <= limit:
+            return f'"top_log_probs": {count} would fit'
+    longest = limit // (TOKEN_BYTES * sources * search.num_hypotheses)
+    needed = max([1, search.min_new_tokens, *map(len, search.allowed_targets)])
+    if longest < needed:
+        return "send fewer sources, or lower num_hypotheses"
+    less = f'"max_new_tokens": {longest}'
+    return f'{less}, "top_log_probs": 0 would fit' if search.top_log_probs else f"{less} would fit"
 
 
 def check_attention(

@@ -183,7 +183,7 @@ class EventWriter:
 
 
 def progress_size(progress: Progress) -> int:
-    """Tokens that the events of this progress hold."""
+    """Tokens and alternatives that the events of this progress hold."""
     if isinstance(progress, BeamProgress):
         return sum(map(len, progress))
-    return len(progress)
+    return sum(1 + len(taken.top_log_probs) for taken in progress)
