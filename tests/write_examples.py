@@ -1,6 +1,6 @@
 """python -m tests.write_examples: asks the service every example of its documentation and writes
-what it answers to service/examples.json, to be done after the default model or an answer changes.
-tests/service/test_documentation.py compares."""
+what it answers to service/api/examples.json, to be done after the default model or an answer changes.
+tests/service/api/test_documentation.py compares."""
 
 import json
 

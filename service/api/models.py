@@ -5,8 +5,8 @@ import asyncio
 from fastapi import APIRouter, Request
 
 from service.api import responses
-from service.api.steps import model_of, models_of
-from service.api.validation import ATTENTION_GRAPHS
+from service.api.steps import find_model, models_of
+from service.api.validation_attention import ATTENTION_GRAPHS
 from service.engine.model import Model
 from service.errors import Unavailable
 
@@ -47,7 +47,7 @@ async def list_models(request: Request) -> responses.ModelList:
 )
 async def show_model(name: str, request: Request) -> responses.ModelCard:
     """Return the limits, licence and configuration of one model."""
-    return describe(model_of(request, name))
+    return describe(find_model(request, name))
 
 
 @router.get("/livez", summary="Check that the service is alive", tags=["service"])

@@ -36,7 +36,8 @@ class Answer:
         arrays = [weights for kinds in self.attention for weights in kinds.values()]
         arrays += [each for each in (self.memory, self.log_probs) if each is not None]
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
-        return tokens + sum(array.size for array in arrays)
+        alternatives = sum(len(top) for each in self.hypotheses for top in each.top_log_probs)
+        return tokens + alternatives + sum(array.size for array in arrays)
 
     @property
     def encoded(self) -> FloatArray:

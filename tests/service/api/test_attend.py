@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from service.api import examples
-from service.api.attend_arrays import nbytes
+from service.api.attend_arrays import attended_nbytes
 from service.app import create_app
 from service.formats.heatmaps import shrunk, viridis
 from service.formats.png import dashes
-from service.http import waiting
 from service.settings import Provider, Settings
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
@@ -125,34 +124,42 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 @pytest.mark.parametrize(
     ("changes", "pointer", "said"),
     [
-        ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
-        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2); give one for"),
+        (
+            {"queries": [1.0]},
+            "/keys",
+            "have 2 numbers each and /queries 1, which scaled_dot_product cannot compare",
+        ),
+        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2): give one"),
         ({"queries": [Q, Q]}, "/queries", "have shape (2, 1, 2), /keys (1, 2, 2) and /values (1,"),
-        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 where the first has 2"),
-        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 where the first has 1"),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 but the first has length 2"),
+        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 but the first has length 1"),
         ({"queries": []}, "/queries", "none of them empty"),
         ({"queries": [[]]}, "/queries", "none of them empty"),
         ({"queries": "a"}, "/queries", "list of numbers"),
         ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
-        ({"queries": [["a", 1.0]]}, "/queries/0/0", "must be a number"),
-        ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
-        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3, but there are 2 keys"),
+        ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
+        (
+            {"valid_lengths": [1, 2]},
+            "/valid_lengths",
+            "has shape (2,): give one number per sequence, shape (1,)",
+        ),
+        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3 but there are 2 keys: give 0 to 2"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
-        ({"valid_lengths": [-1]}, "/valid_lengths/0", "must be at least 0"),
-        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "must be at most"),
+        ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
+        ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
         ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
         ({"truth": [1.0]}, "/truth", "must be numbers"),
-        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
-        ({"width": 1.0}, "/width", "only gaussian has one"),
-        ({"weights": ADDITIVE}, "/weights", "only additive has some"),
-        ({"mechanism": "additive"}, "/weights", "is required"),
+        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 numbers for 1 queries"),
+        ({"width": 1.0}, "/width", "set mechanism to gaussian"),
+        ({"weights": ADDITIVE}, "/weights", "set mechanism to additive"),
+        ({"mechanism": "additive"}, "/weights", "are required"),
         (
             {"mechanism": "additive", "weights": {**ADDITIVE, "score": [1.0, 1.0]}},
             "/weights",
-            "has query (1, 2), key (1, 2) and score (2,); with this score the",
+            "have shapes query (1, 2), key (1, 2) and score (2,): with this score give",
         ),
-        ({"mechanism": "dot"}, "/mechanism", "must be 'average'"),
-        ({"temperature": 1}, "/temperature", "the fields are mechanism, queries"),
+        ({"mechanism": "dot"}, "/mechanism", "be 'average', 'gaussian'"),
+        ({"temperature": 1}, "/temperature", "there is mechanism, queries"),
     ],
 )
 def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said):
@@ -176,15 +183,16 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
 def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
     feeds = {"queries": np.zeros((1, 10, 100)), "values": np.zeros((1, 20, 3))}
     weights, outputs = 4 * 10 * 20, 4 * 10 * 3
-    assert nbytes("average", feeds) == nbytes("scaled_dot_product", feeds) == weights + outputs
-    assert nbytes("gaussian", feeds) == 101 * weights + outputs
+    for mechanism in ("average", "scaled_dot_product"):
+        assert attended_nbytes(mechanism, feeds) == weights + outputs
+    assert attended_nbytes("gaussian", feeds) == 101 * weights + outputs
     feeds["score_weight"] = np.zeros(7)
-    assert nbytes("additive", feeds) == 8 * weights + outputs
+    assert attended_nbytes("additive", feeds) == 8 * weights + outputs
 
 
 def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
     """One core and one place to wait: of four at once, two are refused; none is lost."""
-    monkeypatch.setattr(waiting, "MOST_WAITING", 1)
+    monkeypatch.setattr("service.http.waiting.MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         mechanisms, free = client.app.state.mechanisms, threading.Event()
@@ -334,14 +342,14 @@ def test_a_form_there_is_not_is_refused_with_those_there_are(client):
     for accept in ("application/pdf", "*/*;q=0"):
         answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
         assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
-    assert (
-        answer.json()["detail"]
-        == "this is available as application/json, image/svg+xml, image/png; accept one of these"
-    )
+    assert answer.json()["detail"] == "this comes as application/json, image/svg+xml, image/png"
     many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
     answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
     assert answer.status_code == 406
-    assert "application/json takes more" in answer.json()["detail"]
+    assert (
+        "4 sequences but there are 5: send fewer, or accept application/json"
+        in answer.json()["detail"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,12 @@ BAD = [
     ({"source": ["cat", ""]}, 422, "/source/1", "holds no token"),
     ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
     ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
-    ({"source": ["a", "a", "a", "naïve 7"]}, 422, "/source/3", "'ï' at offset 2, ' ' at offset 5, '7' at offset 6"),
+    (
+        {"source": ["a", "a", "a", "naïve 7"]},
+        422,
+        "/source/3",
+        "'ï' at offset 2, ' ' at offset 5, '7' at offset 6",
+    ),
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),

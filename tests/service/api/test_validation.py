@@ -144,10 +144,10 @@ def test_the_coldest_sample_is_the_best_token(post):
 
 
 def test_more_rows_than_can_ever_wait_are_too_large(post):
-    body = {"source": ["a"] * 256, "temperature": 1.0, "num_hypotheses": 64}
+    body = {"source": ["a"] * 256, "temperature": 1.0, "num_hypotheses": 32}
     status, problem = post("/v1/decode", **body)
     assert (status, problem["code"]) == (413, "too_large")
-    assert "16384 rows" in problem["detail"]
+    assert "8192 rows" in problem["detail"]
     assert "the limit is 4096" in problem["detail"]
 
 
