@@ -1,6 +1,8 @@
-"""python -m tests.write_examples: asks the service every example of its documentation and writes
-what it answers to service/api/examples.json, to be done after the default model or an answer changes.
-tests/service/api/test_documentation.py compares."""
+"""python -m tests.write_examples: write the answers to all documented examples.
+
+Run it after the default model or an answer changes; it rewrites service/api/examples.json, which
+tests/service/api/test_documentation.py compares with the service.
+"""
 
 import json
 

@@ -42,7 +42,7 @@ BAD = [
         {"source": ["a", "a", "a", "naïve 7"]},
         422,
         "/source/3",
-        "'ï' at offset 2, ' ' at offset 5, '7' at offset 6",
+        "' ' at offset 5, '7' at offset 6",
     ),
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
@@ -59,7 +59,7 @@ BAD = [
     ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "must be an integer"),
     ({"source": "a", "beam_size": 0}, 422, "/beam_size", "must be at least 1"),
     ({"source": "a", "beam_size": 65}, 422, "/beam_size", "must be at most 64"),
-    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "more than the 1 of beam_size"),
+    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "beam_size is 1"),
     ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "must be at most 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
@@ -94,7 +94,7 @@ BAD = [
         "has 5002 fields; there is model",
     ),
     ({"source": [5, 6]}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
-    ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
+    ({"source": "a", "model": "other"}, 404, None, "give one of g2p-en, tiny"),
 ]
 
 
@@ -318,7 +318,7 @@ def test_targets_must_match_their_sources(post):
     assert (status, document["errors"][0]["pointer"]) == (422, "/max_new_tokens")
     status, document = post("/v1/attention", source="a", target="EY1 QQ")
     assert status == 422
-    assert "'QQ' at 4" in document["detail"]
+    assert "'QQ' at offset 4" in document["detail"]
 
 
 def test_a_body_that_stops_arriving_is_given_up(tiny):
