@@ -25,7 +25,7 @@ def problem(request: Request, error: HeedError) -> bytes:
     document: dict[str, Any] = {
         "type": "about:blank",
         "title": TITLES.get(error.status) or HTTPStatus(error.status).phrase,
-        "status": error.status,
+        "status": int(error.status),
         "detail": shorten(error.detail, LONGEST_DETAIL),
         "instance": shorten(request.url.path, LONGEST_DETAIL),
         "code": error.code,
