@@ -1,3 +1,4 @@
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
@@ -9,7 +10,7 @@ def small_command(*arguments):
     return CliRunner().invoke(app, [str(each) for each in ("train", *arguments, *shape.split())])
 
 
-def test_a_refused_command_can_be_mended(tmp_path):
+def test_a_refused_training_can_be_repeated_with_other_options(tmp_path):
     _, pairs, _ = copying_run(tmp_path)
     start = pairs, "--dev", pairs, "--run", tmp_path / "new", "--epochs", "1"
     refused = small_command(*start, "--max-source-length", "2")
@@ -18,23 +19,8 @@ def test_a_refused_command_can_be_mended(tmp_path):
     assert done.exit_code == 0, done.output
 
 
-def test_a_run_goes_on_with_the_pairs_and_options_that_it_was_started_with(tmp_path):
-    _, pairs, _ = copying_run(tmp_path)
-    run = tmp_path / "new"
-    start = pairs, "--dev", pairs, "--run", run
-    assert small_command(*start, "--epochs", "1").exit_code == 0
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    assert small_command(*start, "--epochs", "1").exit_code == 0
-    refused = small_command(*start, "--epochs", "2")
-    assert str(refused.exception) == f"{run} was started with epochs 1, not 2: name another run"
-    pairs.write_text(pairs.read_text().replace("dab", "bda"))
-    refused = small_command(*start, "--epochs", "1")
-    assert f"{run} was started with pairs_sha256" in str(refused.exception)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def test_what_is_no_model_is_refused(tmp_path):
-    run, pairs, _ = copying_run(tmp_path)  # no epoch is behind it
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    run, pairs, _ = copying_run(tmp_path)  # no epoch is finished
     start = pairs, "--dev", pairs, "--run", tmp_path / "new"
     for refused in (
         small_command(*start, "--start", run),
@@ -44,3 +30,10 @@ def test_what_is_no_model_is_refused(tmp_path):
         expected = f"{run} is no bundle and no run with an epoch behind it"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
+
+
+def test_every_argument_and_option_is_explained():
+    for command in get_command(app).commands.values():
+        assert command.help, command.name
+        for parameter in command.params:
+            assert parameter.help, (command.name, parameter.name)
