@@ -56,7 +56,7 @@ def find_weights(path: Path) -> Path:
     for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS):
         if weights.is_file():
             return weights
-    raise InputError(f"{path} is no bundle and no run with an epoch behind it")
+    raise InputError(f"{path} is neither a bundle nor a training run with a finished epoch")
 
 
 def load_model(path: Path) -> TrainedModel:

@@ -27,7 +27,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         small_command(*start, "--teacher", run),
         CliRunner().invoke(app, ["evaluate", str(run), str(pairs)]),
     ):
-        expected = f"{run} is no bundle and no run with an epoch behind it"
+        expected = f"{run} is neither a bundle nor a training run with a finished epoch"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
 
