@@ -16,6 +16,14 @@ Pair = tuple[str, str]  # source, target
 
 
 @dataclass(frozen=True, slots=True)
+class PairFile:
+    """The pairs of a file and where each was read, so that errors can name the line."""
+
+    pairs: list[Pair]
+    places: list[str]  # of each pair, such as "train.tsv:7"
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A pair as ids, without bos and eos.
 
@@ -42,63 +50,91 @@ class TrainingBatch:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read lines of `source<TAB>target`; blank lines are skipped.
+    """Read lines of `source<TAB>target`. Raise InputError naming the first other line."""
+    return read_pair_file(path).pairs
+
+
+def read_pair_file(path: Path) -> PairFile:
+    """Read lines of `source<TAB>target` with their places; blank lines are skipped.
 
     Raise InputError if the file is not UTF-8, has another kind of line, or holds no pair.
     """
-    pairs: list[Pair] = []
     try:
         # not splitlines(), which also splits at form feeds and other separators inside a text
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: convert it") from error
+    found = PairFile([], [])
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         fields = line.split("\t")
         if len(fields) != 2 or not all(field.strip() for field in fields):
             raise InputError(f"{path}:{number}: expected source<TAB>target, got {line!r}")
-        pairs.append((fields[0], fields[1]))
-    if not pairs:
+        found.pairs.append((fields[0], fields[1]))
+        found.places.append(f"{path}:{number}")
+    if not found.pairs:
         raise InputError(f"{path} holds no pairs: give lines of source<TAB>target")
-    return pairs
+    return found
 
 
 def encode_sources(
-    sources: Sequence[str], tokenizer: Tokenizer, config: TransformerConfig
+    sources: Sequence[str],
+    tokenizer: Tokenizer,
+    config: TransformerConfig,
+    places: Sequence[str] | None = None,
 ) -> list[list[int]]:
-    """Return the ids of each source. Raise InputError naming the first that is longer than the
-    model allows."""
+    """Return the ids of each source.
+
+    Raise InputError naming the first that is longer than the model allows, and its place.
+    """
     rows = [encoding.ids for encoding in tokenizer.encode_batch([*sources])]
-    for source, ids in zip(sources, rows, strict=True):
+    for i, ids in enumerate(rows):
         if len(ids) > config.max_source_length:
-            limit = f"max_source_length of {config.max_source_length} tokens"
-            raise InputError(f"source {source!r} exceeds the {limit}")
+            place = f"{places[i]}: " if places else ""
+            raise InputError(
+                f"{place}source {sources[i]!r} has {len(ids)} tokens, more than the"
+                f" max_source_length of {config.max_source_length}: shorten or remove it,"
+                " or train with a larger --max-source-length"
+            )
     return rows
 
 
 def encode_pairs(
-    pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer, config: TransformerConfig
+    file: PairFile, source: Tokenizer, target: Tokenizer, config: TransformerConfig
 ) -> list[Example]:
-    """Return the pairs as examples, in order. Raise InputError naming the first text that is
-    longer than the model allows."""
-    sources = encode_sources([text for text, _ in pairs], source, config)
-    targets = target.encode_batch([text for _, text in pairs])
-    for (_, text), encoding in zip(pairs, targets, strict=True):
+    """Return the pairs as examples, in the file's order.
+
+    Raise InputError naming the first text that is longer than the model allows, and its place.
+    """
+    sources = encode_sources([text for text, _ in file.pairs], source, config, file.places)
+    targets = target.encode_batch([text for _, text in file.pairs])
+    for (_, text), encoding, place in zip(file.pairs, targets, file.places, strict=True):
         if len(encoding.ids) + 1 > config.max_target_length:
-            limit = f"max_target_length of {config.max_target_length} tokens"
-            raise InputError(f"target {text!r} with bos exceeds the {limit}")
+            raise InputError(
+                f"{place}: target {text!r} has {len(encoding.ids) + 1} tokens with bos, more than"
+                f" the max_target_length of {config.max_target_length}: shorten or remove it,"
+                " or train with a larger --max-target-length"
+            )
     return [Example(ids, t.ids) for ids, t in zip(sources, targets, strict=True)]
 
 
-def refuse_special_tokens(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
-    """Raise InputError naming the first text that encodes to a special token, <unk> among them."""
-    for tokenizer, texts in zip((source, target), zip(*pairs, strict=True), strict=True):
-        for text, encoding in zip(texts, tokenizer.encode_batch([*texts]), strict=True):
+def find_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> Iterator[str]:
+    """Describe each text that encodes to a special token, <unk> among them: sources first."""
+    for tokenizer, texts in zip((source, target), zip(*file.pairs, strict=True), strict=True):
+        encodings = tokenizer.encode_batch([*texts])
+        for text, encoding, place in zip(texts, encodings, file.places, strict=True):
             for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
                 if token in SPECIALS:
                     why = "not in the vocabulary" if token == UNK else "a token of the model's own"
-                    raise InputError(f"{text!r} has {text[start:end]!r}, {why}")
+                    yield f"{place}: {text!r} has {text[start:end]!r}, {why}"
+                    break
+
+
+def refuse_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> None:
+    """Raise InputError naming the first text that encodes to a special token."""
+    if problem := next(find_special_tokens(file, source, target), None):
+        raise InputError(f"{problem}: remove or respell this text")
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

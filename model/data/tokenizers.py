@@ -44,3 +44,9 @@ def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
     trainer = WordLevelTrainer(vocab_size=sys.maxsize, special_tokens=SPECIALS, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def unit_of(tokenizer: Tokenizer) -> Unit:
+    """Return the unit that `build_tokenizer` split texts into for this tokenizer."""
+    at_spaces = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+    return Unit.words if at_spaces else Unit.characters

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -15,7 +16,8 @@ from model.data.pairs import (
     TrainingBatch,
     concatenate_examples,
     encode_pairs,
-    read_pairs,
+    find_special_tokens,
+    read_pair_file,
     refuse_special_tokens,
     shuffled_batches,
 )
@@ -125,13 +127,21 @@ def load_examples(
 ) -> tuple[list[Example], list[Example]]:
     """Return the encoded training and dev pairs.
 
-    Raise InputError if a training text has a symbol without a token.
+    Raise InputError if a training text has a symbol without a token. Dev texts may have some, as
+    texts in use do, but they raise the dev loss: a note says so.
     """
     config, tokenizers = load_config(run), load_tokenizers(run)
-    pairs = read_pairs(train_path)
+    pairs = read_pair_file(train_path)
     examples = encode_pairs(pairs, *tokenizers, config)
     refuse_special_tokens(pairs, *tokenizers)
-    return examples, encode_pairs(read_pairs(dev_path), *tokenizers, config)
+    dev = read_pair_file(dev_path)
+    if problems := list(find_special_tokens(dev, *tokenizers)):
+        note = (
+            f"note: the dev loss counts {len(problems)} texts with symbols that have no token of"
+            f" their own; the first is {problems[0]}"
+        )
+        Console().print(note, markup=False, highlight=False, soft_wrap=True)
+    return examples, encode_pairs(dev, *tokenizers, config)
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:

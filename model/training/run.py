@@ -24,7 +24,7 @@ from model.checkpoint import (
     save_weights,
 )
 from model.data.pairs import Example, read_pairs
-from model.data.tokenizers import Unit, build_tokenizer
+from model.data.tokenizers import Unit, build_tokenizer, unit_of
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
@@ -91,7 +91,7 @@ def open_run(
     if run.exists() and any(run.iterdir()) and not (run / OPTIONS).exists():
         raise InputError(f"{run} is neither empty nor a training run: name another folder")
     if has_learned(run):
-        check_same_settings(run, config, options)
+        check_same_settings(run, config, options, tokenizers)
     else:
         run.mkdir(parents=True, exist_ok=True)
         (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
@@ -131,11 +131,26 @@ def has_learned(run: Path) -> bool:
     return any((run / name).exists() for name in (CHECKPOINT, SOFT_LABELS, WEIGHTS))
 
 
-def check_same_settings(run: Path, config: TransformerConfig, options: TrainingOptions) -> None:
-    """Raise InputError if the run was started with other pairs, options or network."""
-    started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
-    if different := describe_differences(started, asdict(config) | asdict(options)):
-        raise InputError(f"{run} was started with {different}: give the same or name another run")
+def check_same_settings(
+    run: Path,
+    config: TransformerConfig,
+    options: TrainingOptions,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+) -> None:
+    """Raise InputError if the run was started with other pairs, units, options or network.
+
+    Other pairs or units come first: they change the vocabulary sizes too, which says less.
+    """
+    advice = "give the same or name another run"
+    started = json.loads((run / OPTIONS).read_text())
+    if started.get("pairs_sha256") != options.pairs_sha256:
+        raise InputError(f"{run} was started with other pairs (another SHA-256): {advice}")
+    for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
+        if unit_of(old) is not unit_of(new):
+            raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
+    found = asdict(load_config(run)) | started
+    if different := describe_differences(found, asdict(config) | asdict(options)):
+        raise InputError(f"{run} was started with {different}: {advice}")
 
 
 def describe_differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:

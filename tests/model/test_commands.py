@@ -14,7 +14,11 @@ def test_a_refused_training_can_be_repeated_with_other_options(tmp_path):
     _, pairs, _ = copying_run(tmp_path)
     start = pairs, "--dev", pairs, "--run", tmp_path / "new", "--epochs", "1"
     refused = small_command(*start, "--max-source-length", "2")
-    assert str(refused.exception) == "source 'abc' exceeds the max_source_length of 2 tokens"
+    expected = (
+        f"{pairs}:2: source 'abc' has 3 tokens, more than the max_source_length of 2:"
+        " shorten or remove it, or train with a larger --max-source-length"
+    )
+    assert str(refused.exception) == expected
     done = small_command(*start, "--max-source-length", "3")
     assert done.exit_code == 0, done.output
 

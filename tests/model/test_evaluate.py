@@ -14,7 +14,9 @@ from tests.model.training.test_loop import OPTIONS, copying_run
 def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):
     run, pairs, _ = copying_run(tmp_path)
     train(run, pairs, pairs, OPTIONS)
-    with pytest.raises(InputError, match="'abcabcabc' exceeds the max_source_length of 8"):
+    with pytest.raises(
+        InputError, match="'abcabcabc' has 9 tokens, more than the max_source_length of 8"
+    ):
         predict(load_model(run), ["a", "abcabcabc"], beam_size=1)
 
 

@@ -5,16 +5,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from model.data.pairs import (
     Example,
+    PairFile,
     collate,
     concatenate_examples,
+    encode_pairs,
+    read_pair_file,
     read_pairs,
     refuse_special_tokens,
     shuffled_batches,
 )
-from model.data.tokenizers import SPECIALS, Unit, build_tokenizer
+from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, unit_of
 from model.network.config import InputError
 from tests.model.training.test_loop import CONFIG
 
@@ -92,8 +96,35 @@ def test_a_text_cannot_name_a_special_token(special):
     pairs = [("a", "x y"), ("b", f"x {special}")]
     source = build_tokenizer((s for s, _ in pairs), Unit.characters)
     target = build_tokenizer((t for _, t in pairs), Unit.words)
-    with pytest.raises(InputError, match=f"'x {special}' has '{special}'"):
-        refuse_special_tokens(pairs, source, target)
+    file = PairFile(pairs, ["p.tsv:1", "p.tsv:2"])
+    with pytest.raises(InputError, match=f"p.tsv:2: 'x {special}' has '{special}'"):
+        refuse_special_tokens(file, source, target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"max_source_length": 3}, r"p\.tsv:4: source 'abcd' has 4 tokens.*max_source_length of 3"),
+        (
+            {"max_target_length": 3},
+            r"p\.tsv:3: target 'x y z' has 4 tokens.*max_target_length of 3",
+        ),
+    ],
+)
+def test_a_text_that_is_too_long_is_named_with_its_file_and_line(tmp_path, changes, error):
+    path = tmp_path / "p.tsv"
+    path.write_text("a\tx\n\nb\tx y z\nabcd\tx\n")  # a blank line counts as a line
+    pairs = read_pairs(path)
+    source = build_tokenizer((s for s, _ in pairs), Unit.characters)
+    target = build_tokenizer((t for _, t in pairs), Unit.words)
+    with pytest.raises(InputError, match=error):
+        encode_pairs(read_pair_file(path), source, target, replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_the_unit_of_a_tokenizer_is_known_when_it_comes_back_from_disk(tmp_path, unit):
+    build_tokenizer(["a b"], unit).save(str(tmp_path / "tokenizer.json"))
+    assert unit_of(Tokenizer.from_file(str(tmp_path / "tokenizer.json"))) is unit
 
 
 def test_concatenation_keeps_the_soft_labels_except_those_of_inner_ends():

@@ -17,7 +17,7 @@ from model.checkpoint import (
     load_tokenizers,
     save_weights,
 )
-from model.data.pairs import Example, collate, encode_pairs, read_pairs
+from model.data.pairs import Example, collate, encode_pairs, read_pair_file
 from model.data.tokenizers import Unit, build_tokenizer
 from model.evaluate import error_rates, predict
 from model.network.config import TransformerConfig
@@ -157,7 +157,7 @@ def test_a_run_keeps_the_mean_of_its_last_epochs_and_the_loss_on_the_dev_pairs(t
 
     model = Transformer(load_config(run)).eval()
     model.load_state_dict({name: torch.from_numpy(x) for name, x in kept[-1].items()})
-    examples = encode_pairs(read_pairs(dev), *load_tokenizers(run), load_config(run))
+    examples = encode_pairs(read_pair_file(dev), *load_tokenizers(run), load_config(run))
     losses = [
         -math.log(row[token])
         for example in examples

@@ -1,6 +1,7 @@
 import pytest
 
 from model.checkpoint import load_tokenizers
+from model.data.tokenizers import Unit
 from model.training.run import SOFT_LABELS
 from tests.model.test_commands import small_command
 from tests.model.training.test_loop import copying_run
@@ -22,7 +23,10 @@ def test_a_training_uses_the_tokenizers_of_the_model_it_starts_or_learns_from(tm
     for unknown, error in [("abd\ta b", "'abd' has 'd'"), ("ab\ta d", "'a d' has 'd'")]:
         few.write_text(known + unknown)
         done = command(run, few, pairs, option, other)
-        assert str(done.exception) == f"{error}, not in the vocabulary"
+        assert (
+            str(done.exception)
+            == f"{few}:3: {error}, not in the vocabulary: remove or respell this text"
+        )
     few.write_text(known)
     done = command(run, few, pairs, option, other)
     assert done.exit_code == 0, done.output
@@ -93,5 +97,31 @@ def test_a_run_resumes_only_with_the_pairs_and_options_it_was_started_with(tmp_p
     assert str(refused.exception) == f"{run} was started with epochs 1, not 2: {ADVICE}"
     pairs.write_text(pairs.read_text().replace("dab", "bda"))
     refused = small_command(*start, "--epochs", "1")
-    assert f"{run} was started with pairs_sha256" in str(refused.exception)
+    expected = f"{run} was started with other pairs (another SHA-256): {ADVICE}"
+    assert str(refused.exception) == expected
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("side", "unit", "other"), [("source", *Unit), ("target", *reversed(Unit))]
+)
+def test_a_run_names_the_unit_it_was_started_with(tmp_path, side, unit, other):
+    _, pairs, _ = copying_run(tmp_path)
+    run = tmp_path / "new"
+    start = pairs, "--dev", pairs, "--run", run, "--epochs", "1"
+    assert small_command(*start).exit_code == 0
+    refused = small_command(*start, f"--{side}-unit", other)
+    assert str(refused.exception) == f"{run} was started with --{side}-unit {unit}: {ADVICE}"
+
+
+def test_dev_pairs_with_unknown_symbols_are_counted_in_a_note(tmp_path):
+    _, pairs, _ = copying_run(tmp_path)
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("ab\ta b\n\nxab\ta b y\n")
+    done = small_command(pairs, "--dev", dev, "--run", tmp_path / "new", "--epochs", "1")
+    assert done.exit_code == 0, done.output
+    first = f"{dev}:3: 'xab' has 'x', not in the vocabulary"
+    assert "note: the dev loss counts 2 texts with symbols" in done.output
+    assert f"the first is {first}\n" in done.output
+    known = small_command(pairs, "--dev", pairs, "--run", tmp_path / "newer", "--epochs", "1")
+    assert "note:" not in known.output

@@ -16,7 +16,7 @@ from model.checkpoint import (
     load_tokenizers,
     save_weights,
 )
-from model.data.pairs import Example, collate, encode_pairs, read_pairs
+from model.data.pairs import Example, collate, encode_pairs, read_pair_file
 from model.data.tokenizers import Unit, build_tokenizer
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
@@ -217,4 +217,4 @@ def test_soft_labels_cover_every_pair_and_the_synthetic_sources(tmp_path):
 
 
 def pairs_of(run, path):
-    return encode_pairs(read_pairs(path), *load_tokenizers(run), load_config(run))
+    return encode_pairs(read_pair_file(path), *load_tokenizers(run), load_config(run))
