@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -214,6 +215,11 @@ def export(
     ] = Precision.fp32,
 ) -> None:
     """Write a bundle, the folder that the service serves a model from."""
+    if precision is Precision.int8 and find_spec("onnxruntime") is None:
+        raise InputError(
+            "--precision int8 measures its error with onnxruntime, which is not installed:"
+            " run pip install 'heed[cpu]'"
+        )
     card = Card(
         name=name or bundle.name,
         task=task,

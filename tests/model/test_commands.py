@@ -1,8 +1,11 @@
+import sys
+
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
 from tests.model.training.test_loop import copying_run
+from tests.model.training.test_teachers import teacher_run
 
 
 def small_command(*arguments):
@@ -34,6 +37,21 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         expected = f"{run} is neither a bundle nor a training run with a finished epoch"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
+
+
+def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    run, pairs = teacher_run(tmp_path / "a", seed=1)
+    bundle = tmp_path / "bundle"
+    card = "--task", "spell", "--licence", "CC0-1.0", "--attribution", "us", "--notice", str(pairs)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "model.export.compare", raising=False)
+    command = ["export", str(run), str(bundle), *card, "--precision", "int8"]
+    refused = CliRunner().invoke(app, command)
+    assert str(refused.exception) == (
+        "--precision int8 measures its error with onnxruntime, which is not installed:"
+        " run pip install 'heed[cpu]'"
+    )
+    assert not bundle.exists()
 
 
 def test_every_argument_and_option_is_explained():
