@@ -7,18 +7,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+try:
+    import typer
 
-from model.checkpoint import load_model
-from model.data.pairs import read_pairs
-from model.data.tokenizers import Unit
-from model.evaluate import accuracy, by_source, predict
-from model.export.bundle import Card, Precision, WeightType, write_bundle
-from model.export.mechanisms import export_mechanisms
-from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
-from model.network.transformer import Transformer
-from model.training.loop import train
-from model.training.run import TrainingOptions, choose_tokenizers, hash_pairs, open_run
+    from model.checkpoint import load_model
+    from model.data.pairs import read_pairs
+    from model.data.tokenizers import Unit
+    from model.evaluate import accuracy, by_source, predict
+    from model.export.bundle import Card, Precision, WeightType, write_bundle
+    from model.export.mechanisms import export_mechanisms
+    from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
+    from model.network.transformer import Transformer
+    from model.training.loop import train
+    from model.training.run import TrainingOptions, choose_tokenizers, hash_pairs, open_run
+except ModuleNotFoundError as error:
+    sys.exit(f"heed: {error.name} is not installed: run pip install 'heed[model]'")
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",

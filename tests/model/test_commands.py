@@ -1,11 +1,16 @@
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
 from tests.model.training.test_loop import copying_run
 from tests.model.training.test_teachers import teacher_run
+
+REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def small_command(*arguments):
@@ -37,6 +42,20 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         expected = f"{run} is neither a bundle nor a training run with a finished epoch"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("missing", ["typer", "torch"])
+def test_a_missing_extra_is_named_in_one_line(missing):
+    code = f"""
+import runpy, sys
+sys.modules[{missing!r}] = None  # as if it were not installed
+sys.argv = ["model", "--help"]
+runpy.run_module("model", run_name="__main__")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"heed: {missing} is not installed: run pip install 'heed[model]'\n"
 
 
 def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path, monkeypatch):
