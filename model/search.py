@@ -84,9 +84,9 @@ def beam_search(
             elif rank < beam_size:
                 finished.append(grown)
         beams = candidates[:beam_size]
+        if length == max_new_tokens:
+            finished += beams  # they compete with all that ended, also in this last step
         if len(finished) >= beam_size:
             break
-    else:
-        finished += beams
     finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
     return finished[:beam_size]

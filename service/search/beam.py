@@ -114,13 +114,12 @@ class BeamState:
 
     @property
     def has_ended(self) -> bool:
-        """At the limit the beams are hypotheses too."""
+        """At the limit the beams compete with the hypotheses, also with those of the last step."""
         if max(self.totals) == -math.inf:
             return True
         if len(self.steps) < self.options.max_new_tokens:
             return self._is_full
-        if not self._is_full:
-            self._end_all("length")
+        self._end_all("length")
         return True
 
     def _end_all(self, reason: FinishReason) -> None:

@@ -137,6 +137,19 @@ def test_what_beams_return(seed, beam_size, limit):
         assert ended or len(hypothesis.token_ids) == limit
 
 
+def test_at_the_limit_a_beam_beats_a_hypothesis_that_ended_in_the_same_step():
+    search = BeamSearch(2, [], EOS, str)
+    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)])
+    first, second = [[-0.2, -1.6, -9, -9]] * 2, [[-0.3, -1.8, -2, -9], [-5, -6, -7, -8]]
+    ids = np.array([[5, EOS, 6, 7]] * 2)
+    search.advance(Candidates(np.array(first, np.float32), ids))
+    assert search.advance(Candidates(np.array(second, np.float32), ids)).ended == [0]
+    best, worst = search.hypotheses(0)
+    assert (best.token_ids, best.finish_reason) == ([5, 5], "length")
+    assert best.score == pytest.approx(-0.25)
+    assert (worst.token_ids, worst.finish_reason) == ([5, EOS], "eos")
+
+
 Targets = st.lists(st.lists(st.sampled_from([0, 1, 3, 4]), max_size=4), min_size=1, max_size=9)
 
 
@@ -163,7 +176,7 @@ def test_constrained_beams_find_the_best_of_the_allowed(seed, targets, beam_size
 def penalized_beams(language, width, limit, penalty):
     """Beam search as plainly as it can be written, with logits penalized before the softmax."""
     going, ended = [([], 0.0)], []
-    for _ in range(limit):
+    for length in range(1, limit + 1):
         longer = []
         for ids, total in going:
             logits = language.log_probs[ids[-1] if ids else 0].copy()
@@ -174,10 +187,10 @@ def penalized_beams(language, width, limit, penalty):
         longer.sort(key=lambda each: -each[1])
         ended += [each for each in longer[:width] if each[0][-1] == EOS]
         going = [each for each in longer[: 2 * width] if each[0][-1] != EOS][:width]
+        if length == limit:
+            ended += going
         if len(ended) >= width:
             break
-    else:
-        ended += going
     return max(total / len(ids) for ids, total in ended)
 
 
