@@ -197,7 +197,7 @@ class BeamSearch:
     def wanted(self) -> Needed:
         least = 2 * self._width
         ruled = (tree for tree in self._trees if not tree.rules.plain)
-        return Needed.of(least, (t.rules.candidates(least, len(t.steps)) for t in ruled))
+        return Needed.of(least, (t.rules.candidates(len(t.steps)) for t in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         totals = [0.0] + [-math.inf] * (self._width - 1)

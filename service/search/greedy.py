@@ -78,7 +78,7 @@ class GreedySearch:
     @property
     def wanted(self) -> Needed:
         ruled = [run for run in self._runs if not run.rules.plain]
-        return Needed.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
+        return Needed.of(1, (run.rules.candidates(len(run.token_ids)) for run in ruled))
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
         for each, rules in rules_of(options, self._eos_id, self._text):

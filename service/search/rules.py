@@ -43,6 +43,7 @@ class Rules:
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         self._trie = trie_of(options.allowed_targets)
         self.stops = bool(options.stop or options.stop_ids)
+        self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
         self.plain = not (
             self._bans
@@ -53,18 +54,20 @@ class Rules:
             or options.top_log_probs
         )
 
-    def candidates(self, wanted: int, length: int) -> int | None:
-        """How many of the most probable tokens hold the `wanted` best that may follow `length`
-        generated ones. None: nobody knows, or too many."""
+    def candidates(self, length: int) -> int | None:
+        """Return how many of a row's most probable tokens are needed after `length` generated ones.
+
+        None means all logits. The answer depends on the request alone, never on its neighbours.
+        """
         options = self._options
         unbounded = options.samples and not options.top_k
         if self._penalizes or options.allowed_targets or unbounded:
             return None
-        count = max(wanted, options.top_k)
+        count = max(self._least, options.top_k)
         if self._bans:
             repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
-        if wanted > 1:
+        if options.beam_size > 1:
             count += self.most_ending  # others are to go on
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None  # few sizes: each is tied to memory
@@ -72,12 +75,20 @@ class Rules:
     def offer(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
     ) -> Allowed:
-        """From the candidates of a row, best first, or from its logits where they were read."""
+        """Return the tokens that may follow in a row, from its candidates, best first, or logits.
+
+        A neighbour can make a batch read more candidates, or logits. A row looks at no more than it
+        asked for, so that no bit of its answer depends on its neighbours.
+        """
         options = self._options
         history = [*options.target_prefix, *generated]
-        if logits is not None:
+        count = self.candidates(len(generated))
+        if count is None:
+            assert logits is not None  # the search asked for them
             ids = np.arange(len(logits))
             log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))
+        else:
+            log_probs, ids = log_probs[:count], ids[:count]
         best = most_probable(log_probs, ids, options.top_log_probs)
         if options.allowed_targets:
             ids = np.array(following(self._trie, generated), np.int64)
@@ -87,7 +98,7 @@ class Rules:
             if len(generated) < options.min_new_tokens:
                 banned.add(self._eos_id)
             banned_ids = np.concatenate([self._suppressed, np.array([*banned], np.int64)])
-            if logits is None:
+            if count is not None:
                 may_follow = ~np.isin(ids, banned_ids)
             else:
                 may_follow = np.ones(len(ids), bool)

@@ -15,8 +15,8 @@ def advance(search, token, log_prob):
     return search.advance(Candidates(np.array([[log_prob]], np.float32), np.array([[token]])))
 
 
-def greedy(limit, forced_ids=()):
-    search = GreedySearch(1, forced_ids, EOS, str)
+def greedy(limit, prefix=()):
+    search = GreedySearch(1, prefix, EOS, str)
     search.insert([SearchOptions(max_new_tokens=limit)])
     return search
 
@@ -41,8 +41,8 @@ def test_the_limit_counts_eos():
     assert search.hypotheses(0)[0].finish_reason == "length"
 
 
-def test_forced_ids_are_read_and_neither_reported_nor_counted():
-    search = greedy(1, forced_ids=[8, 9])
+def test_a_prefix_is_read_and_neither_reported_nor_counted():
+    search = greedy(1, prefix=[8, 9])
     assert advance(search, 2, -1).tokens.tolist() == [8]
     assert advance(search, 2, -1).tokens.tolist() == [9]
     assert advance(search, 4, -3).ended == [0]
@@ -50,44 +50,51 @@ def test_forced_ids_are_read_and_neither_reported_nor_counted():
 
 
 class Markov:
-    """A language of five tokens, each of which depends on the one before; 0 starts it."""
+    """A language of a few tokens, each of which depends on the one before; 0 starts it."""
 
-    size = 5
-
-    def __init__(self, seed):
-        logits = 2 * np.random.default_rng(seed).standard_normal((self.size, self.size))
+    def __init__(self, seed, size=5):
+        self.size = size
+        logits = 2 * np.random.default_rng(seed).standard_normal((size, size))
+        self.logits = logits.astype(np.float32)
         self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
-    def search(self, forced_ids=(), **options):
-        """Decodes two sources together, of which the second joins later, and returns the first's
-        hypotheses after it checked that both are equal."""
-        options = SearchOptions(**options)
-        kind = BeamSearch if options.beam_size > 1 else GreedySearch
-        search = kind(options.rows, forced_ids, EOS, str)
-        tokens, found, names = np.zeros(0, np.int64), [], []
+    def search(self, prefix=(), **options):
+        """Decode one source twice, the second time two steps later, and return its hypotheses."""
+        first, second = self.decode([SearchOptions(**options)] * 2, prefix, joins=[0, 2])
+        assert first == second
+        return first
+
+    def decode(self, requests, prefix=(), joins=None):
+        """Decode requests in one batch, which each joins at its step, and return the hypotheses of
+        each. All requests must have as many rows and the same kind of search."""
+        kind, rows = BeamSearch if requests[0].beam_size > 1 else GreedySearch, requests[0].rows
+        search = kind(rows, prefix, EOS, str)
+        joins = joins or [0] * len(requests)
+        tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
-            if step in (0, 2):
-                search.insert([options])
-                tokens = np.concatenate([tokens, np.zeros(options.rows, np.int64)])
-                names.append(step)
-            if not names:
+            if new := [i for i, join in enumerate(joins) if join == step]:
+                search.insert([requests[i] for i in new])
+                tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
+                live += new
+            if not live:
                 continue
-            rows = self.log_probs[tokens]
-            k, logits = search.wanted
-            ids = np.argsort(-rows, axis=1, kind="stable")[:, :k]
-            best = np.take_along_axis(rows, ids, 1).astype(np.float32)
-            choice = search.advance(Candidates(best, ids, rows if logits else None))
-            tokens = choice.tokens
-            found += [(names[i], search.hypotheses(i)) for i in choice.ended]
-            keep = np.array([i for i in range(len(names)) if i not in choice.ended], int)
+            choice = search.advance(self.candidates(tokens, *search.wanted))
+            found |= {live[i]: search.hypotheses(i) for i in choice.ended}
+            keep = np.array([i for i in range(len(live)) if i not in choice.ended], int)
             search.compact(keep)
-            names = [names[i] for i in keep]
-            tokens = tokens.reshape(-1, options.rows)[keep].ravel()
-            if len(found) == 2:
-                first, second = (hypotheses for _, hypotheses in sorted(found, key=lambda x: x[0]))
-                assert first == second
-                return first
+            live = [live[i] for i in keep]
+            tokens = choice.tokens.reshape(-1, rows)[keep].ravel()
+            if len(found) == len(requests):
+                return [found[i] for i in range(len(requests))]
         raise AssertionError("the search does not end")
+
+    def candidates(self, tokens, k, logits):
+        """Log-probs are rounded from float64 as a graph's may be: the search's own log-softmax of
+        the float32 logits differs from them in the last bits."""
+        log_probs = self.log_probs[tokens]  # (R, V)
+        ids = np.argsort(-log_probs, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(log_probs, ids, 1).astype(np.float32)
+        return Candidates(best, ids, self.logits[tokens] if logits else None)
 
     def all_hypotheses(self, limit, penalty, ends=(EOS,)):
         """Every sequence that ends or reaches the limit, with its score."""
@@ -179,7 +186,7 @@ def penalized_beams(language, width, limit, penalty):
     for length in range(1, limit + 1):
         longer = []
         for ids, total in going:
-            logits = language.log_probs[ids[-1] if ids else 0].copy()
+            logits = language.logits[ids[-1] if ids else 0].astype(np.float64)
             for token in set(ids):
                 logits[token] *= 1 / penalty if logits[token] > 0 else penalty
             log_probs = logits - np.log(np.exp(logits).sum())
@@ -272,6 +279,35 @@ def test_what_stops_does_not_crowd_out_what_goes_on():
     assert sorted(choice.tokens) == [6, 7]
 
 
+def requests(rows, beams):
+    """Options of one request whose search has so many rows."""
+    kind = {"beam_size": st.just(rows if beams else 1), "num_hypotheses": st.just(rows)}
+    sampling = {"temperature": st.just(0.7), "top_k": st.sampled_from([0, 5])}
+    return st.builds(
+        SearchOptions,
+        max_new_tokens=st.integers(1, 8),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        no_repeat_ngram_size=st.integers(0, 2),
+        suppress_tokens=st.lists(st.integers(3, 39), max_size=20).map(tuple),
+        top_log_probs=st.integers(0, 3),
+        **kind,
+        **({} if beams or rows == 1 else sampling),
+    )
+
+
+Pairs = st.sampled_from([(1, False), (3, False), (3, True)]).flatmap(
+    lambda kind: st.tuples(requests(*kind), requests(*kind))
+)
+
+
+@given(seed=st.integers(0, 999), pair=Pairs)
+def test_a_neighbour_changes_no_bit(seed, pair):
+    """A neighbour may make the batch read more candidates, or all logits."""
+    language = Markov(seed, size=40)
+    alone = [language.decode([request])[0] for request in pair]
+    assert language.decode(pair) == alone
+
+
 def test_where_nothing_may_follow_a_hypothesis_ends():
     for beam_size in (1, 2):
         (hypothesis,) = Markov(0).search(
@@ -290,7 +326,7 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
     assert (hypothesis.token_ids, hypothesis.finish_reason) == ([1, 3], "stop")
 
 
-def test_forced_ids_are_no_part_of_a_hypothesis_of_beams():
+def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
     forced = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
