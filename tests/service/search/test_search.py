@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.search.beam import Beam, BeamSearch, in_place
+from service.search.beam import Beam, BeamSearch, assign_rows
 from service.search.greedy import GreedySearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
@@ -78,7 +78,7 @@ class Markov:
                 live += new
             if not live:
                 continue
-            choice = search.advance(self.candidates(tokens, *search.wanted))
+            choice = search.advance(self.candidates(tokens, *search.needed))
             found |= {live[i]: search.hypotheses(i) for i in choice.ended}
             keep = np.array([i for i in range(len(live)) if i not in choice.ended], int)
             search.compact(keep)
@@ -269,7 +269,7 @@ def test_what_stops_does_not_crowd_out_what_goes_on():
     stops = frozenset([3, 4, 5])
     search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
-    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.wanted.k]
+    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
     ids = np.array([[3, 4, 5, 6, 7]])
     candidates = Candidates(
         np.log(np.take_along_axis(probs, order, 1)).astype(np.float32),
@@ -329,14 +329,14 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
 def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
-    forced = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
-    assert forced == plain  # what they do to the cache is all they do
+    prefixed = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
+    assert prefixed == plain  # what they do to the cache is all they do
 
 
 @given(rows=st.lists(st.integers(0, 5), max_size=6))
 def test_the_first_beam_of_a_row_stands_in_its_place(rows):
     beams = [Beam(-float(i), row, i, 0.0) for i, row in enumerate(rows)]
-    standing = in_place(beams, 6)
+    standing = assign_rows(beams, 6)
     assert sorted(beam for beam in standing if beam.total > -np.inf) == sorted(beams)
     for row in set(rows):
         assert standing[row] is beams[rows.index(row)]
