@@ -33,12 +33,12 @@ from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
-TOLERANCE = 0.02  # of scores: CTranslate2 computes exponentials less exactly
+TOLERANCE = 0.02  # of scores: CTranslate2's exponentials are less exact
 
 
 @pytest.fixture(scope="module")
 def plain(g2p, tmp_path_factory):
-    """A bundle of what both peers can compute."""
+    """Write a bundle whose network both peers can compute."""
     trained = load_model(g2p)
     state = trained.transformer.state_dict()
     transformer = Transformer(dataclasses.replace(trained.transformer.config, rotary=False))
@@ -52,11 +52,11 @@ def plain(g2p, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sources(g2p):
-    """200 words and 300 heaps of letters, as ids."""
+    """Return the ids of 200 words and of 300 random strings of letters."""
     letters, random_ = "abcdefghijklmnopqrstuvwxyz", random.Random(0)
-    heaps = ["".join(random_.choices(letters, k=random_.randint(1, 14))) for _ in range(300)]
+    strings = ["".join(random_.choices(letters, k=random_.randint(1, 14))) for _ in range(300)]
     tokenizer = load_model(g2p).source_tokenizer
-    return [tokenizer.encode(word).ids for word in [*WORDS.read_text().split(), *heaps]]
+    return [tokenizer.encode(word).ids for word in [*WORDS.read_text().split(), *strings]]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def decode(bundle, sources, **options):
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
 def test_hypotheses_are_those_of_ctranslate2(plain, sources, translator, beam_size, length_penalty):
-    """Real ends of sequences; where two differ, their scores lie closer than the tolerance."""
+    """Where two hypotheses differ, their scores are closer than the tolerance."""
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
     ours = decode(plain, sources, num_hypotheses=beam_size, **options)
     theirs = translator.translate_batch(
@@ -106,7 +106,7 @@ LIMITS = {"min_new_tokens": 6, "no_repeat_ngram_size": 2, "suppress_tokens": [4,
     [(1, 1.0, {}), (4, 1.0, {}), (4, 0.6, {}), (3, 2.0, {}), (1, 1.0, LIMITS), (4, 1.0, LIMITS)],
 )
 def test_hypotheses_are_those_of_hugging_face(plain, sources, beam_size, length_penalty, limits):
-    """All of every source, best first; sums of other orders of addition may swap a near tie."""
+    """All hypotheses of each source agree, best first, but for near ties that rounding swaps."""
     options = {"length_penalty": length_penalty, "early_stopping": True}
     suppressed = {"suppress_tokens": tuple(limits.get("suppress_tokens", ()))}
     every = {**options, **limits, **suppressed}

@@ -1,4 +1,4 @@
-"""Each option beside Hugging Face's processor of the same name, then all of them together."""
+"""Compare each option with Hugging Face's processor of the same name, then all together."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_repeated_ngrams(history, size):
     top_k=st.integers(0, SIZE),
     top_p=st.floats(0.05, 1),
 )
-def test_what_is_drawn_from(seed, temperature, top_k, top_p):
+def test_probabilities_to_draw_from_are_those_of_hugging_face(seed, temperature, top_k, top_p):
     logits = random_logits(seed)
     expected = processed(TemperatureLogitsWarper(temperature), [0], logits)
     if top_k:
@@ -88,9 +88,9 @@ Options = st.fixed_dictionaries(
 
 
 @given(wanted=Options, generated=Histories, seed=st.integers(0, 99), beam_size=st.integers(1, 4))
-def test_what_may_follow(wanted, generated, seed, beam_size):
-    """The tokens that Hugging Face's processors leave, where logits are read; else as many of the
-    best of them as the search needs."""
+def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, seed, beam_size):
+    """With logits, exactly the tokens that the processors leave; with candidates, at least as many
+    of the best of them as the search needs."""
     rules = Rules(SearchOptions(max_new_tokens=64, beam_size=beam_size, **wanted), EOS, str)
     logits, history = random_logits(seed), [*wanted["target_prefix"], *generated]
     expected = processed(
