@@ -61,7 +61,7 @@ class Batch:
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
         """Every row reads a token. Returns the entries that have ended, with what cross-attention
         read where they want to see it."""
-        candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
+        candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)
         for i, live in enumerate(self.live):
             if live.entry.streams and (progress := self._search.progress(i)):
