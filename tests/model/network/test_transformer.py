@@ -10,8 +10,9 @@ from torch import nn
 from model.network.attention import TORCH_KERNEL
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.dropout import Dropout
-from model.network.positions import Rotary, sinusoidal_positions
-from model.network.transformer import DecoderLayer, EncoderLayer, Transformer, UnbiasedLayerNorm
+from model.network.norms import UnbiasedLayerNorm
+from model.network.positions import Position, Rotary, sinusoidal_positions
+from model.network.transformer import DecoderLayer, EncoderLayer, Transformer
 
 SMALL = {
     "d_model": 16,
@@ -158,7 +159,7 @@ def test_encoder_layer_equals_torch(norm_first):
     theirs.norm1.load_state_dict(ours.self_sublayer.norm.state_dict())
     theirs.norm2.load_state_dict(ours.feed_forward_sublayer.norm.state_dict())
     x, length = torch.randn(2, 5, 16), torch.tensor([5, 5])
-    output, _ = ours(x, length, TORCH_KERNEL, None)
+    output, _ = ours(x, length, TORCH_KERNEL, Position(torch.arange(5), rotary=None))
     torch.testing.assert_close(output, theirs(x), rtol=1e-4, atol=1e-5)
 
 
@@ -178,11 +179,8 @@ def test_decoder_layer_equals_torch(norm_first):
     x, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
     lengths, source_length = torch.arange(1, 5).expand(2, 4), torch.tensor([6, 3])
     cross = ours.cross_attention.project(memory)
-
-    def attend_self(attention, y):
-        return attention.attend_self(y, lengths, TORCH_KERNEL, None)
-
-    output, *_ = ours(x, attend_self, cross, source_length, TORCH_KERNEL)
+    position = Position(torch.arange(4), rotary=None)
+    output, *_ = ours(x, lengths, cross, source_length, position)
     expected = theirs(
         x,
         memory,
@@ -227,7 +225,7 @@ def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
     twice = source.repeat_interleave(2, 0), source_length.repeat_interleave(2)
     full = model(*twice, target, torch.full((4,), 6))
     twice_cross = model.decoder.cross(model.encoder(*twice)[0])
-    forced = model.decoder(target, torch.full((4,), 6), twice_cross, twice[1])
+    at_once = model.decoder(target, torch.full((4,), 6), twice_cross, twice[1])
     cross = model.decoder.cross(model.encoder(source, source_length)[0])
     cache, position = model.empty_cache(4, 9), torch.zeros(4, dtype=torch.long)
     delay = torch.tensor([0, 2, 1, 0])  # a row waits by writing its first position again
@@ -238,9 +236,9 @@ def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
         cache = decoded.cache
         expected = full[torch.arange(4), position]
         torch.testing.assert_close(model.log_probs(decoded.hidden), expected, rtol=1e-4, atol=1e-5)
-    for layer, whole in zip(cache, forced.cache, strict=True):
-        for stepped, at_once in zip(layer, whole, strict=True):
-            torch.testing.assert_close(stepped[:, :, :6], at_once, rtol=1e-4, atol=1e-5)
+    for layer, whole in zip(cache, at_once.cache, strict=True):
+        for stepped, expected in zip(layer, whole, strict=True):
+            torch.testing.assert_close(stepped[:, :, :6], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_start_as_xavier_says():
