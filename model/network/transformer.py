@@ -269,17 +269,17 @@ class Transformer(nn.Module):
     def forward(
         self, source_ids: Tensor, source_length: Tensor, target_ids: Tensor, target_length: Tensor
     ) -> Tensor:
-        """(B, S), (B,), decoder inputs (B, T), (B,) -> log-probs (B, T, V) of what comes next."""
+        """(B, S), (B,), decoder inputs (B, T), (B,) -> log-probs (B, T, V) of the next token."""
         memory, _ = self.encoder(source_ids, source_length)
         decoded = self.decoder(target_ids, target_length, self.decoder.cross(memory), source_length)
         return self.log_probs(decoded.hidden)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        """(..., M) -> (..., V): the generator's logits, normalised."""
+        """Hidden (..., M) -> log-probs (..., V)."""
         return self.generator(hidden).log_softmax(dim=-1)
 
     def empty_cache(self, rows: int, capacity: int) -> list[KeysValues]:
-        """Zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
+        """Return zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
         config, weight = self.config, self.generator.weight
         shape = (rows, config.num_heads, capacity)
         return [

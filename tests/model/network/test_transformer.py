@@ -45,10 +45,10 @@ def test_the_defaults_are_the_papers_base_model():
         ({"score_function": "cosine"}, "cosine"),
         ({"num_heads": 0}, "num_heads is 0"),
         ({"num_encoder_layers": 0}, "num_encoder_layers is 0"),
-        ({"d_qk": -1}, "head widths -1"),
-        ({"dropout": 1.0}, "dropout 1.0"),
+        ({"d_qk": -1}, "d_qk is -1"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
         ({"d_qk": 3, "rotary": True}, "d_qk 3 must be even"),
-        ({"score_function": "additive", "rotary": True}, "no rotary"),
+        ({"score_function": "additive", "rotary": True}, "cannot be combined with additive"),
         ({"eos_id": 8}, "special ids"),
     ],
 )
@@ -59,18 +59,18 @@ def test_a_contradictory_configuration_is_refused(changes, named):
 
 
 def test_positions_are_those_of_the_paper():
-    for width in (12, 7):
-        positions = sinusoidal_positions(50, width)
-        assert positions.shape == (50, width)
+    for d_model in (12, 7):
+        positions = sinusoidal_positions(50, d_model)
+        assert positions.shape == (50, d_model)
         for position in (0, 1, 49):
-            for column in range(width):
-                angle = position / 10000 ** (2 * (column // 2) / width)
+            for column in range(d_model):
+                angle = position / 10000 ** (2 * (column // 2) / d_model)
                 expected = math.cos(angle) if column % 2 else math.sin(angle)
                 assert positions[position, column].item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k):
+def test_a_shift_of_positions_is_a_rotation_and_products_depend_on_distance_alone(k):
     """PE(p + k) = R_k PE(p) for every p; PE(p + k) . PE(p) = PE(p - k) . PE(p)."""
     positions = sinusoidal_positions(60, 16).double()
     frequency = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
@@ -86,13 +86,13 @@ def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k
     torch.testing.assert_close(later, later[:1].expand_as(later), rtol=0, atol=1e-5)
 
 
-def test_rotary_turns_as_complex_numbers_do():
+def test_rotary_rotates_as_complex_numbers_do():
     """Su et al. 2021, equation 12, with NumPy's complex numbers."""
     x, position = torch.randn(2, 3, 7, 12), torch.tensor([0, 1, 2, 30, 63, 5, 5])
     pairs = x[..., :6].numpy() + 1j * x[..., 6:].numpy()
     angles = position.numpy()[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
-    turned = pairs * np.exp(1j * angles)
-    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    rotated = pairs * np.exp(1j * angles)
+    expected = np.concatenate([rotated.real, rotated.imag], axis=-1)
     torch.testing.assert_close(
         Rotary(64, 12)(x, position), torch.tensor(expected).float(), rtol=1e-5, atol=1e-5
     )
@@ -125,7 +125,7 @@ def test_a_constant_row_has_a_norm_and_a_gradient():
     assert torch.isfinite(x.grad).all()
 
 
-def test_a_width_of_one_has_no_unbiased_norm():
+def test_a_d_model_of_one_has_no_unbiased_norm():
     sizes = {"source_vocab_size": 9, "target_vocab_size": 9, "d_model": 1, "num_heads": 1}
     with pytest.raises(InputError, match="at least 2"):
         TransformerConfig(norm=NormKind.unbiased_layer_norm, **sizes)
@@ -241,7 +241,7 @@ def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
             torch.testing.assert_close(stepped[:, :, :6], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_start_as_xavier_says():
+def test_weights_start_within_xaviers_limit():
     weight = small(d_model=64).decoder.layers[0].feed_forward.up.weight
     limit = math.sqrt(6 / sum(weight.shape))
     assert weight.abs().max() <= limit
