@@ -1,7 +1,8 @@
-"""python -m tests.write_examples: write the answers to all documented examples.
+"""python -m tests.write_examples: send every documented example to the service, and write the
+answers to service/api/examples.json.
 
-Run it after the default model or an answer changes; it rewrites service/api/examples.json, which
-tests/service/api/test_documentation.py compares with the service.
+Run it after the default model or the form of an answer has changed;
+tests/service/api/test_documentation.py compares both.
 """
 
 import json

@@ -19,9 +19,12 @@ from service.api.stream import EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.engine.messages import Answer, Entry
+from service.engine.model import Model
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.waiting import compute
+from service.search.options import SearchOptions
+from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -60,10 +63,7 @@ async def decode(
         options_size(body),
     )
     sources = await read_texts(request, seconds, TextField("/source", body.source, model.source))
-    longest, prefix = search.max_new_tokens, len(search.target_prefix)
-    lengths = [measure(model, source, longest, prefix) for source in sources]
-    check_hypotheses(request, search, len(sources))
-    check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    check_answer(request, model, body, search, sources)
     entries = [
         Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources
@@ -76,3 +76,17 @@ async def decode(
         return await Stream(request, model, entries, write).respond()
     answers = await submit_and_wait(request, model, entries)
     return await respond(request, lambda: write(answers), seconds, answers)
+
+
+def check_answer(
+    request: Request,
+    model: Model,
+    body: requests.DecodeRequest,
+    search: SearchOptions,
+    sources: Sequence[Tokens],
+) -> None:
+    """Raise TooLarge if the hypotheses and their attention could exceed the limit."""
+    check_hypotheses(request, search, len(sources))
+    longest, prefix = search.max_new_tokens, len(search.target_prefix)
+    lengths = [measure(model, source, longest, prefix) for source in sources]
+    check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)

@@ -1,4 +1,4 @@
-"""/v1/attend against NumPy, written out query by query."""
+"""/v1/attend, compared with NumPy query by query."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
 
 def numpy_attend(mechanism, queries, keys, values, lengths, parameters):
-    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; zeros where no key is valid."""
+    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; weights are 0 where no key is valid."""
     weights = np.zeros((len(queries), len(keys)))
     for t, (query, length) in enumerate(zip(queries, lengths, strict=True)):
         scores = np.array(
@@ -107,7 +107,7 @@ def test_every_mechanism_equals_numpy(client, mechanism, sizes, lengths, causal,
         assert (np.array(answer["weights"][i])[hidden] == 0).all()
 
 
-def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
+def test_the_answer_is_nested_as_deep_as_the_request(client):
     one = attend(client, mechanism="average", queries=[1, 2], keys=[1, 2, 3], values=[3, 6, 9])
     assert one == {"outputs": [6, 6], "weights": [[pytest.approx(1 / 3)] * 3] * 2, "shape": [2, 3]}
     vectors = attend(client, mechanism="average", queries=[[1]], keys=[[1], [2]], values=[[3], [5]])
@@ -180,7 +180,7 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
     assert answer.json()["detail"].endswith("send fewer or shorter sequences")
 
 
-def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
+def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
     feeds = {"queries": np.zeros((1, 10, 100)), "values": np.zeros((1, 20, 3))}
     weights, outputs = 4 * 10 * 20, 4 * 10 * 3
     for mechanism in ("average", "scaled_dot_product"):
@@ -190,8 +190,8 @@ def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
     assert attended_nbytes("additive", feeds) == 8 * weights + outputs
 
 
-def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
-    """One core and one place to wait: of four at once, two are refused; none is lost."""
+def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
+    """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
     monkeypatch.setattr("service.http.waiting.MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
@@ -218,7 +218,7 @@ def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
             assert [first.result().status_code, second.result().status_code] == [200, 200]
 
 
-def test_who_waits_too_long_for_a_core_is_told_so(monkeypatch):
+def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
     settings = Settings(timeout=0.2, provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         limiter = client.app.state.limiter
@@ -241,7 +241,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def cells_of(root):
-    """The colours of the only heatmap of an SVG, (T, S, 3)."""
+    """Return the colours of the only heatmap in an SVG, (T, S, 3)."""
     (image,) = root.findall(f"{SVG}image")
     content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
     return np.array(Image.open(io.BytesIO(content)))
@@ -288,7 +288,7 @@ def test_a_png_is_the_same_picture_twice_as_large(client):
 
 
 def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
-    """6 drawn and 4 left out, whatever corners the line has."""
+    """6 drawn and 4 left out, regardless of corners."""
     pieces = dashes([(0.0, 0.0), (0.0, 8.0), (3.0, 8.0), (9.0, 8.0)])  # 17 long
     assert pieces == [[(0, 0), (0, 6)], [(2, 8), (3, 8), (8, 8)]]
     assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
@@ -332,13 +332,13 @@ def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
         ([("accept", "text/html"), ("accept", "image/png")], "image/png"),
     ],
 )
-def test_the_accept_header_chooses_the_form(client, accept, content_type):
+def test_the_accept_header_selects_the_media_type(client, accept, content_type):
     headers = [("accept", accept)] if isinstance(accept, str) else accept
     answer = client.post("/v1/attend", json=GOOD, headers=headers)
     assert answer.headers["content-type"] == content_type
 
 
-def test_a_form_there_is_not_is_refused_with_those_there_are(client):
+def test_an_unsupported_accept_is_refused_with_the_supported_types(client):
     for accept in ("application/pdf", "*/*;q=0"):
         answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
         assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
