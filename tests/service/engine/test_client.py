@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.__main__ import Child
@@ -26,8 +24,6 @@ from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
-
-WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +55,9 @@ async def none_left(process):
     return False
 
 
-def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
+def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weight):
     """Also one of megabytes, which is read off the event loop."""
-    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+    everything = every_weight(tiny_bundle)
     large = Entry(np.full(20, 4), None, [5] * 39, everything)
     asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
 
@@ -85,8 +81,8 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
             np.testing.assert_allclose(one.memory, other.memory, rtol=1e-4, atol=1e-5)
 
 
-def test_an_answer_of_megabytes_arrives_whole(tiny_bundle):
-    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+def test_an_answer_of_megabytes_arrives_whole(tiny_bundle, every_weight):
+    everything = every_weight(tiny_bundle)
 
     async def run():
         async with running(tiny_bundle) as process:

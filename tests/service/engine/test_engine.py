@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.batch import BatchKey
@@ -23,8 +21,6 @@ from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
-
-WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @contextmanager
@@ -40,10 +36,6 @@ def running(bundle, settings=SETTINGS):
 @pytest.fixture(scope="module")
 def tiny_bundle(tiny):
     return load_bundle(tiny)
-
-
-def everything(bundle):
-    return read_selection(WANTED, bundle.manifest.config)
 
 
 def entry(source, max_new_tokens=0, beam_size=1, **wanted):
@@ -65,13 +57,13 @@ Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([
 
 @settings(max_examples=20, deadline=None)
 @given(wanted=st.lists(Wanted, min_size=1, max_size=12), budget=st.sampled_from([1, 60, 4096]))
-def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
+def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wanted, budget):
     """Whatever its neighbours, their order and the budgets that split them into batches."""
     limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
     changed = SETTINGS.model_copy(update=limits)
 
     def make(source, limit, attends, beam_size):
-        selection = everything(tiny_bundle) if attends and limit else NO_ATTENTION
+        selection = every_weight(tiny_bundle) if attends and limit else NO_ATTENTION
         return entry(source, limit, beam_size, selection=selection)
 
     with running(tiny_bundle, changed) as engine:
@@ -108,16 +100,18 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
 
 
-def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny_bundle):
+def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(
+    tiny_bundle, every_weight
+):
     """With two start ids the first row is the step that read the second."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
     bundle = type(tiny_bundle)(tiny_bundle.root, started)
 
     with running(bundle) as engine:
-        one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
+        one = entry([4, 5, 6], max_new_tokens=7, selection=every_weight(bundle))
         (decoded,) = answers(engine, [one])
         ids = decoded.hypotheses[0].token_ids
-        given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
+        given = entry([4, 5, 6], target_ids=ids, selection=every_weight(bundle))
         (forced,) = answers(engine, [given])
     count = len(decoded.hypotheses[0].token_ids)
     (attention,) = decoded.attention
@@ -273,9 +267,9 @@ def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
         engine.submit([entry([4])])
 
 
-def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, monkeypatch):
+def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):
     settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 400})
-    wanted = everything(tiny_bundle)
+    wanted = every_weight(tiny_bundle)
     with running(tiny_bundle, settings) as engine:
         passes = []  # (rows that wait, targets in the pass)
         attend = engine.session.attention

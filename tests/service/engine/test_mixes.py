@@ -7,8 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.engine import Engine
@@ -18,8 +16,6 @@ from service.settings import Precision, Provider, Settings
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
 LETTERS = range(4, 31)
-
-WANTED = AttentionSelection(kinds=["cross", "decoder"])
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +97,12 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
     assert sum(ties) <= 2
 
 
-def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p_bundle):
+def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
+    g2p_bundle, every_weight
+):
     """1,000 requests, also such as show attention, 100 of them cancelled at random moments."""
     random_ = random.Random(0)
-    attends = read_selection(WANTED, g2p_bundle.manifest.config)
+    attends = every_weight(g2p_bundle, ["cross", "decoder"])
     different = [draw(random_) for _ in range(50)]
     chosen = [random_.randrange(50) for _ in range(1000)]
 
