@@ -14,7 +14,7 @@ import pytest
 
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
-from service.engine.__main__ import Child
+from service.engine.__main__ import EngineServer
 from service.engine.client import EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Entry
@@ -68,7 +68,7 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weigh
     there = asyncio.run(run())
     engine = Engine(tiny_bundle, SETTINGS)
     engine.start()
-    engine.submit(asked)
+    engine.queue.put(asked)
     engine.close()
     for one, other in zip(there, [entry.result.result(0) for entry in asked], strict=True):
         assert [h.token_ids for h in one.hypotheses] == [h.token_ids for h in other.hypotheses]
@@ -195,15 +195,17 @@ def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
 def test_other_messages_come_between_the_frames_of_a_long_one():
     """Each frame is read before the next is sent, and in between there is room for others."""
     ours, theirs = socket.socketpair()
-    child = Child(theirs)
-    sender = threading.Thread(target=child._send, args=(1, b"x" * (20 * FRAME)))
+    server = EngineServer(theirs)
+    sender = threading.Thread(target=server._send, args=(1, b"x" * (20 * FRAME)))
     with ours, theirs, ours.makefile("rb") as incoming:
         sender.start()
         frames = [read_frame(incoming)]
-        other = threading.Thread(target=child._send, args=(2, "short"))
+        other = threading.Thread(target=server._send, args=(2, "short"))
         other.start()
         deadline = time.monotonic() + 10
-        while len(child._line) < 2 and time.monotonic() < deadline:  # nobody reads, nobody goes on
+        while (
+            len(server._sending._line) < 2 and time.monotonic() < deadline
+        ):  # nobody reads, nobody goes on
             time.sleep(0.001)
         while frames[-1][0] != 1 or frames[-1][1]:
             frames.append(read_frame(incoming))

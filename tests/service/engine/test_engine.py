@@ -47,7 +47,7 @@ def entry(source, max_new_tokens=0, beam_size=1, **wanted):
 
 
 def answers(engine, entries):
-    engine.submit(entries)
+    engine.queue.put(entries)
     return [entry.result.result(60) for entry in entries]
 
 
@@ -137,7 +137,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
         (decoded,) = answers(engine, [entry([4, 5], max_new_tokens=3)])
         assert encoded.memory.shape == (2, 35)
         assert len(decoded.hypotheses[0].token_ids) == 3
-        assert engine.ready
+        assert engine.status.ready
 
 
 def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
@@ -152,17 +152,17 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
             return step(*arguments)
 
         engine.session.step = slow
-        engine.submit([first := entry([4, 5], 20)])
+        engine.queue.put([first := entry([4, 5], 20)])
         assert begun.wait(10)
         with monkeypatch.context() as broken:
             broken.setattr(Cache, "_make_room", out_of_memory)
-            engine.submit([second := entry([4, 5], 20)])
+            engine.queue.put([second := entry([4, 5], 20)])
             go_on.set()
             outcomes = [one.result.exception(60) for one in (first, second)]
         assert {type(outcome) for outcome in outcomes} == {PassFailed}
         (answer,) = answers(engine, [entry([4, 5], 3)])
         assert len(answer.hypotheses[0].token_ids) == 3
-        assert engine.rows == 0
+        assert engine.status.rows == 0
 
 
 def out_of_memory(*_):
@@ -182,9 +182,9 @@ def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
     with running(tiny_bundle) as engine:
         entries = [entry([4], max_new_tokens=5) for _ in range(SETTINGS.max_queue)]
         too_many = [entry([4]) for _ in range(SETTINGS.max_queue + 1)]
-        engine.submit(entries)
+        engine.queue.put(entries)
         with pytest.raises(Overloaded):
-            engine.submit(too_many)
+            engine.queue.put(too_many)
         assert not wait([one.result for one in entries], 60).not_done
         assert not any(one.result.done() for one in too_many)
 
@@ -204,7 +204,7 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 
         engine.session.step = watched
         entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
-        engine.submit(entries)
+        engine.queue.put(entries)
         assert cancel.wait(10)
         for one in entries[::2]:
             one.result.cancel()
@@ -226,14 +226,14 @@ def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
             raise MemoryError
 
         engine.session.step = fail
-        monkeypatch.setattr(Worker, "_try", fail)
+        monkeypatch.setattr(Worker, "_guard", fail)
         entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
-        assert engine.ready
-        engine.submit(entries)
+        assert engine.status.ready
+        engine.queue.put(entries)
         outcomes = [one.result.exception(60) for one in entries]
-        assert not engine.ready
+        assert not engine.status.ready
         with pytest.raises(Unavailable):
-            engine.submit([entry([4])])
+            engine.queue.put([entry([4])])
     assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
 
 
@@ -248,11 +248,11 @@ def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
             return encode(sources)
 
         engine.session.encode = slow
-        engine.submit([one := entry([4], max_new_tokens=2)])
+        engine.queue.put([one := entry([4], max_new_tokens=2)])
         assert started.wait(10)
-        assert engine.ready
+        assert engine.status.ready
         monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
-        assert not engine.ready
+        assert not engine.status.ready
         go_on.set()
         assert one.result.result(60)
 
@@ -260,11 +260,11 @@ def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
 def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
     with running(tiny_bundle) as engine:
         entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
-        engine.submit(entries)
+        engine.queue.put(entries)
     assert all(one.result.result(0).hypotheses for one in entries)
-    assert not engine.ready
+    assert not engine.status.ready
     with pytest.raises(Unavailable):
-        engine.submit([entry([4])])
+        engine.queue.put([entry([4])])
 
 
 def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):
@@ -275,7 +275,7 @@ def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, every_weight
         attend = engine.session.attention
 
         def recorded(inputs, crosses):
-            passes.append((engine.rows, len(inputs)))
+            passes.append((engine.status.rows, len(inputs)))
             return attend(inputs, crosses)
 
         monkeypatch.setattr(engine.session, "attention", recorded)

@@ -51,7 +51,7 @@ def decode_together(engine, wanted, random_):
     while len(entries) < len(wanted):
         group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
         entries += (new := [entry(*one) for one in group])
-        engine.submit(new)
+        engine.queue.put(new)
         time.sleep(random_.random() * 0.02)
     return [one.result.result(60) for one in entries]
 
@@ -59,7 +59,7 @@ def decode_together(engine, wanted, random_):
 def decode_alone(engine, wanted):
     answers = []
     for one in wanted:
-        engine.submit([alone := entry(*one)])
+        engine.queue.put([alone := entry(*one)])
         answers.append(alone.result.result(60))
     return answers
 
@@ -113,7 +113,7 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
     for i in chosen:
         selection = attends if random_.random() < 0.2 else NO_ATTENTION
         entries.append(entry(*different[i], selection))
-        engine.submit(entries[-1:])
+        engine.queue.put(entries[-1:])
         time.sleep(random_.random() * 0.002)
         if random_.random() < 0.1:
             random_.choice(entries[-20:]).result.cancel()
@@ -123,9 +123,9 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
         if not one.result.cancelled()
     ]
     for _ in range(1000):  # those cancelled last leave at the next step
-        time.sleep(0.01 if engine.rows else 0)
-    assert engine.rows == 0
-    assert engine.ready
+        time.sleep(0.01 if engine.status.rows else 0)
+    assert engine.status.rows == 0
+    assert engine.status.ready
     engine.close()
     assert 880 <= len(answered) < 1000
     assert sum(compare(*each, Precision.int8) for each in answered) <= 2
