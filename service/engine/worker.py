@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import structlog
 
 from service.arrays import FloatArray
 from service.attention import AttentionKind
@@ -16,11 +15,10 @@ from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.errors import PassFailed, Unavailable
+from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -98,18 +96,21 @@ class Worker:
 
         Waits for them if there is nothing else to do.
         """
+        self._remove_abandoned()
         running = self._running
-        if abandoned := [entry for entry in running if entry.abandoned]:
-            for batch in self._batches.values():
-                batch.remove(abandoned)
-            running = self._running
-        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
         if self._decoded:
             self._queue.occupy(self._number)
             return []
         if not running:
             self.busy_since = None
         return self._queue.take(self._number, running, busy=bool(running))
+
+    def _remove_abandoned(self) -> None:
+        """Remove what nobody waits for, and what has failed while it was encoded or scored."""
+        for key, batch in [*self._batches.items()]:
+            if abandoned := [entry for entry in batch.entries if entry.abandoned]:
+                self._guard(batch.entries, partial(batch.remove, abandoned), key)
+        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
 
     def _step_all(self) -> None:
         for key, batch in [*self._batches.items()]:
@@ -132,12 +133,13 @@ class Worker:
         try:
             work()
         except Exception as error:  # whatever broke, these clients must hear of it and no others
-            log.exception("pass failed", entries=len(entries))
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
             for entry in entries:
                 entry.finish(failure)
             if key:
                 self._batches.pop(key, None)
+            name = self._manifest.name
+            log_error("pass failed", model=name, entries=len(entries), exc_info=error)
 
     def _fail_all(self, newcomers: Sequence[Entry]) -> None:
         """Fail what this worker holds and, if it is the last, what nobody will take any more."""

@@ -12,7 +12,7 @@ from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.batch import BatchKey
 from service.engine.engine import Engine
-from service.engine.messages import Entry
+from service.engine.messages import Entry, Status
 from service.engine.worker import Worker
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.runtime.cache import Cache
@@ -20,6 +20,7 @@ from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
+UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
 
 
@@ -167,6 +168,52 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
 
 def out_of_memory(*_):
     raise MemoryError
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed", "absent"])
+def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, stdout):
+    with open("/dev/null", "w") as closed:
+        pass
+    with running(tiny_bundle, ONE_WORKER) as engine, open("/dev/full", "w", buffering=1) as full:
+        streams = {"full": full, "closed": closed, "absent": None}
+        monkeypatch.setattr("sys.stdout", streams[stdout])
+        with pytest.raises(PassFailed):
+            answers(engine, [entry([UNKNOWN_ID], 3)])
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+
+
+def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
+    """It may have damaged the rows beside them, which fail."""
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+
+        def slow(*arguments):
+            begun.set()
+            assert go_on.wait(10)
+            return step(*arguments)
+
+        engine.session.step = slow
+        engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
+        assert begun.wait(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(Cache, "compact", out_of_memory)
+            cancelled.result.cancel()
+            go_on.set()
+            with pytest.raises(PassFailed):
+                kept.result.result(60)
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+        assert engine.status == Status(ready=True, rows=0)
+
+
+def test_a_failed_pass_is_logged_with_its_model_and_entries(tiny_bundle, capsys):
+    with running(tiny_bundle, ONE_WORKER) as engine, pytest.raises(PassFailed):
+        answers(engine, [entry([UNKNOWN_ID], 3)])
+    said = capsys.readouterr().out
+    assert "pass failed" in said
+    assert f"model={tiny_bundle.manifest.name}" in said
+    assert "entries=1" in said
 
 
 def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
