@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -26,10 +27,11 @@ from service.engine.messages import (
     Submit,
 )
 from service.engine.wire import Decoder, encode
-from service.errors import HeedError, StartupError
-from service.logs import configure_logs
+from service.errors import HeedError, PassFailed, StartupError
+from service.logs import configure_logs, log_error
 
 RECEIVE = 1 << 16  # bytes
+CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, MemoryError)
 
 
 class FairLock:
@@ -122,7 +124,7 @@ class EngineServer:
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
         """Send the outcome of an entry; one that was cancelled gets none."""
-        del self._entries[number]
+        self._entries.pop(number, None)
         if not result.cancelled():
             self._send(number, result.exception() or result.result())
 
@@ -131,14 +133,39 @@ class EngineServer:
         self._connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, number: int, message: object) -> None:
-        for frame in encode(number, message):
-            with self._sending:
-                try:
+        """Send a message; PassFailed in its place if it cannot be pickled.
+
+        Ends the process if the message could not be sent whole: nobody hears the engine any more.
+        """
+        try:
+            frames = encode(number, message)
+        except CANNOT_PICKLE as error:
+            log_error("answer not sent", exc_info=error)
+            failure = PassFailed(f"the answer could not be sent: {type(error).__name__}")
+            frames = encode(number, failure)
+        try:
+            for frame in frames:
+                with self._sending:
                     self._connection.sendall(frame)
-                except OSError:
-                    os._exit(1)  # nobody hears it any more
+        except (OSError, MemoryError):
+            os._exit(1)
+
+
+def end_process(failure: threading.ExceptHookArgs) -> None:
+    """End the engine because one of its threads has died: the client then knows, fails what it
+    waits for, and says so in /livez. An engine that lives on would never be whole again."""
+    try:
+        threading.__excepthook__(failure)  # print the traceback
+    finally:
+        os._exit(1)
+
+
+def main() -> None:
+    configure_logs()
+    threading.excepthook = end_process
+    EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    os._exit(0)  # an ordinary exit would abort in ONNX Runtime if the client left without closing
 
 
 if __name__ == "__main__":
-    configure_logs()
-    EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    main()

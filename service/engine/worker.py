@@ -132,7 +132,7 @@ class Worker:
         """Do `work`. If it raises, fail its entries and discard the batch it was changing."""
         try:
             work()
-        except Exception as error:  # whatever broke, these clients must hear of it and no others
+        except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
             for entry in entries:
                 entry.finish(failure)

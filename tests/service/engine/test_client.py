@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from service.bundle import load_bundle
 from service.engine.__main__ import EngineServer
 from service.engine.client import EngineClient
 from service.engine.engine import Engine
-from service.engine.messages import Entry
-from service.engine.wire import FRAME, HEADER
-from service.errors import Overloaded, StartupError, Unavailable
+from service.engine.messages import Answer, Cancel, Entry, Status
+from service.engine.wire import FRAME, HEADER, Decoder
+from service.errors import Overloaded, PassFailed, StartupError, Unavailable
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
@@ -143,6 +144,23 @@ def test_an_engine_that_dies_is_missed_by_all_who_wait(tiny_bundle):
     assert {type(outcome) for outcome in asyncio.run(run())} == {Unavailable}
 
 
+def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
+    """An entry without a source breaks the loop of whichever worker takes it."""
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit([*entries(5), Entry(None), *entries(5)])
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            await asyncio.wait_for(process._ended, 30)
+            assert process.gone
+        return outcomes, process._process.returncode
+
+    outcomes, code = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} <= {Answer, Unavailable}
+    assert type(outcomes[5]) is Unavailable
+    assert code == 1
+
+
 def test_a_closed_one_has_answered_all(tiny_bundle):
     async def run():
         async with running(tiny_bundle) as process:
@@ -216,6 +234,48 @@ def test_other_messages_come_between_the_frames_of_a_long_one():
     assert 2 in numbers[:4]
     long = b"".join(content for number, _, content in frames if number == 1)
     assert pickle.loads(long) == b"x" * (20 * FRAME)
+
+
+@pytest.mark.parametrize("error", [pickle.PicklingError, TypeError, AttributeError, MemoryError])
+def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
+    """Whoever waits hears of it at once, and others get theirs."""
+
+    class Stubborn:
+        def __reduce__(self):
+            raise error("no")
+
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    with ours, theirs:
+        for number, answer in [(1, Answer(memory=Stubborn())), (2, Answer(seconds={"queue": 0.5}))]:
+            server._entries[number] = entry = Entry(np.array([4]))
+            entry.result.add_done_callback(partial(server._answer, number))
+            entry.finish(answer)
+        decoder, arrived = Decoder(), {}
+        ours.settimeout(10)
+        while len(arrived) < 2:
+            for message in decoder.feed(ours.recv(1 << 16)):
+                arrived[message.number] = message.load()
+    assert type(arrived[1]) is PassFailed
+    assert arrived[2].seconds == {"queue": 0.5}
+
+
+def test_orders_about_entries_that_are_gone_or_never_were_change_nothing(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            (first,) = process.submit(entries(1))
+            await first
+            for number in (1, 2, 2, 999):
+                process._order(Cancel(number))
+            (second,) = process.submit(entries(1))
+            second.cancel()
+            process._order(Cancel(3))
+            (third,) = process.submit(entries(1))
+            return await third, await process.status()
+
+    answer, status = asyncio.run(run())
+    assert len(answer.hypotheses) == 4
+    assert status == Status(ready=True, rows=0)
 
 
 def read_frame(incoming):
