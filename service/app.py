@@ -1,5 +1,6 @@
 """The application: opens the engines, gives every request an id, turns errors into problems."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -42,13 +43,13 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.models = await run_in_threadpool(open_models, settings)
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
-        for model in app.state.models.values():
-            await model.engine.start()
+        engines = [model.engine for model in app.state.models.values()]
         try:
+            for engine in engines:
+                await engine.start()
             yield
         finally:
-            for model in app.state.models.values():
-                await model.engine.close()
+            await asyncio.gather(*(engine.close() for engine in engines))
 
     app = FastAPIOffline(
         title="Heed",

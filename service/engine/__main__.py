@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import signal
 import socket
 import sys
 import threading
@@ -161,6 +162,8 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # both may go to all processes of a service
+        signal.signal(number, signal.SIG_IGN)  # the client finishes, and then ends this one
     configure_logs()
     threading.excepthook = end_process
     EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()

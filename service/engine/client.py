@@ -4,14 +4,12 @@ then never wait for each other's interpreter lock (docs/adr/0007)."""
 import asyncio
 import itertools
 import socket
-import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
-
-import structlog
-from starlette.concurrency import run_in_threadpool
 
 from service.bundle import Bundle
 from service.engine.messages import (
@@ -28,57 +26,76 @@ from service.engine.messages import (
 )
 from service.engine.wire import Decoder, Message, encode
 from service.errors import HeedError, PassFailed, StartupError, Unavailable
+from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
 
-log = structlog.get_logger()
+CLOSE_TIMEOUT = 20.0  # seconds: many supervisors kill what has not ended after 30
+EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
 OnProgress = Callable[[int, Progress], None]  # hears of the entry at a place in its request
 
 
 class EngineClient(asyncio.Protocol):
-    """Starts an engine and speaks to it. All but the constructor runs on one event loop."""
+    """Starts an engine, speaks to it and ends it, all on one event loop."""
+
+    opened: Opened  # how the bundle was opened, once start() has returned
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Waits until the engine is open. Raises StartupError."""
         self.bundle = bundle
+        self._settings = settings
         self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
         self._decoder = Decoder()
-        self._connection, theirs = socket.socketpair()
+        self._process: Process | None = None
+        self._is_open = self._closing = False
+        self._ended = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the process and wait until it has opened the bundle. Raises StartupError.
+
+        However this ends, close() must follow: it ends the process, even one that hangs here.
+        """
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=ours)
+        command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
         with theirs:
-            command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command,
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process, which then ends the other
             )
-        opened = StartupError(f"{bundle.root}: the process that opens it has died")
         try:
-            self._connection.sendall(b"".join(encode(0, Open(0, bundle, settings))))
-            while isinstance(opened, StartupError) and (data := self._connection.recv(1 << 16)):
-                for message in self._decoder.feed(data):
-                    opened = message.load()
-        except OSError:
-            pass
-        if isinstance(opened, StartupError):
-            self._connection.close()
-            self._process.wait()
-            raise opened
-        self.opened: Opened = opened
-        self._closing = False
-
-    async def start(self) -> None:
-        self._ended = asyncio.get_running_loop().create_future()
-        connecting = asyncio.get_running_loop().create_unix_connection
-        self._transport, _ = await connecting(lambda: self, sock=self._connection)
+            number, opening = self._expect()
+            self._order(Open(number, self.bundle, self._settings))
+            self.opened = await opening
+        except Unavailable:
+            detail = f"{self.bundle.root}: the process that opens it has died"
+            raise StartupError(detail) from None
+        self._is_open = True
 
     async def close(self) -> None:
-        """Let the engine finish what it has accepted, and end."""
+        """End the process. It may first finish what it has accepted, for CLOSE_TIMEOUT seconds;
+        what is pending then fails with Unavailable. An engine that is not open ends at once."""
         self._closing = True
-        self._order(Close())
-        await self._ended
-        await run_in_threadpool(self._process.wait)
+        if self._process is None:
+            return
+        try:
+            if self._is_open:
+                self._order(Close())
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await self._ended.wait()
+                    await self._process.wait()
+        except TimeoutError:
+            name, pending = self.bundle.manifest.name, len(self._pending)
+            log_error("engine killed", model=name, timeout=CLOSE_TIMEOUT, pending=pending)
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()  # it ignores SIGTERM
+            self._transport.abort()
+        await self._process.wait()
+        await self._ended.wait()
 
     def submit(
         self, entries: Sequence[Entry], on_progress: OnProgress | None = None
@@ -106,7 +123,7 @@ class EngineClient(asyncio.Protocol):
     @property
     def gone(self) -> bool:
         """Whether the engine has ended. It does not come back."""
-        return self._ended.done()
+        return self._ended.is_set()
 
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
         """Return a new number, and the future that its reply will resolve."""
@@ -131,12 +148,17 @@ class EngineClient(asyncio.Protocol):
             if message.is_long:
                 self._load_in_thread(message)
             else:
-                self._receive(message.number, message.load())
+                self._receive(message.number, load(message))
 
     def _load_in_thread(self, message: Message) -> None:
-        if future := self._pending.pop(message.number, None):
-            loading = asyncio.get_running_loop().run_in_executor(None, message.load)
-            loading.add_done_callback(partial(settle_loaded, future))
+        future = self._pending.pop(message.number, None)
+        if future is None:  # it was cancelled
+            return
+        try:
+            loading = asyncio.get_running_loop().run_in_executor(None, load, message)
+            loading.add_done_callback(lambda loaded: settle(future, loaded.result()))
+        except RuntimeError:  # no thread can be started now
+            settle(future, load(message))
 
     def _receive(self, number: int, content: object) -> None:
         """Pass on progress, or resolve the future of a reply."""
@@ -148,11 +170,21 @@ class EngineClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail everything that is pending: the engine has ended, as ordered or by dying."""
-        if self._pending:
-            log.error("engine lost", model=self.bundle.manifest.name, error=repr(exc))
-        self._ended.set_result(None)
-        for number in [*self._pending]:
+        del exc
+        self._ended.set()
+        pending = [*self._pending]
+        for number in pending:
             self._receive(number, self._unavailable)
+        if self._is_open and not self._closing:
+            self._reporting = asyncio.create_task(self._report_death(len(pending)))
+
+    async def _report_death(self, pending: int) -> None:
+        assert self._process is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_TIMEOUT):
+                await self._process.wait()
+        code, name = self._process.returncode, self.bundle.manifest.name
+        log_error("engine died", model=name, exit_code=code, pending=pending)
 
     @property
     def _unavailable(self) -> Unavailable:
@@ -163,13 +195,14 @@ class EngineClient(asyncio.Protocol):
 def settle(future: asyncio.Future[Any], outcome: object) -> None:
     if future.done():  # it was cancelled
         return
-    if isinstance(outcome, HeedError):
+    if isinstance(outcome, (HeedError, StartupError)):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
 
 
-def settle_loaded(future: asyncio.Future[Any], loaded: "asyncio.Future[Any]") -> None:
-    error = loaded.exception()
-    outcome = PassFailed(f"the answer could not be read: {error!r}") if error else loaded.result()
-    settle(future, outcome)
+def load(message: Message) -> object:
+    try:
+        return message.load()
+    except MemoryError:
+        return PassFailed("the answer needs more memory than there is: ask for less at once")

@@ -5,10 +5,14 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,9 +38,9 @@ def tiny_bundle(tiny):
 
 @asynccontextmanager
 async def running(bundle):
-    process = await asyncio.to_thread(EngineClient, bundle, SETTINGS)
-    await process.start()
+    process = EngineClient(bundle, SETTINGS)
     try:
+        await process.start()
         yield process
     finally:
         await process.close()
@@ -151,7 +155,7 @@ def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
         async with running(tiny_bundle) as process:
             futures = process.submit([*entries(5), Entry(None), *entries(5)])
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            await asyncio.wait_for(process._ended, 30)
+            await asyncio.wait_for(process._ended.wait(), 30)
             assert process.gone
         return outcomes, process._process.returncode
 
@@ -174,7 +178,7 @@ def test_a_closed_one_has_answered_all(tiny_bundle):
 
 def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
     async def run():
-        process = await asyncio.to_thread(EngineClient, tiny_bundle, SETTINGS)
+        process = EngineClient(tiny_bundle, SETTINGS)
         await process.start()
         futures = process.submit(entries(90, max_new_tokens=40))
         closing = asyncio.create_task(process.close())
@@ -192,22 +196,132 @@ def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle
     assert code == 0
 
 
-def test_a_child_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
+async def start(bundle, settings=SETTINGS):
+    """Start an engine that will not open; close() must leave nothing behind."""
+    process = EngineClient(bundle, settings)
+    try:
+        await process.start()
+    finally:
+        await process.close()
+        assert process._process.returncode is not None
+
+
+def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
     monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
     with pytest.raises(StartupError, match="has died"):
-        EngineClient(tiny_bundle, SETTINGS)
+        asyncio.run(start(tiny_bundle))
 
 
-def test_what_keeps_it_from_opening_is_said_here(tiny_bundle):
+def test_the_reason_why_an_engine_does_not_open_is_the_start_up_error(tiny_bundle):
     settings = Settings(provider=Provider.tensorrt)
     with pytest.raises(StartupError, match="provider tensorrt is not here"):
-        EngineClient(tiny_bundle, settings)
+        asyncio.run(start(tiny_bundle, settings))
 
 
-def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
-    process = EngineClient(tiny_bundle, SETTINGS)
-    process._connection.close()
-    assert process._process.wait(10) == 0
+HANG = """#!{python}
+import pathlib, os, socket, sys, time
+connection = socket.socket(fileno=int(sys.argv[3]))
+connection.recv(1)
+pathlib.Path(__file__).with_name("pid").write_text(f"{{os.getpid()}}\\n")
+time.sleep(1000)
+"""
+SERVE = "import sys; sys.executable = sys.argv.pop(); from service.__main__ import main; main()"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_service_whose_engine_hangs_while_it_opens(tmp_path, number):
+    hanging, pid = tmp_path / "hanging", tmp_path / "pid"
+    hanging.write_text(HANG.format(python=sys.executable))
+    hanging.chmod(0o755)
+    command = [sys.executable, "-c", SERVE, "--port", "0", str(hanging)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            assert service.poll() is None
+            time.sleep(0.01)
+        service.send_signal(number)
+        _, said = service.communicate(timeout=60)
+    assert service.returncode == 0, said
+    assert not Path("/proc", pid.read_text().strip()).exists()
+
+
+def test_an_engine_ends_when_its_client_is_gone(tiny_bundle):
+    async def run():
+        process = EngineClient(tiny_bundle, SETTINGS)
+        await process.start()
+        process._transport.abort()
+        async with asyncio.timeout(10):
+            return await process._process.wait()
+
+    assert asyncio.run(run()) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_fails_no_accepted_entry(tiny_bundle, number):
+    """The engine leaves it to the client to end it."""
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit(entries(80, max_new_tokens=40))
+            os.kill(process._process.pid, number)
+            answers = await asyncio.gather(*futures)
+        return answers, process._process.returncode
+
+    answers, code = asyncio.run(run())
+    assert all(len(answer.hypotheses) == 4 for answer in answers)
+    assert code == 0
+
+
+def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, monkeypatch, capsys):
+    monkeypatch.setattr("service.engine.client.CLOSE_TIMEOUT", 0.1)
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            os.kill(process._process.pid, signal.SIGSTOP)
+            futures = process.submit(entries(3))
+        return await asyncio.gather(*futures, return_exceptions=True), process._process.returncode
+
+    outcomes, code = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    assert code == -signal.SIGKILL
+    assert "engine killed" in (said := capsys.readouterr().out)
+    assert "pending=3" in said
+
+
+@pytest.mark.parametrize("pending", [0, 3])
+def test_the_death_of_an_engine_is_logged_even_if_nobody_waits(tiny_bundle, capsys, pending):
+    async def run():
+        async with running(tiny_bundle) as process:
+            os.kill(process._process.pid, signal.SIGSTOP)
+            futures = process.submit(entries(pending))
+            os.kill(process._process.pid, signal.SIGKILL)
+            await process._ended.wait()
+            await process._reporting
+            await asyncio.gather(*futures, return_exceptions=True)
+
+    asyncio.run(run())
+    said = capsys.readouterr().out
+    assert "engine died" in said
+    assert "model=tiny" in said
+    assert "exit_code=-9" in said
+    assert f"pending={pending}" in said
+
+
+def test_no_thread_to_read_a_long_answer_is_no_reason_to_lose_the_engine(tiny_bundle, every_weight):
+    class NoThreads(ThreadPoolExecutor):
+        def submit(self, *_):
+            raise RuntimeError("can't start new thread")
+
+    async def run():
+        asyncio.get_running_loop().set_default_executor(NoThreads())
+        async with running(tiny_bundle) as process:
+            large = Entry(np.full(20, 4), beams(30), [], every_weight(tiny_bundle))
+            async with asyncio.timeout(30):
+                (answer,) = await asyncio.gather(*process.submit([large]))
+            return answer, (await process.status()).ready
+
+    answer, ready = asyncio.run(run())
+    assert len(answer.hypotheses) == 30
+    assert ready
 
 
 def test_other_messages_come_between_the_frames_of_a_long_one():
