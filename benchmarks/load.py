@@ -65,17 +65,15 @@ class Translating(EngineClient):
         self._more, self._taking = threading.Semaphore(0), threading.Lock()
 
     async def start(self) -> None:
+        await super().start()
         self._loop = asyncio.get_running_loop()
         for _ in range(self._translator.num_translators):
             threading.Thread(target=self._work, daemon=True).start()
 
-    async def close(self) -> None:
-        """The threads end with the process."""
-
     def submit(
-        self, entries: Sequence[Entry], tell: object = None
+        self, entries: Sequence[Entry], on_progress: object = None
     ) -> list["asyncio.Future[Answer]"]:
-        del tell  # it does not stream
+        del on_progress  # it does not stream
         futures = [self._loop.create_future() for _ in entries]
         self._entries.extend(zip(entries, futures, strict=True))
         self._more.release()

@@ -48,12 +48,13 @@ def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> Fa
         app.state.models = served
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
-        for model in served.values():
-            await model.engine.start()
+        engines = [model.engine for model in served.values()]
         try:
+            for engine in engines:
+                await engine.start()
             yield
         finally:
-            await asyncio.gather(*(model.engine.close() for model in served.values()))
+            await asyncio.gather(*(engine.close() for engine in engines))
 
     app = FastAPIOffline(
         title="Heed",

@@ -71,7 +71,7 @@ def decode(bundle, sources, **options):
     engine.start()
     search = SearchOptions(max_new_tokens=63, **options)
     entries = [Entry(source_ids=np.array(ids), search=search) for ids in sources]
-    engine.submit(entries)
+    engine.queue.put(entries)
     engine.close()
     return [entry.result.result(0).hypotheses for entry in entries]
 

@@ -43,10 +43,10 @@ def test_any_options_give_the_same_answer_alone_and_in_any_batch(g2p):
     engine = Engine(load_bundle(g2p), settings)
     engine.start()
     together = [Entry(np.array(source), options) for source, options in wanted]
-    engine.submit(together)
+    engine.queue.put(together)
     alone = [Entry(np.array(source), options) for source, options in wanted]
     for entry in alone:
-        engine.submit([entry])
+        engine.queue.put([entry])
         entry.result.result(60)
     engine.close()
     different = 0
