@@ -21,7 +21,6 @@ from service.errors import (
     HeedError,
     StartupError,
 )
-from service.formats.html import WEB
 from service.http.middleware import BodyLimit, Headers
 from service.http.problems import (
     answer_heed_error,
@@ -30,7 +29,7 @@ from service.http.problems import (
     answer_validation_error,
 )
 from service.runtime.mechanisms import Mechanisms
-from service.settings import MECHANISMS, Settings
+from service.settings import MECHANISMS, WEB, Settings
 from service.tokenizer import open_tokenizers
 
 
@@ -74,7 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 async def show_page() -> Response:
-    return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
+    return FileResponse(WEB / "page" / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 def open_models(settings: Settings) -> dict[str, Model]:

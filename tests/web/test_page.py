@@ -345,7 +345,7 @@ def test_every_line_can_be_quoted_for_a_shell(visit):
     page = visit()
     hostile = "it's \"a\" $b `c` \\d 'e'"
     line = page.evaluate(
-        "async (text) => (await import('/web/api.js')).curl('v1/decode', { source: text })", hostile
+        "async (text) => (await import('/web/page/api.js')).curl('v1/decode', { source: text })", hostile
     )
     words = shlex.split(line)
     assert json.loads(words[words.index("-d") + 1]) == {"source": hostile}

@@ -18,12 +18,12 @@ from safetensors.numpy import load
 
 from service.formats.fonts import font_of, fonts, has
 from service.formats.heatmaps import ROOM, VIRIDIS, draw_blocks, viridis
-from service.formats.html import WEB
 from service.formats.json import PIECE, to_json_pieces
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.formats.writers import FORMS
+from service.settings import WEB
 from service.tokenizer import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -237,7 +237,7 @@ def test_every_form_of_a_batch_comes_in_pieces():
 
 
 def test_the_page_has_the_colours_of_the_pictures():
-    script = (WEB / "heatmap.js").read_text(encoding="utf-8")
+    script = (WEB / "view" / "heatmap.js").read_text(encoding="utf-8")
     found = re.search(r"VIRIDIS = \[[^\n]*\n(.*?)\];", script, re.DOTALL)[1]
     assert [int(number) for number in re.findall(r"\d+", found)] == VIRIDIS.ravel().tolist()
 
@@ -245,7 +245,11 @@ def test_the_page_has_the_colours_of_the_pictures():
 def test_a_page_is_whole_and_no_token_ends_its_script(client):
     content = ask(client, "text/html", attention={"kinds": ["cross", "encoder"]}).decode()
     assert not re.search(r'(src|href)="(?!data:)', content)
-    assert not re.search(r"^(import|export) ", content, re.MULTILINE)
+    modules = json.loads(re.search(r'type="importmap">(.*?)</script>', content)[1])["imports"]
+    assert all(url.startswith("data:text/javascript;base64,") for url in modules.values())
+    scripts = [base64.b64decode(url.partition(",")[2]).decode() for url in modules.values()]
+    imported = re.findall(r'^(?:} from|import).*"(.+)";$', "\n".join(scripts), re.MULTILINE)
+    assert set(imported) <= modules.keys()
     document = json.loads(re.search(r'id="document">(.*?)</script>', content)[1])
     assert [block["kind"] for block in document["results"][0]["attention"]] == ["cross", "encoder"]
     hostile = {"model": "m", "results": [{"source": "</script><b>", "target": "", "attention": []}]}

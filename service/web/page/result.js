@@ -1,5 +1,5 @@
 /** What was decoded: hypotheses with the probability of each token, and what else it might be. */
-import { element, label } from "./labels.js";
+import { element, label } from "view/labels.js";
 
 /** A radio button for each; `point(i)` is called where the mouse is at a token of the chosen. */
 export function showHypotheses(list, hypotheses, chosen, point) {

@@ -3,10 +3,10 @@
  * bipartite view and above a table, several as a grid. It asks the service for nothing, so that a
  * downloaded page can carry it.
  */
-import { bipartite } from "./bipartite.js";
-import { LABEL_HEIGHT, element, label, labels, mark, short, thin } from "./labels.js";
+import { bipartite } from "view/bipartite.js";
+import { LABEL_HEIGHT, element, label, labels, mark, short, thin } from "view/labels.js";
 
-const VIRIDIS = [ // as in service/drawing.py
+const VIRIDIS = [ // as in service/formats/heatmaps.py
   [68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141],
   [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37],
 ];

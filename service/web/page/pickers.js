@@ -1,5 +1,5 @@
 /** The pickers of attention: what the model has and the service accepts of it. */
-import { element } from "./labels.js";
+import { element } from "view/labels.js";
 
 const KINDS = {
   encoder: "encoder: source to source",

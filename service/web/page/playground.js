@@ -1,6 +1,6 @@
 /** Attention without a model: numbers in, their weighted means and a picture out. */
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
-import { copy, debounce } from "./page.js";
+import { copy, debounce } from "./browser.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("attend");

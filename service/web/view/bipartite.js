@@ -1,5 +1,5 @@
 /** The tokens of both axes in two columns, and a line for every weight between them. */
-import { element, labels, mark, thin } from "./labels.js";
+import { element, labels, mark, thin } from "view/labels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const SMALLEST = 44;
