@@ -18,7 +18,7 @@ from safetensors.numpy import load
 
 from service.formats.fonts import font_of, fonts, has
 from service.formats.heatmaps import ROOM, VIRIDIS, draw_blocks, viridis
-from service.formats.json import PIECE, to_json_pieces
+from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
@@ -82,19 +82,58 @@ def test_npz_safetensors_and_json_hold_the_same(client, source, wanted):
             np.testing.assert_array_equal(found[name], np.array(data, np.float32))
 
 
-@given(
-    array=arrays.arrays(
-        np.float32,
-        st.tuples(st.integers(0, 3), st.integers(1, 90), st.integers(1, 90)),
-        elements=st.floats(0, 1, width=32),
-        fill=st.just(0.25),
+SHAPES = [
+    (0,),
+    (2,),
+    (0, 3),
+    (NUMBERS,),
+    (NUMBERS + 1,),
+    (3, 1, NUMBERS - 1),
+    (2, 2, 40_000),
+    (300, 300),
+]
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(),
+    st.text(),
+    st.just(np.float32(0.1)),
+    st.just(Token("a", 5, 0, 1)),
+    st.just([1, "b"] * NUMBERS),
+    st.sampled_from(SHAPES).flatmap(
+        lambda shape: arrays.arrays(
+            np.float32, shape, elements=st.floats(0, 1, width=32), fill=st.just(0.25)
+        )
     ),
-    text=st.text(),
 )
-def test_json_in_pieces_is_json(array, text):
-    content = {"text": text, "arrays": [array, {"score": np.float32(0.1), "flat": array.ravel()}]}
-    pieces = to_json_pieces(content)
-    assert b"".join(pieces) == orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+DOCUMENTS = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
+
+
+@given(DOCUMENTS)
+def test_json_in_pieces_is_what_orjson_writes_at_once(document):
+    pieces = to_json_pieces(document)
+    assert b"".join(pieces) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"results": [{"data": weights} for weights in np.zeros((6, 8, 128, 128), np.float32)]},
+        {"results": [np.zeros(1, np.float32), *np.zeros((300, 1000), np.float32)]},
+        {"results": [{"tokens": ["a"] * 1000, "log_probs": np.zeros(2)}] * 300},
+        {"results": [{"tokens": ["a"] * 1000}] * 300},
+        {"token_ids": [7] * 5 * NUMBERS},
+    ],
+    ids=["weights", "short first", "tokens beside arrays", "tokens", "ids"],
+)
+def test_no_part_of_a_document_holds_more_numbers_than_are_written_at_once(document):
+    """Parts are what orjson writes without giving up the interpreter's lock."""
+    parts = list(write(document))
+    assert max(part.count(b",") for part in parts) <= NUMBERS
+    assert len(parts) > 4
 
 
 def block_of(weights, rows, columns):
