@@ -1,6 +1,5 @@
 """Fonts of this machine, and the width of a text in them."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -8,6 +7,7 @@ from functools import cache, lru_cache
 from PIL import Image, ImageDraw, ImageFont
 
 from service.formats.picture import FONT_SIZE
+from service.formats.printable import printable
 
 Font = ImageFont.FreeTypeFont
 
@@ -22,24 +22,11 @@ FONTS = (
 )
 
 
-NO_XML = re.compile(r"[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
 @lru_cache(1 << 14)
 def width_of(text: str) -> float:
     """In the font that a PNG has for it, and a little more: of an SVG the viewer chooses."""
     text = printable(text)
     return 1.1 * font_of(text, FONT_SIZE).getlength(text)
-
-
-def printable(text: str) -> str:
-    """Every character one that XML may hold: controls as their pictures."""
-
-    def shown(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return chr(0x2400 + code) if code < 0x20 else "\ufffd"
-
-    return NO_XML.sub(shown, text)
 
 
 @cache

@@ -7,8 +7,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
-from service.formats.fonts import font_of, printable
+from service.formats.fonts import font_of
 from service.formats.picture import DASH, FONT_SIZE, INK, PAPER, Cells, Dot, Label, Line, Picture
+from service.formats.printable import printable
 
 MOST_PIXELS = 16_000_000  # of a PNG that is twice as large as the SVG's units
 

@@ -5,7 +5,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import Image
 
-from service.formats.fonts import printable
 from service.formats.picture import (
     DASH,
     FONT_SIZE,
@@ -19,6 +18,7 @@ from service.formats.picture import (
     Picture,
 )
 from service.formats.png import png
+from service.formats.printable import printable
 
 
 def to_svg(picture: Picture) -> bytes:
