@@ -13,8 +13,8 @@ from pydantic import Discriminator, Field, Tag
 from service.api.requests import Strict
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
-from service.formats.heatmaps import draw_attention
 from service.formats.picture import Picture
+from service.formats.plots import draw_attention
 
 MOST_HEATMAPS = 4
 

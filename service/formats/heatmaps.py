@@ -1,108 +1,20 @@
-"""Pictures of attention: what is drawn, and where."""
+"""Where the heatmaps of an attention document, their labels and titles are drawn."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from service.formats.colours import Floats, coloured, shrunk
 from service.formats.fonts import width_of
-from service.formats.picture import FONT_SIZE, Cells, Colour, Dot, Label, Line, Picture
+from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
-Floats = NDArray[np.floating[Any]]
-
-GRID: Colour = (204, 204, 204)
-BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
-# Viridis (van der Walt and Smith 2015), which grows lighter evenly, at nine places.
-VIRIDIS = np.array(
-    [
-        (68, 1, 84),
-        (71, 44, 122),
-        (59, 81, 139),
-        (44, 113, 142),
-        (33, 144, 141),
-        (39, 173, 129),
-        (92, 200, 99),
-        (170, 220, 50),
-        (253, 231, 37),
-    ]
-)
-MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
-LARGEST_SIDE = 200  # cells of an unlabelled heatmap; a larger one is drawn from means of blocks
-LARGEST_CELL = 28.0  # of a labelled one
+LARGEST_CELL = 28.0
 ROOM = 3600.0  # for the cells of a grid of heatmaps, each way: of 200 tokens each has its label
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
 LONGEST_LINE = 120
 GAP = 16.0
-
-
-def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
-    """weights (B, T, S); for a regression points (2, S), prediction and truth (2, T), x above y,
-    any of which may be empty. A line plot if there are points, then a heatmap a sequence."""
-    side, gap = 320.0, 70.0
-    plots = 1 if points.size else 0
-    picture = Picture(
-        width=gap + (plots + len(weights)) * (side + gap),
-        height=side + 2 * gap,
-        title=f"attention of {weights.shape[1]} queries over {weights.shape[2]} keys",
-    )
-    if plots:
-        draw_plot(picture, gap, gap, side, points, prediction, truth)
-    for i, rows in enumerate(weights, plots):
-        draw_heatmap(picture, gap + i * (side + gap), gap, side, rows)
-    return picture
-
-
-def draw_heatmap(picture: Picture, left: float, top: float, side: float, rows: Floats) -> None:
-    """rows (T, S), queries downwards; the brightest colour is the largest weight."""
-    queries, keys = rows.shape
-    cells = coloured(shrunk(rows, LARGEST_SIDE, LARGEST_SIDE), rows.max())
-    picture.shapes.append(Cells(left, top, side, side, cells))
-    for index in {0, queries - 1}:
-        place = (index + 0.5) / queries
-        picture.shapes.append(Label(left - 6, top + place * side, str(index), "end"))
-    for index in {0, keys - 1}:
-        place = (index + 0.5) / keys
-        picture.shapes.append(Label(left + place * side, top + side + 14, str(index)))
-    caption = f"query x key, largest weight {rows.max():.3g}"
-    picture.shapes.append(Label(left + side / 2, top - 14, caption))
-
-
-def draw_plot(
-    picture: Picture,
-    left: float,
-    top: float,
-    side: float,
-    points: Floats,
-    prediction: Floats,
-    truth: Floats,
-) -> None:
-    """Points as dots, the prediction as a line, the truth as a dashed one."""
-    everything = np.concatenate([points, prediction, truth], axis=1)  # (2, ...)
-    low, high = everything.min(1), everything.max(1)
-    span = np.where(high > low, high - low, 1.0)
-
-    def place(xy: Floats) -> list[tuple[float, float]]:
-        xy = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
-        x, y = (xy - low[:, None]) / span[:, None]
-        return list(zip((left + x * side).tolist(), (top + side - y * side).tolist(), strict=True))
-
-    frame = [(0, 0), (side, 0), (side, side), (0, side), (0, 0)]
-    picture.shapes.append(Line([(left + x, top + y) for x, y in frame], GRID))
-    picture.shapes.extend(Dot(x, y, GREY) for x, y in place(points))
-    if truth.size:
-        picture.shapes.append(Line(place(truth), ORANGE, dashed=True))
-    picture.shapes.append(Line(place(prediction), BLUE))
-    for axis, (x, y, anchor) in enumerate(((left, top + side + 14, "start"), (left - 6, 0, "end"))):
-        far = (left + side, y) if axis == 0 else (x, top)
-        near = (x, y) if axis == 0 else (x, top + side)
-        picture.shapes.append(Label(*near, f"{low[axis]:.3g}", anchor))
-        picture.shapes.append(Label(*far, f"{high[axis]:.3g}", "end"))
-    names = "points, prediction (blue)" + (", truth (dashed)" if truth.size else "")
-    picture.shapes.append(Label(left + side / 2, top - 14, names))
 
 
 def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> Picture:
@@ -200,26 +112,3 @@ def titles_of(block: dict[str, Any]) -> list[str]:
 
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
-
-
-def coloured(weights: Floats, largest: float) -> NDArray[np.uint8]:
-    """(T, S), from 0 to the largest -> (T, S, 3)."""
-    return viridis(weights / (largest or 1.0))
-
-
-def shrunk(rows: Floats, most_rows: int, most_columns: int) -> Floats:
-    """At most so many: the means of blocks."""
-    for axis, most in enumerate((most_rows, most_columns)):
-        count = min(rows.shape[axis], most)
-        starts = np.arange(count) * rows.shape[axis] // count
-        sizes = np.diff([*starts, rows.shape[axis]])
-        sums = np.add.reduceat(rows, starts, axis)
-        rows = sums / (sizes[:, None] if axis == 0 else sizes)
-    return rows
-
-
-def viridis(values: Floats) -> NDArray[np.uint8]:
-    """Numbers from 0 to 1, of any shape -> (..., 3)."""
-    places = np.linspace(0, 1, len(VIRIDIS))
-    channels = [np.interp(values, places, VIRIDIS[:, channel]) for channel in range(3)]
-    return np.stack(channels, axis=-1).round().astype(np.uint8)

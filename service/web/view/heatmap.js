@@ -6,7 +6,7 @@
 import { bipartite } from "view/bipartite.js";
 import { LABEL_HEIGHT, element, label, labels, mark, short, thin } from "view/labels.js";
 
-const VIRIDIS = [ // as in service/formats/heatmaps.py
+const VIRIDIS = [ // as in service/formats/colours.py
   [68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141],
   [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37],
 ];

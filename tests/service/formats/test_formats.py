@@ -16,8 +16,9 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from safetensors.numpy import load
 
+from service.formats.colours import VIRIDIS, viridis
 from service.formats.fonts import font_of, fonts, has
-from service.formats.heatmaps import ROOM, VIRIDIS, draw_blocks, viridis
+from service.formats.heatmaps import ROOM, draw_blocks
 from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
