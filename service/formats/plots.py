@@ -64,9 +64,9 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
     draw_axes(picture, low, high)
     picture.shapes.extend(Dot(x, y, GREY) for x, y in place(points))
     if truth.size:
-        picture.shapes.append(Line(place(truth), ORANGE, dashed=True))
-    picture.shapes.append(Line(place(prediction), BLUE))
-    caption = "points, prediction (blue)" + (", truth (dashed)" if truth.size else "")
+        picture.shapes.append(line_or_dot(place(truth), ORANGE, dashed=True))
+    picture.shapes.append(line_or_dot(place(prediction), BLUE))
+    caption = "points, prediction (blue)" + (", truth (orange)" if truth.size else "")
     picture.shapes.append(Label(GAP + SIDE / 2, GAP - CAPTION, caption))
 
 
@@ -82,3 +82,12 @@ def draw_axes(picture: Picture, low: Floats, high: Floats) -> None:
         Label(left - BESIDE, bottom, f"{low[1]:.3g}", "end"),
         Label(left - BESIDE, top, f"{high[1]:.3g}", "end"),
     ]
+
+
+def line_or_dot(
+    places: list[tuple[float, float]], colour: Colour, dashed: bool = False
+) -> Line | Dot:
+    """Return a line, or a dot where all places are about the same: such a line has no length."""
+    if np.ptp(places, axis=0).max() < 1:
+        return Dot(*places[0], colour)
+    return Line(places, colour, dashed)
