@@ -349,3 +349,19 @@ def test_every_line_can_be_quoted_for_a_shell(visit):
     )
     words = shlex.split(line)
     assert json.loads(words[words.index("-d") + 1]) == {"source": hostile}
+
+
+def test_an_exported_page_works_where_the_service_answers_it(visit, address):
+    """The policy of the service, which forbids other addresses, allows what the file holds."""
+    body = {"model": "g2p-en", "source": "heed", "attention": {"layers": [0], "heads": [0]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    policy = {"content-security-policy": answer.headers["content-security-policy"]}
+    page = visit()
+    page.route(
+        "**/exported",
+        lambda route: route.fulfill(
+            body=answer.content, headers={"content-type": "text/html", **policy}
+        ),
+    )
+    page.goto("/exported")
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")

@@ -3,7 +3,7 @@
  * are kept in the address; everything else on the page is what the service answered last.
  */
 import { JSON_TYPE, curl, events, get, latest, post } from "./api.js";
-import { show } from "view/heatmap.js";
+import { show } from "view/block.js";
 import { element } from "view/labels.js";
 import { copy, debounce, save } from "./browser.js";
 import { offer, selectionOf } from "./pickers.js";

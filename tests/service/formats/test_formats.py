@@ -277,7 +277,7 @@ def test_every_form_of_a_batch_comes_in_pieces():
 
 
 def test_the_page_has_the_colours_of_the_pictures():
-    script = (WEB / "view" / "heatmap.js").read_text(encoding="utf-8")
+    script = (WEB / "view" / "colours.js").read_text(encoding="utf-8")
     found = re.search(r"VIRIDIS = \[[^\n]*\n(.*?)\];", script, re.DOTALL)[1]
     assert [int(number) for number in re.findall(r"\d+", found)] == VIRIDIS.ravel().tolist()
 
