@@ -24,8 +24,8 @@ export function save(blob, name) {
 /** Waits with the work until it has not been asked for in so many milliseconds. */
 export function debounce(work, milliseconds) {
   let timer;
-  return () => {
+  return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(work, milliseconds);
+    timer = setTimeout(work, milliseconds, ...values);
   };
 }
