@@ -365,3 +365,25 @@ def test_an_exported_page_works_where_the_service_answers_it(visit, address):
     )
     page.goto("/exported")
     expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
+
+
+def test_back_returns_to_the_grid_and_forward_to_the_head(page):
+    page.locator("#layer").select_option("all")
+    page.locator("#reduce-heads").select_option("none")
+    buttons = page.locator("#heatmap button")
+    expect(buttons).to_have_count(12)
+    for name, index in (("layer 1; head 1", 5), ("layer 2; head 0", 8)):
+        buttons.nth(index).click()
+        drilled = page.locator("#heatmap figcaption")
+        expect(drilled).to_have_text(f"cross attention, {name}")
+        page.go_back()
+        expect(buttons).to_have_count(12)
+        assert (page.locator("#layer").input_value(), page.locator("#source").input_value()) == (
+            "all",
+            "heed",
+        )
+        page.go_forward()
+        expect(drilled).to_have_text(f"cross attention, {name}")
+        assert page.locator("#output").inner_text() == "HH IY1 D"
+        page.go_back()
+        expect(buttons).to_have_count(12)

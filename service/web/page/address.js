@@ -13,3 +13,8 @@ export function keepInAddress(form) {
 
 /** Browsers refuse to change the address at every key press. */
 export const keepInAddressSoon = debounce(keepInAddress, 200);
+
+/** What was in the address before is what Back returns to. */
+export function addToHistory(form) {
+  history.pushState(null, "", addressOf(form));
+}

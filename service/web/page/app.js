@@ -4,7 +4,7 @@
  */
 import { show } from "view/block.js";
 import { element } from "view/labels.js";
-import { keepInAddressSoon, stateInAddress } from "./address.js";
+import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "./address.js";
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
 import { copy, debounce, save } from "./browser.js";
 import { decode, decodeRequest } from "./decoding.js";
@@ -118,10 +118,12 @@ async function showAttention() {
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
 }
 
-/** Shows one matrix of a grid */
+/** Shows one matrix of a grid; Back returns to the grid. */
 async function drillInto({ layers, heads }) {
+  keepInAddress(form);
   if (layers.length === 1) controls.layer.value = layers[0];
   if (heads.length === 1) controls.head.value = heads[0];
+  addToHistory(form);
   await changeSelection();
   $("weights").querySelector("[role=application]")?.focus();
 }
@@ -209,6 +211,6 @@ onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", () => copy(location.href));
 onClick("downloads", (target) => target.value && download(target));
-addEventListener("hashchange", restore);
+addEventListener("popstate", restore);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 start().catch((error) => say(error.message));
