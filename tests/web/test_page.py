@@ -195,7 +195,7 @@ def test_a_service_that_is_gone_is_a_sentence(visit):
     expect(page.locator("#output")).not_to_be_empty()
     page.route("**/v1/decode", lambda route: route.abort())
     page.locator("#source").fill("heed")
-    expect(page.locator("#error")).to_contain_text("The service does not answer.")
+    expect(page.locator("#error")).to_contain_text("The service does not respond.")
 
 
 def run_curl(page, button):
@@ -270,12 +270,12 @@ def test_attention_without_a_model(visit):
     page.locator("#attend [name=values]").fill("[1, 2]")
     expect(page.locator("#attend-error")).to_contain_text("give one for each key")
     page.locator("#attend [name=values]").fill("[1, 2")
-    expect(page.locator("#attend-error")).to_contain_text("values is no JSON")
+    expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
     shape = run_curl(page, "#copy-curl-attend")["shape"]  # of the picture, which stays
     assert f"additive attention: heatmap of weights {' × '.join(map(str, shape))}" in (
         picture.get_attribute("alt")
     )
-    expect(page.locator("#attend-error")).to_contain_text("values is no JSON")
+    expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", "phone"), ("dark", "desktop")])

@@ -23,11 +23,12 @@ export async function get(path) {
 
 async function request(path, options) {
   const response = await fetch(path, options).catch((error) => {
-    throw error.name === "AbortError" ? error : new Error("The service does not answer.");
+    throw error.name === "AbortError" ? error : new Error("The service does not respond.");
   });
   if (response.ok) return response;
   const problem = await response.json().catch(() => null); // a proxy's page is no problem document
-  throw new Error(problem ? sentence(problem.detail) : `The service answers ${response.status}.`);
+  const status = `The service responded with status ${response.status}.`;
+  throw new Error(problem ? sentence(problem.detail) : status);
 }
 
 /** Details begin with the place of a fault: "/source has ..." */

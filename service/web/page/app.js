@@ -156,9 +156,8 @@ async function attempt(work) {
 
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
-  $("error").textContent = stale
-    ? `${problem.replace(/\.?$/, ".")} Below is the last good result, of “${decoded.request.source}”.`
-    : problem;
+  const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
+  $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   form.classList.toggle("stale", stale);
   $("result").hidden = decoded === null;
   if (stale) showText(chosen().text); // a stream may have begun to write another

@@ -1,4 +1,4 @@
-/** The pickers of attention: what the model has and the service accepts of it. */
+/** The pickers of attention offer what the model has and the service accepts. */
 import { element } from "view/labels.js";
 
 const KINDS = {
@@ -22,8 +22,8 @@ export function offer(controls, { attention, config }, wanted = new URLSearchPar
 }
 
 function refusal(kind, heads) {
-  if (kind === "cross") return "not of cross";
-  return heads === "none" ? "needs reduced heads" : "";
+  if (kind === "cross") return "not for cross";
+  return heads === "none" ? "reduce heads first" : "";
 }
 
 function indices(count) {

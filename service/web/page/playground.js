@@ -51,7 +51,8 @@ function parse(name) {
   try {
     return JSON.parse(controls[name].value);
   } catch {
-    throw new Error(`${name} is no JSON: give lists of numbers, as [1, 2] or [[1, 0], [0, 1]].`);
+    const example = "give lists of numbers, such as [1, 2] or [[1, 0], [0, 1]].";
+    throw new Error(`${name} is not JSON: ${example}`);
   }
 }
 
@@ -66,7 +67,7 @@ async function attend() {
   $("picture").src = URL.createObjectURL(await picture.blob());
   $("picture").alt = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
     + (body.truth ? ", and a plot of keys and values, the prediction and the truth" : "");
-  $("picture").hidden = false;
+  $("paper").hidden = false;
   attended = body;
 }
 
