@@ -175,6 +175,11 @@ async function download({ value, dataset }) {
   save(await response.blob(), `attention.${dataset.name}`);
 }
 
+function copyLink() {
+  keepInAddress(form); // now, not soon
+  return copy(location.href);
+}
+
 function onClick(id, act) {
   $(id).addEventListener("click", async ({ target }) => {
     try {
@@ -208,7 +213,7 @@ onClick("previous", () => stepBy(-1));
 onClick("next", () => stepBy(1));
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
-onClick("copy-link", () => copy(location.href));
+onClick("copy-link", copyLink);
 onClick("downloads", (target) => target.value && download(target));
 addEventListener("popstate", restore);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
