@@ -1,4 +1,4 @@
-/** Attention without a model: numbers in, their weighted means and a picture out. */
+/** Attention without a model: the numbers of a form, and the weights and picture they give. */
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
 import { copy, debounce } from "./browser.js";
 
@@ -10,7 +10,7 @@ const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 const examples = await loadExamples();
 let attended; // the last good request, or the first
 
-/** Those of the reference, so that there is no copy of their numbers. */
+/** The examples of the reference, so that their numbers are written once. */
 async function loadExamples() {
   const { post: operation } = (await get("openapi.json")).paths["/v1/attend"];
   return Object.values(operation.requestBody.content[JSON_TYPE].examples);

@@ -1,4 +1,4 @@
-"""The forms of attention beside one another: the same numbers, and pictures that can be read."""
+"""All formats of attention hold the same numbers, and pictures can be read."""
 
 import base64
 import io
@@ -46,7 +46,7 @@ HOSTILE = [
 
 
 def ask(client, form, source="ax", **body):
-    """A source of the default model, in a form."""
+    """POST a source to the default model and return the answer's bytes in one format."""
     answer = client.post(
         "/v1/attention",
         json={"model": "g2p-en", "source": source, **body},
@@ -159,7 +159,7 @@ def texts_of(root):
 
 
 def test_any_token_can_be_drawn():
-    """As XML, each as a label, long ones cut; and as an image."""
+    """Each is a label of the SVG, long ones shortened; the PNG has a title."""
     count = len(HOSTILE)
     block = block_of(weights_of(count, count), HOSTILE, HOSTILE)
     picture = draw_blocks([block], "<&>\x00", '"')
@@ -222,7 +222,7 @@ def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     assert max(Image.open(io.BytesIO(png)).size) < 8000
 
 
-def test_of_a_target_with_no_step_nothing_is_drawn(client):
+def test_a_target_without_the_selected_steps_is_a_sentence_and_no_heatmap(client):
     content = ask(client, "image/svg+xml", attention={"rows": [60, 64]})
     root = ElementTree.fromstring(content)
     assert not root.findall(f"{SVG}image")
@@ -232,7 +232,7 @@ def test_of_a_target_with_no_step_nothing_is_drawn(client):
 
 @pytest.mark.parametrize("upwards", [False, True])
 def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
-    """To the left of the first cell, or turned by 90 degrees and below it."""
+    """Left of the first cell, or turned by 90 degrees and below it."""
     rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
     picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
     (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
@@ -249,7 +249,7 @@ def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
 
 @pytest.mark.parametrize("text", ["abc", "日本", "שלום", "😀"])
 def test_a_label_is_written_in_a_font_that_has_it(text):
-    """As far as there is one on this machine; Latin letters always."""
+    """If this machine has one; it always has one for Latin letters."""
     able = [font for font in fonts(12) if all(has(font, letter) for letter in text)]
     assert font_of(text, 12) in (able or fonts(12))
     assert able or text != "abc"
@@ -265,7 +265,7 @@ def test_wide_labels_have_the_room_they_need():
 
 
 def test_every_form_of_a_batch_comes_in_pieces():
-    """None of which holds the interpreter's lock for long."""
+    """None holds the interpreter's lock for long."""
     block = block_of(weights_of(4, 4, 30, 30), "a" * 30, "b" * 30)
     results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
     document = {"model": "m", "results": results}
@@ -276,13 +276,13 @@ def test_every_form_of_a_batch_comes_in_pieces():
     assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
 
 
-def test_the_page_has_the_colours_of_the_pictures():
+def test_the_page_has_the_same_colours_as_the_pictures():
     script = (WEB / "view" / "colours.js").read_text(encoding="utf-8")
     found = re.search(r"VIRIDIS = \[[^\n]*\n(.*?)\];", script, re.DOTALL)[1]
     assert [int(number) for number in re.findall(r"\d+", found)] == VIRIDIS.ravel().tolist()
 
 
-def test_a_page_is_whole_and_no_token_ends_its_script(client):
+def test_an_exported_page_needs_no_other_file_and_no_text_ends_its_script(client):
     content = ask(client, "text/html", attention={"kinds": ["cross", "encoder"]}).decode()
     assert not re.search(r'(src|href)="(?!data:)', content)
     modules = json.loads(re.search(r'type="importmap">(.*?)</script>', content)[1])["imports"]
@@ -314,7 +314,7 @@ def test_pictures_take_one_source_and_unknown_forms_are_refused(client):
 
 
 def test_a_large_answer_is_sent_whole(server):
-    """Megabytes, in pieces."""
+    """More than 10 MB, in pieces."""
     word = "pneumonoultramicroscopicsilicovolcanoconiosis"
     body = {"source": [word] * 40, "attention": {"kinds": ["encoder"]}}
     answer = httpx2.post(f"{server}/v1/attention", json=body, timeout=60)
