@@ -19,7 +19,6 @@ from service.bundle import Bundle, load_bundle
 from service.engine.client import EngineClient
 from service.engine.model import Model
 from service.errors import HeedError, StartupError
-from service.formats.html import WEB
 from service.http import docs
 from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
@@ -29,7 +28,7 @@ from service.http.problems import (
     answer_validation_error,
 )
 from service.runtime.mechanisms import Mechanisms
-from service.settings import MECHANISMS, Settings
+from service.settings import MECHANISMS, WEB, Settings
 from service.tokenizer import open_tokenizers
 
 OpenEngine = Callable[[Bundle, Settings], EngineClient]
@@ -91,7 +90,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def show_page() -> Response:
-    return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
+    return FileResponse(WEB / "page" / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]:

@@ -15,6 +15,8 @@ DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
 MECHANISMS = Path(__file__).parent / "bundles" / "attend"
 
+WEB = Path(__file__).parent / "web"
+
 
 class Provider(StrEnum):
     auto = "auto"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from service.api.attend_request import AdditiveWeights, AttendRequest, Numbers
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
-from service.formats.heatmaps import draw_attention
 from service.formats.picture import Picture
+from service.formats.plots import draw_attention
 
 MOST_HEATMAPS = 4
 

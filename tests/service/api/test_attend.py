@@ -17,7 +17,7 @@ from PIL import Image
 from service.api import examples
 from service.api.attend_arrays import attended_nbytes
 from service.app import create_app
-from service.formats.heatmaps import shrunk, viridis
+from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
 from service.settings import Provider, Settings
 
