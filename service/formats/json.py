@@ -15,6 +15,7 @@ Document = dict[str, Any]  # as in service.api.responses, with NumPy arrays for 
 Pieces = list[bytes | memoryview]
 
 JSON = "application/json"
+CONTAINERS = (dict, list, np.ndarray)
 NUMBERS = 1 << 16  # that orjson writes in one call: two milliseconds of work
 PIECE = 1 << 20  # bytes; smaller parts are concatenated until they are about as many
 
@@ -80,11 +81,14 @@ def size_of(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.size
     if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, list) and value:
-        first = value[0]
-        return sum(map(size_of, value)) if holds_array(first) else len(value) * size_of(first)
-    return 1
+        return sum([size_of(item) for item in value.values()])
+    if not isinstance(value, list):
+        return 1
+    if not value or not isinstance(value[0], CONTAINERS):
+        return len(value)
+    if holds_array(value[0]):
+        return sum([size_of(item) for item in value])
+    return len(value) * size_of(value[0])
 
 
 def holds_array(value: Any) -> bool:

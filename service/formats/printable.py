@@ -8,7 +8,7 @@ UNKNOWN = "\ufffd"
 REPLACED = {
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], UNKNOWN),
     **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], UNKNOWN),
-    **dict.fromkeys([0x85, 0x2028, 0x2029], "\u2424"),  # the picture of a new line
+    **dict.fromkeys([0x85, 0x2028, 0x2029], "↵"),
     **{control: chr(0x2400 + control) for control in range(0x20)},  # each has a picture
     0x7F: "\u2421",
 }

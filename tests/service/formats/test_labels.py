@@ -60,7 +60,8 @@ def test_a_character_is_replaced_where_it_cannot_be_seen(character):
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("\x00\x1b\t", "␀␛␉"), ("\x7f", "␡"), ("👩‍👩‍👧", "👩‍👩‍👧")]
+    ("text", "shown"),
+    [("\x00\x1b\t", "␀␛␉"), ("a\u2029b", "a↵b"), ("\x7f", "␡"), ("👩‍👩‍👧", "👩‍👩‍👧")],
 )
 def test_controls_have_their_pictures_and_emoji_stay_whole(text, shown):
     assert printable(text) == shown
