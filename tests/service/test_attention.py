@@ -104,13 +104,13 @@ def test_rows_are_a_slice_of_the_steps(post, everything, start, stop):
         ({"reduce_layers": "rollout", "reduce_heads": "mean"}, "reduce_layers", "encoder"),
         ({"kinds": ["encoder"], "reduce_layers": "rollout"}, "reduce_layers", "mean or max"),
         ({"kinds": ["encoder"], "rows": [0, 1]}, "rows", "decoder and cross"),
-        ({"rows": [3, 3]}, "rows", "selects no step"),
-        ({"rows": [0]}, "rows", "at least 2"),
+        ({"rows": [3, 3]}, "rows", "selects no row"),
+        ({"rows": [0]}, "rows", "2 or more items"),
         ({"kinds": ["decoder"], "alignment": "argmax"}, "alignment", "cross"),
         ({"threshold": 0.5}, "threshold", "alignment"),
         ({"alignment": "threshold", "threshold": 0}, "threshold", "greater than 0"),
         ({"reduce_heads": "sum"}, "reduce_heads", "'none', 'mean' or 'max'"),
-        ({"decimals": -1}, "decimals", "greater than or equal to 0"),
+        ({"decimals": -1}, "decimals", "must be at least 0"),
     ],
 )
 def test_a_selection_that_makes_no_sense_is_refused(post, wanted, field, said):
