@@ -41,6 +41,7 @@ def calibrate(model: Transformer) -> Scales:
 
 
 def row_sizes(model: Transformer) -> RowSizes:
+    pairs = samples(model)  # before the hooks, which would record the search as well
     sizes: RowSizes = {}
     hooks = [
         module.register_forward_pre_hook(partial(record, sizes, name))
@@ -48,7 +49,7 @@ def row_sizes(model: Transformer) -> RowSizes:
         if isinstance(module, nn.Linear)
     ]
     try:
-        for source, target in samples(model):  # one by one: padding is no activation
+        for source, target in pairs:  # one by one: padding is no activation
             model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
     finally:
         for hook in hooks:

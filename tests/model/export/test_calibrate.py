@@ -83,6 +83,14 @@ def test_every_model_that_trains_can_be_calibrated(changes):
     assert all(0 < scale < np.inf for scale in calibrate(small(**changes)).values())
 
 
+@torch.no_grad()
+def test_padding_does_not_change_scales():
+    model = small()
+    before = calibrate(model)
+    model.encoder.embedding.tokens.weight[model.config.pad_id] *= 3
+    assert calibrate(model) == before
+
+
 @pytest.mark.parametrize("measure", [calibrate, parity])
 def test_a_vocabulary_of_specials_alone_is_refused(measure):
     model = small(source_vocab_size=3)
