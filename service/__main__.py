@@ -11,15 +11,16 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from service.app import create_app
+from service.app import OpenEngine, create_app
+from service.engine.client import EngineClient
 from service.errors import StartupError
 from service.logs import configure_logs
 from service.settings import Settings
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> None:
     """The lifespan is entered here so that a StartupError reaches main() as it is."""
-    app = create_app(settings)
+    app = create_app(settings, open_engine)
     config = uvicorn.Config(
         app,
         settings.host,

@@ -1,6 +1,6 @@
 """The application: opens the engines, gives every request an id, turns errors into problems."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from service.api import attend, attention, decode, encode, models, score, tokenize
 from service.api.examples import show_answers
-from service.bundle import load_bundle
+from service.bundle import Bundle, load_bundle
 from service.engine.client import EngineClient
 from service.engine.model import Model
 from service.errors import (
@@ -34,12 +34,15 @@ from service.settings import MECHANISMS, Settings
 from service.tokenizer import open_tokenizers
 
 
-def create_app(settings: Settings) -> FastAPI:
+OpenEngine = Callable[[Bundle, Settings], EngineClient]
+
+
+def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> FastAPI:
     """Opens nothing before its lifespan begins, which raises StartupError."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        app.state.models = await run_in_threadpool(open_models, settings)
+        app.state.models = await run_in_threadpool(open_models, settings, open_engine)
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
         for model in app.state.models.values():
@@ -77,13 +80,13 @@ async def show_page() -> Response:
     return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
 
 
-def open_models(settings: Settings) -> dict[str, Model]:
+def open_models(settings: Settings, open_engine: OpenEngine = EngineClient) -> dict[str, Model]:
     opened: dict[str, Model] = {}
     for path in settings.bundles:
         bundle = load_bundle(path)
         if bundle.manifest.name in opened:
             raise StartupError(f"two bundles are named {bundle.manifest.name}")
         opened[bundle.manifest.name] = Model(
-            EngineClient(bundle, settings), *open_tokenizers(bundle)
+            open_engine(bundle, settings), *open_tokenizers(bundle)
         )
     return opened
