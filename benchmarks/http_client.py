@@ -1,0 +1,54 @@
+"""An HTTP client that costs little, since it shares the cores with the server it measures."""
+
+import asyncio
+import json
+import time
+
+
+class Client:
+    """Connections to one server, each of which carries one request at a time.
+
+    Every word is decoded to at most `new_tokens` tokens.
+    """
+
+    def __init__(self, port: int, new_tokens: int) -> None:
+        self._port, self._new_tokens = port, new_tokens
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def decode(self, word: str) -> None:
+        """Wait for the whole answer. Raises ConnectionError unless it is 200."""
+        reader, writer, headers = await self._send(word)
+        (length,) = (line for line in headers if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        self._idle.append((reader, writer))
+
+    async def stream(self, word: str) -> list[float]:
+        """Return when each token came. Raises ConnectionError unless the answer is 200."""
+        reader, writer, _ = await self._send(word, stream=True)
+        moments: list[float] = []
+        while (line := await reader.readline()) != b"0\r\n":  # the last chunk is empty
+            if line.startswith(b"event: token"):
+                moments.append(time.perf_counter())
+        await reader.readline()
+        self._idle.append((reader, writer))
+        return moments
+
+    async def _send(
+        self, word: str, stream: bool = False
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, list[bytes]]:
+        """Return the connection, with the body still to be read, and the headers."""
+        wanted = {"source": word, "stream": stream, "max_new_tokens": self._new_tokens}
+        body = json.dumps(wanted).encode()
+        head = (
+            "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        while self._idle and self._idle[-1][0].at_eof():  # the server closes idle connections
+            self._idle.pop()
+        connection = self._idle.pop() if self._idle else None
+        reader, writer = connection or await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(head.encode() + body)
+        status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        if b" 200 " not in status:
+            raise ConnectionError(status.decode())
+        return reader, writer, headers
