@@ -24,8 +24,9 @@ from service.tokenizer import open_tokenizers
 
 NEW_TOKENS = 8
 SUBJECT = f"""Both servers run the same random weights, which never end a target: each word becomes
-{NEW_TOKENS} tokens. The default model needs 6 on average for these words. The weights have its sizes
-and tokenizers, but no rotary positions: CTranslate2 does not have them beside sinusoidal ones."""
+{NEW_TOKENS} tokens. The default model needs 6 on average for these words. The weights have its
+sizes and tokenizers, but no rotary positions: CTranslate2 does not have them beside sinusoidal
+ones."""
 SHARES = (0.3, 0.6, 0.8, 0.95)  # of what the slower server can answer
 STREAMED = 0.8  # of the streams that Heed can answer
 CONNECTIONS = 32  # that find out how much a server can answer

@@ -23,10 +23,11 @@ HEAD = """# Performance
 
 `python -m benchmarks` writes this page; do not edit it. Times are milliseconds per call, medians of
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
-in brackets. `same` counts the sources that both systems decode to the same tokens. Each system runs
-in a process of its own, with the same random weights and sources, and generates the same number of
-tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each cell, given as
-workers x threads; Heed uses its defaults.
+in brackets. `same` counts the sources that both systems decode to the same tokens.
+
+Each system runs in a process of its own, with the same random weights and sources, and generates
+the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
+cell, given as workers x threads; Heed uses its defaults.
 
 {machine}
 
@@ -35,8 +36,8 @@ d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out.
 
 """
 ATTENTION = """
-Returning the decoder and cross-attention of all layers and heads adds {added:.0%} to the time of
-base int8, batch 8.
+Base int8, batch 8, takes {added:.0%} longer with the decoder and cross-attention of all layers and
+heads in the answer.
 """
 SLOW = "\nMuch slower peers, float32, base, best of three: {times}.\n"
 MEMORY = """
@@ -55,19 +56,19 @@ LOAD = """
 
 Each request has one word. The client and the server share the cores. CTranslate2 int8 is behind the
 same HTTP application, in the same process. It has one worker per core; a free worker decodes all
-waiting requests as one batch. Requests arrive at random times (Poisson). The rates are shares of
-what the slower server can answer ({saturation}). Latencies are in milliseconds and count from the
-moment of arrival.
+waiting requests as one batch. Requests arrive at random times (Poisson). Latencies are milliseconds
+from the moment of arrival. The load is a share of what the slower server can answer:
+{saturation}.
 
 """
 ONE_CONNECTION = """
-One connection, which sends the next request after each answer, medians: {servers} ms. Heed's engine
-without HTTP: {engine:.2f} ms.
+With one connection, which sends its next request after each answer, medians: {servers} ms.
+Heed's engine without HTTP: {engine:.2f} ms.
 """
 STREAMS = """
 With `"stream": true`, Heed answers at most {saturation:.0f} words per second. At {rate:.0f} per
-second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each later
-token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
+second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each later token
+{next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
 """
 
 
