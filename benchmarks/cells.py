@@ -183,10 +183,17 @@ def measure_slow_peers(
 ) -> dict[str, dict[str, float]]:
     """Return milliseconds by system and batch, the best of some rounds."""
     found: dict[str, dict[str, float]] = {}
-    for name, open_ in (("Hugging Face", hugging_face), ("no cache", no_cache)):
-        with opened([System(name, partial(open_, config=model.config))], folder) as (system,):
-            found[name] = {
+    for peer in slow_peers(model):
+        with opened([peer], folder) as (system,):
+            found[peer.name] = {
                 str(batch): min(1000 * system(call_of(model, batch, 1))[0] for _ in range(rounds))
                 for batch in (1, 8)
             }
     return found
+
+
+def slow_peers(model: MeasuredModel) -> list[System]:
+    return [
+        System("Hugging Face", partial(hugging_face, config=model.config)),
+        System("no cache", partial(no_cache, config=model.config)),
+    ]

@@ -3,17 +3,26 @@
 import asyncio
 import json
 import time
+from typing import Self
 
 
 class Client:
     """Connections to one server, each of which carries one request at a time.
 
-    Every word is decoded to at most `new_tokens` tokens.
+    Words are decoded to at most `new_tokens` tokens. Leaving the context closes the connections.
     """
 
     def __init__(self, port: int, new_tokens: int) -> None:
         self._port, self._new_tokens = port, new_tokens
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for _reader, writer in self._idle:
+            writer.close()
+            await writer.wait_closed()
 
     async def decode(self, word: str) -> None:
         """Wait for the whole answer. Raises ConnectionError unless it is 200."""
@@ -44,7 +53,7 @@ class Client:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         while self._idle and self._idle[-1][0].at_eof():  # the server closes idle connections
-            self._idle.pop()
+            self._idle.pop()[1].close()
         connection = self._idle.pop() if self._idle else None
         reader, writer = connection or await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(head.encode() + body)

@@ -62,22 +62,22 @@ def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES)
 
 def measure_saturation(port: int, seconds: float) -> float:
     """Return how many answers a second the server gives at most."""
-    run(closed_loop(client_of(port).decode, min(1.0, seconds), CONNECTIONS))
-    return len(run(closed_loop(client_of(port).decode, seconds, CONNECTIONS))) / seconds
+    run(closed_loop(port, min(1.0, seconds), CONNECTIONS))
+    return len(run(closed_loop(port, seconds, CONNECTIONS))) / seconds
 
 
 def measure_share(ports: dict[Server, int], seconds: float, share: float, slower: float) -> LoadRow:
     rate = share * slower
     return {
         "share": share,
-        "Heed": run(open_loop(client_of(ports["Heed"]), seconds, rate)),
-        "CTranslate2": run(open_loop(client_of(ports["CTranslate2"]), seconds, rate)),
+        "Heed": run(open_loop(ports["Heed"], seconds, rate)),
+        "CTranslate2": run(open_loop(ports["CTranslate2"], seconds, rate)),
     }
 
 
 def measure_streams(port: int, seconds: float) -> Streams:
-    saturation = len(run(closed_loop(client_of(port).stream, seconds, CONNECTIONS))) / seconds
-    first, gaps = run(open_streams(client_of(port), seconds, STREAMED * saturation))
+    saturation = len(run(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
+    first, gaps = run(open_streams(port, seconds, STREAMED * saturation))
     return {
         "saturation": saturation,
         "rate": STREAMED * saturation,
@@ -87,8 +87,8 @@ def measure_streams(port: int, seconds: float) -> Streams:
 
 
 def measure_one_connection(port: int, seconds: float) -> float:
-    """Return the median milliseconds when one request waits for the other."""
-    return 1000 * statistics.median(run(closed_loop(client_of(port).decode, seconds, 1)))
+    """Return the median milliseconds when each request waits for the answer to the last one."""
+    return 1000 * statistics.median(run(closed_loop(port, seconds, 1)))
 
 
 def measure_engine(folder: Path, seconds: float) -> float:
@@ -104,11 +104,6 @@ def measure_engine(folder: Path, seconds: float) -> float:
     return 1000 * statistics.median(times)
 
 
-def client_of(port: int) -> Client:
-    """Return a new client: connections belong to the event loop that opened them."""
-    return Client(port, NEW_TOKENS)
-
-
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run without the garbage collector, whose pauses would count as latency."""
     gc.collect()
@@ -120,18 +115,20 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def closed_loop(
-    ask: Callable[[str], Awaitable[object]], seconds: float, connections: int
+    port: int, seconds: float, connections: int, *, stream: bool = False
 ) -> list[float]:
     """Return the seconds of each answer. Each connection asks again as soon as it is answered."""
     random_, until = random.Random(0), time.perf_counter() + seconds
     latencies: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
+        ask = client.stream if stream else client.decode
 
-    async def ask_again() -> None:
-        while (started := time.perf_counter()) < until:
-            await ask(random_.choice(WORDS))
-            latencies.append(time.perf_counter() - started)
+        async def ask_again() -> None:
+            while (started := time.perf_counter()) < until:
+                await ask(random_.choice(WORDS))
+                latencies.append(time.perf_counter() - started)
 
-    await asyncio.gather(*(ask_again() for _ in range(connections)))
+        await asyncio.gather(*(ask_again() for _ in range(connections)))
     return latencies
 
 
@@ -146,32 +143,32 @@ async def arrive(ask: Callable[[str, float], Awaitable[None]], seconds: float, r
     await asyncio.gather(*tasks)
 
 
-async def open_loop(client: Client, seconds: float, rate: float) -> OpenLoop:
+async def open_loop(port: int, seconds: float, rate: float) -> OpenLoop:
     latencies: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
 
-    async def ask(word: str, arrived: float) -> None:
-        await client.decode(word)
-        latencies.append(time.perf_counter() - arrived)
+        async def ask(word: str, arrived: float) -> None:
+            await client.decode(word)
+            latencies.append(time.perf_counter() - arrived)
 
-    started = time.perf_counter()
-    await arrive(ask, seconds, rate)
-    throughput = len(latencies) / (time.perf_counter() - started)
+        started = time.perf_counter()
+        await arrive(ask, seconds, rate)
+        throughput = len(latencies) / (time.perf_counter() - started)
     return {"rate": rate, "throughput": throughput, **percentiles(latencies)}
 
 
-async def open_streams(
-    client: Client, seconds: float, rate: float
-) -> tuple[list[float], list[float]]:
+async def open_streams(port: int, seconds: float, rate: float) -> tuple[list[float], list[float]]:
     """Return seconds from each arrival to the first token, and from each token to the next."""
     first: list[float] = []
     gaps: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
 
-    async def ask(word: str, arrived: float) -> None:
-        moments = await client.stream(word)
-        first.append(moments[0] - arrived)
-        gaps.extend(later - sooner for sooner, later in pairwise(moments))
+        async def ask(word: str, arrived: float) -> None:
+            moments = await client.stream(word)
+            first.append(moments[0] - arrived)
+            gaps.extend(later - sooner for sooner, later in pairwise(moments))
 
-    await arrive(ask, seconds, rate)
+        await arrive(ask, seconds, rate)
     return first, gaps
 
 

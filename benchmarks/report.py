@@ -67,8 +67,8 @@ Heed's engine without HTTP: {engine:.2f} ms.
 """
 STREAMS = """
 With `"stream": true`, Heed answers at most {saturation:.0f} words per second. At {rate:.0f} per
-second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each later token
-{next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
+second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each
+later token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
 """
 
 

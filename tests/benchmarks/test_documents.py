@@ -1,4 +1,4 @@
-"""The documents of the benchmarks agree with the templates and numbers that they are written from."""
+"""The pages that the benchmarks write agree with their templates and numbers."""
 
 import json
 import re
