@@ -55,7 +55,7 @@ class Batch:
         self._search.insert([entry.search for entry in entries if entry.search])
         now = time.monotonic()
         self.live += [Live(entry, now) for entry in entries]
-        starts = np.full(len(entries) * self._cache.width, self._start_id)
+        starts = np.full(len(entries) * self._cache.rows_per_source, self._start_id)
         self._tokens = np.concatenate([self._tokens, starts])
 
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
@@ -93,5 +93,5 @@ class Batch:
         ]
         self._cache.compact(keep)
         self._search.compact(keep)
-        self._tokens = self._tokens.reshape(-1, self._cache.width)[keep].ravel()
+        self._tokens = self._tokens.reshape(-1, self._cache.rows_per_source)[keep].ravel()
         self.live = [self.live[i] for i in keep]

@@ -66,7 +66,7 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
         (["--port", "99999"], {}, "heed: settings: port: Input should be less than"),
         ([], {"HEED_PORT": "abc"}, "heed: settings: port: Input should be a valid integer"),
         ([], {"HEED_BUNDLES": ""}, "heed: settings: bundles: "),
-        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is no bundle"),
+        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is not a bundle"),
         ([], {"HEED_MAX_QUEUE": "9"}, "max_sources 256 is above max_queue 9"),
     ],
 )

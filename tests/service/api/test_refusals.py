@@ -29,10 +29,10 @@ def decode_scope():
 
 
 BAD = [
-    ({"source": ""}, 422, "/source", "holds nothing to read"),
-    ({"source": "   "}, 422, "/source", "holds nothing to read"),
+    ({"source": ""}, 422, "/source", "holds no token"),
+    ({"source": "   "}, 422, "/source", "holds no token"),
     ({"source": []}, 422, "/source", "at least 1 item"),
-    ({"source": ["cat", ""]}, 422, "/source/1", "holds nothing to read"),
+    ({"source": ["cat", ""]}, 422, "/source/1", "holds no token"),
     ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
     ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
     ({"source": ["a", "a", "a", "naïve 7"]}, 422, "/source/3", "'ï' at 2, ' ' at 5, '7' at 6"),
