@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from benchmarks.models import BASE, SMALL, MeasuredModel
+from benchmarks.models import MeasuredModel
 from benchmarks.report import cell_columns
 from benchmarks.results import PRECISIONS, Cell, Comparison, LengthRow, Precision
 from benchmarks.systems import (
@@ -28,15 +28,6 @@ from benchmarks.systems import (
 )
 
 BatchAndBeams = tuple[int, int]
-CELLS: list[tuple[MeasuredModel, list[BatchAndBeams]]] = [
-    (BASE, [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]),
-    (SMALL, [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]),
-]
-SHORT = [(BASE, [(1, 1), (8, 1)]), CELLS[1]]
-LENGTHS = [  # tokens of the source, tokens generated
-    *((32, target) for target in (32, 64, 128, 256, 512)),
-    *((source, 32) for source in (128, 512, 1024)),
-]
 COMPUTE_TYPES: dict[Precision, str] = {"int8": "int8", "fp32": "float32"}  # CTranslate2's names
 Times = dict[str, list[float]]  # milliseconds of each round, by system
 CORES = os.cpu_count() or 1

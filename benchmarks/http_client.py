@@ -1,6 +1,7 @@
 """An HTTP client that costs little, since it shares the cores with the server it measures."""
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Self
@@ -15,14 +16,16 @@ class Client:
     def __init__(self, port: int, new_tokens: int) -> None:
         self._port, self._new_tokens = port, new_tokens
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._opened: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for _reader, writer in self._idle:
+        for writer in self._opened:
             writer.close()
-            await writer.wait_closed()
+            with contextlib.suppress(ConnectionError):  # the server has closed it
+                await writer.wait_closed()
 
     async def decode(self, word: str) -> None:
         """Wait for the whole answer. Raises ConnectionError unless it is 200."""
@@ -52,12 +55,19 @@ class Client:
             "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
-        while self._idle and self._idle[-1][0].at_eof():  # the server closes idle connections
-            self._idle.pop()[1].close()
-        connection = self._idle.pop() if self._idle else None
-        reader, writer = connection or await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self._connect()
         writer.write(head.encode() + body)
         status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         if b" 200 " not in status:
             raise ConnectionError(status.decode())
         return reader, writer, headers
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return an idle connection that the server has not closed, or a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._opened.append(writer)
+        return reader, writer

@@ -9,7 +9,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,19 +128,22 @@ async def closed_loop(
                 await ask(random_.choice(WORDS))
                 latencies.append(time.perf_counter() - started)
 
-        await asyncio.gather(*(ask_again() for _ in range(connections)))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(connections):
+                group.create_task(ask_again())
     return latencies
 
 
-async def arrive(ask: Callable[[str, float], Awaitable[None]], seconds: float, rate: float) -> None:
+async def arrive(
+    ask: Callable[[str, float], Coroutine[Any, Any, None]], seconds: float, rate: float
+) -> None:
     """Start `rate` requests a second; each gets a word and the moment of its arrival."""
     random_, arrival = random.Random(1), 0.0
-    tasks: list[asyncio.Future[None]] = []
     started = time.perf_counter()
-    while (arrival := arrival + random_.expovariate(rate)) < seconds:
-        await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-        tasks.append(asyncio.ensure_future(ask(random_.choice(WORDS), started + arrival)))
-    await asyncio.gather(*tasks)
+    async with asyncio.TaskGroup() as group:
+        while (arrival := arrival + random_.expovariate(rate)) < seconds:
+            await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
+            group.create_task(ask(random_.choice(WORDS), started + arrival))
 
 
 async def open_loop(port: int, seconds: float, rate: float) -> OpenLoop:

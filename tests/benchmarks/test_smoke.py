@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import shutil
 from threading import Thread
 
@@ -11,34 +12,31 @@ from benchmarks import accuracy, attention, cells, operators
 from benchmarks.load import measure_load
 from benchmarks.models import (
     MeasuredModel,
-    lettered,
     like_the_default,
     random_model,
     write_ctranslate2,
-    write_models,
 )
+from benchmarks.report import write
 from benchmarks.results import Load
+from benchmarks.run import Plan, measure
 from benchmarks.serving import serving
-from benchmarks.systems import Running, ctranslate2_systems, heed_system
+from benchmarks.systems import ctranslate2_systems, heed_system
 from model.network.config import TransformerConfig
 from service.settings import DEFAULT_BUNDLE, Precision
 
-TINY = MeasuredModel(
-    "tiny",
-    TransformerConfig(
-        source_vocab_size=30,
-        target_vocab_size=30,
-        d_model=16,
-        d_ff=32,
-        num_heads=2,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        norm_first=True,
-        max_source_length=20,
-        max_target_length=20,
-    ),
-    length=5,
+LETTERS = TransformerConfig(
+    source_vocab_size=30,
+    target_vocab_size=30,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    norm_first=True,
+    max_source_length=20,
+    max_target_length=20,
 )
+TINY = MeasuredModel("tiny", LETTERS, length=5)
 
 
 @pytest.fixture(scope="module")
@@ -168,27 +166,33 @@ def test_a_learning_curve(tmp_path):
     assert "held-out words" in (tmp_path / "curve.svg").read_text()
 
 
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """All of a run, on models that it writes, and the folder of these models."""
+    work = tmp_path_factory.mktemp("run")
+    plan = Plan(cells=[(TINY, [(1, 1)])], lengths=[(3, 9)], rounds=2, seconds=0.5)
+    served, small = like_the_default(), {"d_model": 16, "d_ff": 32, "num_heads": 2}
+    config = dataclasses.replace(served.transformer.config, **small, d_qk=8, d_v=8)
+    served = dataclasses.replace(served, transformer=random_model(config))
+    return measure(plan, served, work), work
+
+
 @pytest.mark.long
-def test_all_systems_decode_the_same_tokens(tmp_path):
+def test_a_whole_run_is_written(whole_run, tmp_path):
+    write(whole_run[0], tmp_path)
+    page, numbers = (tmp_path / f"performance.{form}" for form in ("md", "json"))
+    assert page.read_text().count("tiny, batch 1, beams 1") == 1
+    assert json.loads(numbers.read_text()) == whole_run[0]
+
+
+@pytest.mark.long
+def test_all_systems_decode_the_same_tokens(whole_run):
     """Of the same random weights, at fp32: Heed, CTranslate2, Hugging Face and no cache."""
-    write_models(lettered(TINY.config), tmp_path)
-    call = cells.call_of(TINY, 4, 1)
-    systems = [heed_system("fp32"), *ctranslate2_systems("float32", 1)]
-    systems += cells.slow_peers(TINY)
+    call, folder = cells.call_of(TINY, 4, 1), whole_run[1] / "tiny"
+    systems = [heed_system("fp32"), *ctranslate2_systems("float32", 1), *cells.slow_peers(TINY)]
     answers = []
     for system in systems:
-        running = Running(system, tmp_path)
-        answers.append(running(call)[1])
-        running.close()
+        with cells.opened([system], folder) as (running,):
+            answers.append(running(call)[1])
     assert answers == [answers[0]] * 4
     assert {len(ids) for ids in answers[0]} == {TINY.length}
-
-
-@pytest.mark.long
-def test_a_load_benchmark_on_the_same_weights(tmp_path):
-    tiny = like_the_default()
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "d_qk": 8, "d_v": 8}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    config = dataclasses.replace(tiny.transformer.config, **sizes, **layers)
-    write_models(dataclasses.replace(tiny, transformer=random_model(config)), tmp_path)
-    assert min(measure_load(tmp_path, 0.5, [0.5])["saturation"].values()) > 0
