@@ -21,7 +21,7 @@ from benchmarks.pronunciation_peers import (
 from benchmarks.pronunciation_report import CURVE, Line, render, worst_words
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source, without_stress
-from model.training.loop import LOSSES
+from model.training.run import LOSSES
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -68,7 +68,7 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
         started = time.perf_counter()
         shown = everything if call.attention else NO_ATTENTION
         entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
-        engine.submit(entries)
+        engine.queue.put(entries)
         answers = [entry.result.result() for entry in entries]
         seconds = time.perf_counter() - started
         return seconds, [answer.hypotheses[0].token_ids for answer in answers]

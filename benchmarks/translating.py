@@ -54,9 +54,9 @@ class Translating(EngineClient):
         return False
 
     def submit(
-        self, entries: Sequence[Entry], tell: object = None
+        self, entries: Sequence[Entry], on_progress: object = None
     ) -> "list[asyncio.Future[Answer]]":
-        del tell  # no progress: nothing is streamed
+        del on_progress  # no progress: nothing is streamed
         futures = [self._loop.create_future() for _ in entries]
         self._waiting.extend(zip(entries, futures, strict=True))
         self._arrived.release()

@@ -1,8 +1,7 @@
-"""Entries that are decoded together: their rows in a cache, and the search that moves them."""
+"""Entries that are decoded together: their rows in a KV cache, and the search that moves them."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,83 +14,82 @@ from service.search.greedy import GreedySearch
 from service.search.protocol import Detokenize
 
 
-@dataclass(slots=True)
-class Live:
-    """An entry whose rows stand in the cache."""
-
-    entry: Entry
-    started: float
-
-
 class BatchKey(NamedTuple):
-    """Which entries can be decoded together."""
+    """Entries can be decoded together if their keys are equal."""
 
-    width: int
-    beams: bool
+    rows_per_source: int
+    beams: bool  # whether the rows are beams, else samples
 
 
 class Batch:
-    """Entries of one kind; the rows of one lie together, in the order of `live`."""
+    """Entries of one key. The rows of an entry lie together, in the order of `entries`."""
 
     def __init__(
         self,
         session: Session,
-        kind: BatchKey,
+        key: BatchKey,
         start_ids: Sequence[int],
         eos_id: int,
         text: Detokenize,
     ) -> None:
-        self.live: list[Live] = []
+        self.entries: list[Entry] = []  # replaced, never changed: a worker keeps it while it steps
+        self._started: list[float] = []  # when each entry joined
+        self._rows_per_source = key.rows_per_source
         self._session = session
-        self._start_id, *forced_ids = start_ids
-        self._cache = session.new_cache(kind.width)
-        search = BeamSearch if kind.beams else GreedySearch
-        self._search = search(kind.width, forced_ids, eos_id, text)
-        self._tokens = np.zeros(0, np.int64)  # (R,): what each row reads next
+        self._start_id, *prefix = start_ids
+        self._cache = session.new_cache(key.rows_per_source)
+        search = BeamSearch if key.beams else GreedySearch
+        self._search = search(key.rows_per_source, prefix, eos_id, text)
+        self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
 
     def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:
-        """`cross` is of these entries, in their order."""
+        """Add entries, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)
         self._search.insert([entry.search for entry in entries if entry.search])
-        now = time.monotonic()
-        self.live += [Live(entry, now) for entry in entries]
-        starts = np.full(len(entries) * self._cache.rows_per_source, self._start_id)
+        self.entries = [*self.entries, *entries]
+        self._started += [time.monotonic()] * len(entries)
+        starts = np.full(len(entries) * self._rows_per_source, self._start_id)
         self._tokens = np.concatenate([self._tokens, starts])
 
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
-        """Every row reads a token. Returns the entries that have ended, with what cross-attention
-        read where they want to see it."""
-        candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
+        """Let every row read a token, and remove the entries that have ended.
+
+        Returns those entries; and, if attention was asked for, what cross-attention reads of them.
+        """
+        candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)
-        for i, live in enumerate(self.live):
-            if live.entry.streams and (progress := self._search.progress(i)):
-                live.entry.tell(progress)
-        done: list[tuple[Entry, CrossCache | None]] = []
-        for i in ended:
-            entry, started = self.live[i].entry, self.live[i].started
-            entry.answer.hypotheses = self._search.hypotheses(i)
-            entry.answer.seconds["decode"] = time.monotonic() - started
-            done.append((entry, self._cache.cross(i) if entry.selection.layers else None))
+        for i, entry in enumerate(self.entries):
+            if entry.streams and (progress := self._search.progress(i)):
+                entry.on_progress(progress)
+        done = [self._collect(i) for i in ended]
         if parents is not None:
             self._cache.reorder(parents)
         self._remove(ended)
         return done
 
-    def drop(self, entries: Sequence[Entry]) -> None:
-        """Those of them that are here leave."""
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Remove these entries; those that are not here are ignored."""
         gone = {id(entry) for entry in entries}
-        self._remove([i for i, live in enumerate(self.live) if id(live.entry) in gone])
+        self._remove([i for i, entry in enumerate(self.entries) if id(entry) in gone])
+
+    def _collect(self, source: int) -> tuple[Entry, CrossCache | None]:
+        """Write the hypotheses of a source that has ended into its answer."""
+        entry = self.entries[source]
+        entry.answer.hypotheses = self._search.hypotheses(source)
+        entry.answer.seconds["decode"] = time.monotonic() - self._started[source]
+        return entry, self._cache.cross(source) if entry.selection.layers else None
 
     def _remove(self, sources: list[int]) -> None:
-        """The last ones move into their places."""
+        """Remove sources by moving the last ones into their places: the fewest rows are copied."""
         if not sources:
             return
-        keep = np.arange(len(self.live) - len(sources))
+        keep = np.arange(len(self.entries) - len(sources))
         gone = set(sources)
         keep[[i for i in sources if i < len(keep)]] = [
-            i for i in range(len(keep), len(self.live)) if i not in gone
+            i for i in range(len(keep), len(self.entries)) if i not in gone
         ]
         self._cache.compact(keep)
         self._search.compact(keep)
-        self._tokens = self._tokens.reshape(-1, self._cache.rows_per_source)[keep].ravel()
-        self.live = [self.live[i] for i in keep]
+        self._tokens = self._tokens.reshape(-1, self._rows_per_source)[keep].ravel()
+        self.entries = [self.entries[i] for i in keep]
+        self._started = [self._started[i] for i in keep]

@@ -1,159 +1,190 @@
-"""An engine in a process of its own: requests and workers wait for no interpreter lock of each
-other's (docs/adr/0007).
-
-The two ends speak pickle over a pair of sockets that nobody else holds. To the engine go orders,
-("submit", [(number, Entry)]), ("cancel", number), ("status", number) and ("close", None); back come
-progress and outcomes, each in frames with the number that it is about.
-"""
+"""The HTTP process's end of an engine, which runs in a process of its own: requests and workers
+then never wait for each other's interpreter lock (docs/adr/0007)."""
 
 import asyncio
 import itertools
-import pickle
 import socket
-import struct
-import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-import structlog
-from starlette.concurrency import run_in_threadpool
-
 from service.bundle import Bundle
-from service.engine.messages import Answer, Entry, Opened, Status
-from service.engine.wire import HEADER
+from service.engine.messages import (
+    Answer,
+    AskStatus,
+    Cancel,
+    Close,
+    Entry,
+    Open,
+    Opened,
+    Order,
+    Status,
+    Submit,
+)
+from service.engine.wire import Decoder, Message, encode
 from service.errors import HeedError, PassFailed, StartupError, Unavailable
+from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
 
-log = structlog.get_logger()
+CLOSE_TIMEOUT = 20.0  # seconds: many supervisors kill what has not ended after 30
+EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
+OnProgress = Callable[[int, Progress], None]  # hears of the entry at a place in its request
 
 
 class EngineClient(asyncio.Protocol):
-    """The end of those who ask. All but the constructor runs on one event loop."""
+    """Starts an engine, speaks to it and ends it, all on one event loop."""
+
+    opened: Opened  # how the bundle was opened, once start() has returned
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Waits until the engine is open. Raises StartupError."""
         self.bundle = bundle
-        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of what was asked
+        self._settings = settings
+        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
         self._listeners: dict[int, Callable[[Progress], None]] = {}
-        self._numbers = itertools.count()
-        self._received = bytearray()
-        self._parts: dict[int, list[bytes]] = {}  # of messages that have not ended
-        self._connection, theirs = socket.socketpair()
+        self._numbers = itertools.count(1)
+        self._decoder = Decoder()
+        self._process: Process | None = None
+        self._is_open = self._closing = False
+        self._ended = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the process and wait until it has opened the bundle. Raises StartupError.
+
+        However this ends, close() must follow: it ends the process, even one that hangs here.
+        """
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=ours)
+        command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
         with theirs:
-            command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command,
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process, which then ends the other
             )
         try:
-            self._connection.sendall(pickle.dumps((bundle, settings)))
-            with self._connection.makefile("rb") as incoming:
-                length, _, _ = HEADER.unpack(incoming.read(HEADER.size))
-                opened = pickle.loads(incoming.read(length))
-        except (OSError, struct.error):
-            opened = StartupError(f"{bundle.root}: the process that opens it has died")
-        if isinstance(opened, StartupError):
-            self._connection.close()
-            self._process.wait()
-            raise opened
-        self.opened: Opened = opened
-        self._closing = False
-
-    async def start(self) -> None:
-        self._ended = asyncio.get_running_loop().create_future()
-        connecting = asyncio.get_running_loop().create_unix_connection
-        self._transport, _ = await connecting(lambda: self, sock=self._connection)
+            number, opening = self._expect()
+            self._order(Open(number, self.bundle, self._settings))
+            self.opened = await opening
+        except Unavailable:
+            detail = f"{self.bundle.root}: the process that opens it has died"
+            raise StartupError(detail) from None
+        self._is_open = True
 
     async def close(self) -> None:
-        """It takes nothing more, answers what it has, and ends."""
+        """End the process. It may first finish what it has accepted, for CLOSE_TIMEOUT seconds;
+        what is pending then fails with Unavailable. An engine that is not open ends at once."""
         self._closing = True
-        self._order("close", None)
-        await self._ended
-        await run_in_threadpool(self._process.wait)
+        if self._process is None:
+            return
+        try:
+            if self._is_open:
+                self._order(Close())
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await self._ended.wait()
+                    await self._process.wait()
+        except TimeoutError:
+            name, pending = self.bundle.manifest.name, len(self._pending)
+            log_error("engine killed", model=name, timeout=CLOSE_TIMEOUT, pending=pending)
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()  # it ignores SIGTERM
+            self._transport.abort()
+        await self._process.wait()
+        await self._ended.wait()
 
     def submit(
-        self, entries: Sequence[Entry], tell: Callable[[int, Progress], None] | None = None
+        self, entries: Sequence[Entry], on_progress: OnProgress | None = None
     ) -> list[asyncio.Future[Answer]]:
-        """All are accepted or none is; each gets an outcome, Overloaded where the queue is full.
-        To cancel one frees its rows. `tell` hears of the progress of those that stream, by their
-        places. Raises Unavailable if the engine is gone."""
+        """Send entries to the engine, which accepts all of them or none.
+
+        Each future gets an Answer or a HeedError: Overloaded for all if the queue is full.
+        Cancelling a future frees its rows. `on_progress` hears of entries that stream. Raises
+        Unavailable if the engine has ended or is closing.
+        """
         asked = [(*self._expect(), entry) for entry in entries]
-        self._order("submit", [(number, entry) for number, _, entry in asked])
+        self._order(Submit([(number, entry) for number, _, entry in asked]))
         for place, (number, future, entry) in enumerate(asked):
-            if entry.streams and tell:
-                self._listeners[number] = partial(tell, place)
+            if entry.streams and on_progress:
+                self._listeners[number] = partial(on_progress, place)
             future.add_done_callback(partial(self._forget, number))
         return [future for _, future, _ in asked]
 
     async def status(self) -> Status:
-        """Raises Unavailable if the engine is gone."""
+        """Ask the engine how it is. Raises Unavailable if it has ended or is closing."""
         number, future = self._expect()
-        self._order("status", number)
+        self._order(AskStatus(number))
         return await future
 
     @property
     def gone(self) -> bool:
-        """It has died, and does not come back."""
-        return self._ended.done()
+        """Whether the engine has ended. It does not come back."""
+        return self._ended.is_set()
 
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
+        """Return a new number, and the future that its reply will resolve."""
         if self.gone or self._closing:
             raise self._unavailable
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         return number, future
 
-    def _order(self, order: str, about: object) -> None:
+    def _order(self, order: Order) -> None:
         if not self.gone:
-            self._transport.write(pickle.dumps((order, about), pickle.HIGHEST_PROTOCOL))
+            self._transport.write(b"".join(encode(0, order)))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
+        """Stop listening to an entry that has its outcome; tell the engine if it was cancelled."""
         self._listeners.pop(number, None)
         if future.cancelled() and self._pending.pop(number, None):
-            self._order("cancel", number)
+            self._order(Cancel(number))
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= HEADER.size:
-            length, more, number = HEADER.unpack_from(self._received)
-            end = HEADER.size + length
-            if len(self._received) < end:
-                return
-            content = bytes(memoryview(self._received)[HEADER.size : end])
-            del self._received[:end]
-            if more:
-                self._parts.setdefault(number, []).append(content)
-            elif parts := self._parts.pop(number, None):
-                self._load(number, [*parts, content])
+        for message in self._decoder.feed(data):
+            if message.is_long:
+                self._load_in_thread(message)
             else:
-                self._resolve(number, pickle.loads(content))
+                self._receive(message.number, load(message))
 
-    def _load(self, number: int, parts: list[bytes]) -> None:
-        """Off the event loop."""
-        if future := self._pending.pop(number, None):
-            loop = asyncio.get_running_loop()
-            loading = loop.run_in_executor(None, lambda: pickle.loads(b"".join(parts)))
-            loading.add_done_callback(partial(settle_later, future))
-
-    def _resolve(self, number: int, outcome: object) -> None:
-        if isinstance(outcome, (list, BeamProgress)):
-            if listener := self._listeners.get(number):
-                listener(cast("Progress", outcome))
+    def _load_in_thread(self, message: Message) -> None:
+        future = self._pending.pop(message.number, None)
+        if future is None:  # it was cancelled
             return
-        if future := self._pending.pop(number, None):
-            settle(future, outcome)
+        try:
+            loading = asyncio.get_running_loop().run_in_executor(None, load, message)
+            loading.add_done_callback(lambda loaded: settle(future, loaded.result()))
+        except RuntimeError:  # no thread can be started now
+            settle(future, load(message))
+
+    def _receive(self, number: int, content: object) -> None:
+        """Pass on progress, or resolve the future of a reply."""
+        if isinstance(content, (list, BeamProgress)):
+            if listener := self._listeners.get(number):
+                listener(cast("Progress", content))
+        elif future := self._pending.pop(number, None):
+            settle(future, content)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The engine has ended: because it was told to, or it has died."""
-        if self._pending:
-            log.error("engine lost", model=self.bundle.manifest.name, error=repr(exc))
-        self._ended.set_result(None)
-        for number in [*self._pending]:
-            self._resolve(number, self._unavailable)
+        """Fail everything that is pending: the engine has ended, as ordered or by dying."""
+        del exc
+        self._ended.set()
+        pending = [*self._pending]
+        for number in pending:
+            self._receive(number, self._unavailable)
+        if self._is_open and not self._closing:
+            self._reporting = asyncio.create_task(self._report_death(len(pending)))
+
+    async def _report_death(self, pending: int) -> None:
+        assert self._process is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_TIMEOUT):
+                await self._process.wait()
+        code, name = self._process.returncode, self.bundle.manifest.name
+        log_error("engine died", model=name, exit_code=code, pending=pending)
 
     @property
     def _unavailable(self) -> Unavailable:
@@ -164,13 +195,14 @@ class EngineClient(asyncio.Protocol):
 def settle(future: asyncio.Future[Any], outcome: object) -> None:
     if future.done():  # it was cancelled
         return
-    if isinstance(outcome, HeedError):
+    if isinstance(outcome, (HeedError, StartupError)):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
 
 
-def settle_later(future: asyncio.Future[Any], loaded: "asyncio.Future[Any]") -> None:
-    error = loaded.exception()
-    outcome = PassFailed(f"the answer could not be read: {error!r}") if error else loaded.result()
-    settle(future, outcome)
+def load(message: Message) -> object:
+    try:
+        return message.load()
+    except MemoryError:
+        return PassFailed("the answer needs more memory than there is: ask for less at once")

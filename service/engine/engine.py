@@ -1,4 +1,4 @@
-"""Entries in, answers out: the workers of a bundle, and the queue that they share."""
+"""The engine of one bundle: its workers, and the queue that they share."""
 
 import threading
 import time
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from service.bundle import Bundle
-from service.engine.messages import Entry
+from service.engine.messages import Status
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.engine.worker import Worker
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
+from service.search.protocol import Detokenize
 from service.settings import Settings
 from service.tokenizer import open_target
 
@@ -19,28 +20,19 @@ STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
 
 class Engine:
+    """Entries are put into `queue`; their results are set by the threads of the workers."""
+
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Opens the bundle's graphs. Raises StartupError."""
+        """Open the graphs of a bundle. Raises StartupError."""
         self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
-        manifest = bundle.manifest
-        plain = manifest.config.score_function == "scaled_dot_product"
-        count = self.session.workers
-        scheduler = Scheduler(
-            settings.max_queue,
-            -(-settings.max_batch_tokens // count),
-            settings.max_pass_tokens,
-            pass_cost=1 if plain else manifest.config.d_qk,
-        )
-        self._queue = Queue(scheduler, count)
-        tokenizer = cache(partial(open_target, bundle))  # few requests have texts to stop at
-
-        def text(token_ids: Sequence[int]) -> str:
-            return tokenizer().decode([*token_ids])
-
+        manifest, count = bundle.manifest, self.session.workers
+        scheduler = scheduler_of(bundle, settings, count)
+        self.queue = Queue(scheduler, count)
+        text = detokenizer(bundle)
         self._workers = [
-            Worker(i, self.session, manifest, scheduler, self._queue, text) for i in range(count)
+            Worker(i, self.session, manifest, scheduler, self.queue, text) for i in range(count)
         ]
         self._threads = [
             threading.Thread(target=worker.run, name=f"{manifest.name} {i}", daemon=True)
@@ -52,30 +44,42 @@ class Engine:
             thread.start()
 
     def close(self) -> None:
-        """Takes nothing more, finishes what it has, ends the workers."""
-        self._queue.close()
+        """Accept no more entries, finish the accepted ones and end the workers."""
+        self.queue.close()
         for thread in self._threads:
             thread.join()
 
     @property
-    def ready(self) -> bool:
-        """Every worker lives and, if it has work, has moved lately."""
+    def status(self) -> Status:
+        """Ready if every worker lives and, when it has work, has moved lately."""
         now = time.monotonic()
         stalled = any(
             since is not None and now - since > STALLED_AFTER
             for since in (worker.busy_since for worker in self._workers)
         )
         alive = all(thread.is_alive() for thread in self._threads)
-        return alive and self._queue.open and not stalled
+        ready = alive and self.queue.open and not stalled
+        return Status(ready, sum(worker.rows for worker in self._workers))
 
-    @property
-    def rows(self) -> int:
-        """Being decoded."""
-        return sum(worker.rows for worker in self._workers)
 
-    def submit(self, entries: Sequence[Entry]) -> None:
-        """All are accepted and each `result` will be set, or none is.
+def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
+    """Return the scheduler of each worker: budgets for what is decoded are divided among them."""
+    config = bundle.manifest.config
+    plain = config.score_function == "scaled_dot_product"
+    return Scheduler(
+        settings.max_queue,
+        -(-settings.max_batch_tokens // workers),
+        settings.max_pass_tokens,
+        pass_cost=1 if plain else config.d_qk,
+    )
 
-        Raises Overloaded when the queue is full, Unavailable when a worker is gone or leaving.
-        """
-        self._queue.put(entries)
+
+def detokenizer(bundle: Bundle) -> Detokenize:
+    """Return a function from ids to text that opens the tokenizer on first use: few requests have
+    texts to stop at."""
+    tokenizer = cache(partial(open_target, bundle))
+
+    def text(token_ids: Sequence[int]) -> str:
+        return tokenizer().decode([*token_ids])
+
+    return text

@@ -1,28 +1,32 @@
-"""What is asked of the engine, and what it answers."""
+"""Everything that the HTTP process and an engine say to each other."""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Selection
-from service.bundle import GraphName
+from service.bundle import Bundle, GraphName
 from service.engine.scheduler import Size
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis, Progress
+from service.settings import Settings
 
 Weights = dict[AttentionKind, FloatArray]
 
 
 @dataclass(slots=True)
 class Answer:
-    """What an entry asked for: memory (S, M); hypotheses, best first; for each of them, or for the
-    target that was given, the selected attention weights, reduced as wanted, by kind;
-    the log-prob of each id of that target (T,); and the seconds each stage took."""
+    """The results an entry asked for.
+
+    `memory` is (S, M). `hypotheses` come best first. `attention` holds the selected and reduced
+    weights, by kind, of each hypothesis or of the given target. `log_probs` (T,) has one number for
+    each id of a scored target. `seconds` is how long each stage took.
+    """
 
     memory: FloatArray | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
@@ -32,30 +36,32 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Numbers that it holds."""
+        """Count of numbers to write, which says how long writing the answer takes."""
         arrays = [weights for kinds in self.attention for weights in kinds.values()]
         arrays += [each for each in (self.memory, self.log_probs) if each is not None]
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
-        return tokens + sum(array.size for array in arrays)
+        alternatives = sum(len(top) for each in self.hypotheses for top in each.top_log_probs)
+        return tokens + alternatives + sum(array.size for array in arrays)
 
     @property
     def encoded(self) -> FloatArray:
-        """The memory, of an entry that is encoded and no more."""
+        """Memory (S, M) of an entry that was only encoded."""
         assert self.memory is not None
         return self.memory
 
 
 def ignore(_: Progress) -> None:
-    """Nobody listens."""
+    """Do nothing with the progress of an entry that nobody follows."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One source: encoded; then decoded if a search is wanted; then attended if attention is
-    selected, over `target_ids` if they are given, else over the hypotheses; or those ids scored.
+    """One source and the work it asks for.
 
-    A `result` that is cancelled frees its rows at the next step. `tell` hears of the progress of
-    one that streams, on the thread of its worker.
+    The source is encoded, then decoded if there is a `search`. Attention weights are computed if
+    `selection` names any: over `target_ids` if given, else over the hypotheses. With `scores`, the
+    log-probs of `target_ids` are computed. Cancelling `result` frees the rows at the next step.
+    If `streams`, the worker's thread calls `on_progress` after each step.
     """
 
     source_ids: IntArray
@@ -67,10 +73,10 @@ class Entry:
     arrived: float = field(default_factory=time.monotonic)
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
-    tell: Callable[[Progress], None] = field(default=ignore, init=False)
+    on_progress: Callable[[Progress], None] = field(default=ignore, init=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is asked goes to another process, not what has come of it."""
+        """Pickle the question only: the result stays in the process that computes it."""
         asked = (
             self.source_ids,
             self.search,
@@ -83,7 +89,8 @@ class Entry:
         return Entry, asked
 
     def finish(self, outcome: Answer | HeedError) -> None:
-        with suppress(InvalidStateError):  # it was cancelled
+        """Set the result, unless the entry has been cancelled or has failed already."""
+        with suppress(InvalidStateError):
             if isinstance(outcome, HeedError):
                 self.result.set_exception(outcome)
             else:
@@ -91,50 +98,86 @@ class Entry:
 
     @property
     def rows(self) -> int:
-        """That it decodes at once."""
+        """Rows that are decoded at once: beams or samples."""
         return self.search.rows if self.search else 1
 
     @property
     def size(self) -> Size:
+        """What the scheduler has to know."""
         target = len(self.target_ids)
         if self.search:
             target = len(self.search.target_prefix) + self.search.max_new_tokens
         return Size(len(self.source_ids), self.rows, len(self.source_ids) + target)
 
     @property
-    def is_forced(self) -> bool:
-        """Whether it needs a pass over whole targets."""
+    def needs_teacher_forcing(self) -> bool:
+        """Whether a pass over whole targets follows encoding and decoding."""
         return self.scores or bool(self.selection.layers)
 
     @property
-    def attended(self) -> int:
-        """Positions of that pass, in all its targets."""
-        return sum(map(self.positions, self.targets))
-
-    def positions(self, target: list[int]) -> int:
-        """Of that pass, over one target."""
-        return len(self.source_ids) + len(self.prefix) + len(target)
-
-    @property
     def targets(self) -> list[list[int]]:
-        """What is attended to, or scored."""
+        """Ids that are scored or whose attention is shown, each without its prefix."""
         if self.target_ids:
             return [self.target_ids]
         return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]
 
     @property
     def prefix(self) -> tuple[int, ...]:
-        """What was forced before the targets."""
+        """Ids that every target begins with because the request gave them."""
         return self.search.target_prefix if self.search else ()
+
+    def pass_positions(self, target: list[int]) -> int:
+        """Positions of source and target that teacher forcing computes for one target."""
+        return len(self.source_ids) + len(self.prefix) + len(target)
+
+    @property
+    def all_pass_positions(self) -> int:
+        """Positions that teacher forcing computes for all targets."""
+        return sum(map(self.pass_positions, self.targets))
 
     @property
     def abandoned(self) -> bool:
+        """Whether nobody waits for it: it was cancelled, or has failed."""
         return self.result.done()
+
+
+class Open(NamedTuple):
+    """The first order: open a bundle. The reply is Opened or a StartupError."""
+
+    number: int
+    bundle: Bundle
+    settings: Settings
+
+
+class Submit(NamedTuple):
+    """An order to compute entries. Each gets a reply under its own number, after its progress: an
+    Answer or a HeedError."""
+
+    entries: list[tuple[int, Entry]]
+
+
+class Cancel(NamedTuple):
+    """An order to forget the entry of this number, which then gets no reply."""
+
+    number: int
+
+
+class AskStatus(NamedTuple):
+    """An order that is answered by a Status."""
+
+    number: int
+
+
+class Close(NamedTuple):
+    """An order to take no more entries, finish the accepted ones and end."""
+
+
+Order = Open | Submit | Cancel | AskStatus | Close
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What became of a bundle and the settings."""
+    """How a bundle was opened: the settings may leave the choice to the engine."""
 
     precision: str
     provider: str
@@ -143,5 +186,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    """`ready`: every worker lives and moves. `rows`: how many are being decoded."""
+
     ready: bool
-    rows: int  # being decoded
+    rows: int

@@ -1,4 +1,4 @@
-"""A model as endpoints see it: the client of its engine, and the tokenizers of both sides."""
+"""A model as the endpoints use it."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,8 @@ from service.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Model:
+    """The client of a model's engine, and the tokenizers of both sides."""
+
     engine: EngineClient
     source: Tokenizer
     target: Tokenizer

@@ -1,4 +1,4 @@
-"""Entries that wait for a worker: a few gather at one, many are shared out to all alike."""
+"""Entries that wait, and how they are divided among the workers of a model."""
 
 import threading
 from collections import deque
@@ -8,16 +8,22 @@ from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
 from service.errors import Unavailable
 
+# One step of four rows takes less time of a core than two steps of two. So rows that wait are left
+# to the worker that decodes most already, and the other cores stay free for the HTTP process, as
+# long as at most FEW rows wait and that worker would then decode at most MANY. Otherwise the
+# workers share them evenly.
 FEW, MANY = 3, 16  # rows
-SHORT = 256  # entries that are looked through in far less time than a step takes
+SHORT = 256  # entries that can be looked through in far less time than a step takes
 
 
 class Queue:
+    """A queue that all workers of a model take from; its methods may be called on any thread."""
+
     def __init__(self, scheduler: Scheduler, workers: int) -> None:
         self._scheduler = scheduler
         self._waiting: deque[Entry] = deque()
-        self._waiting_rows = 0  # of all that wait
-        self._rows = dict.fromkeys(range(workers), 0)  # those that each working worker holds
+        self._waiting_rows = 0
+        self._rows = dict.fromkeys(range(workers), 0)  # decoded by each living worker
         self._closed = False
         self._changed = threading.Condition()
 
@@ -26,22 +32,26 @@ class Queue:
         return not self._closed
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """All are accepted or none is. Raises Overloaded, and Unavailable once it is closed."""
+        """Accept all entries or none: each `result` of accepted ones will be set.
+
+        Raises Overloaded if they do not fit, Unavailable once the queue is closed.
+        """
         with self._changed:
             if self._closed:
-                raise Unavailable("this model takes no requests now")
+                raise Unavailable("this model takes no requests now; try again later")
             rows = sum(entry.rows for entry in entries)
             if self._waiting_rows + rows > self._scheduler.max_queue:
-                self._forget_abandoned()
+                self._remove_abandoned()
             self._scheduler.check_queue(self._waiting_rows, rows)
             self._waiting.extend(entries)
             self._waiting_rows += rows
             self._changed.notify(len(entries))
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
-        """What to encode next beside the entries that the worker is decoding.
+        """Return the entries that a worker should encode next, beside those it is decoding.
 
-        Waits for it unless the worker is busy. None: there will be nothing any more.
+        An idle worker waits here for work; a busy one gets an empty list at once. None means that
+        the queue is closed and empty, so the worker can end.
         """
         self._rows[worker] = sum(entry.rows for entry in running)
         if busy and not self._is_for(worker):
@@ -49,56 +59,31 @@ class Queue:
         with self._changed:
             self._changed.wait_for(lambda: busy or self._is_for(worker) or self._closed)
             if len(self._waiting) <= SHORT or self._waiting[0].abandoned:
-                self._forget_abandoned()
+                self._remove_abandoned()
             if not self._waiting:
                 return None if self._closed and not busy else []
             sizes = (entry.size for entry in self._waiting)
             admitted = self._scheduler.admit(sizes, (entry.size for entry in running))
             if not admitted:
                 self.occupy(worker)
-            taken: list[Entry] = []
-            share = self._share()
-            while len(taken) < admitted and (self._gathers or self._rows[worker] < share):
-                taken.append(self._waiting.popleft())
-                self._rows[worker] += taken[-1].rows
-                self._waiting_rows -= taken[-1].rows
-            return [entry for entry in taken if not entry.abandoned]
+            return self._hand_out(worker, admitted)
 
     def occupy(self, worker: int) -> None:
-        """The worker has no room, or is at something longer than a step: what waits is for the
-        others."""
+        """Let the other workers take what waits: this one has no room, or is about to do something
+        longer than a step."""
         with self._changed:
             self._rows[worker] = max(self._rows[worker], MANY)
             self._changed.notify_all()
 
-    def _is_for(self, worker: int) -> bool:
-        """Whether it should take something of what waits."""
-        most = max(self._rows.values())
-        return bool(self._waiting) and (self._rows[worker] == most or not self._gathers)
-
-    @property
-    def _gathers(self) -> bool:
-        """A few that wait are left to the worker that holds most, unless that is many: one step of
-        some more rows takes less than two steps, and leaves a core to others."""
-        most = max(self._rows.values())
-        return self._waiting_rows <= FEW and self._waiting_rows + most <= MANY
-
-    def _share(self) -> int:
-        """Of all rows, waiting and running, what one worker should hold."""
-        return -(-(sum(self._rows.values()) + self._waiting_rows) // len(self._rows))
-
-    def _forget_abandoned(self) -> None:
-        self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
-        self._waiting_rows = sum(entry.rows for entry in self._waiting)
-
     def close(self) -> None:
-        """Nothing more is taken in; what waits is still given out."""
+        """Accept no more entries; those that wait are still handed out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def leave(self, worker: int) -> list[Entry]:
-        """A worker has ended. After the last one nobody will take what is returned."""
+        """Close the queue because a worker has ended. If it was the last, return the entries that
+        nobody will take any more."""
         self.close()
         with self._changed:
             del self._rows[worker]
@@ -106,3 +91,33 @@ class Queue:
                 return []
             left, self._waiting, self._waiting_rows = list(self._waiting), deque(), 0
             return left
+
+    def _hand_out(self, worker: int, admitted: int) -> list[Entry]:
+        """Take up to `admitted` entries: a few all go to this worker, a crowd only until it has its
+        share of the rows."""
+        taken: list[Entry] = []
+        share = self._share()
+        while len(taken) < admitted and (self._few_wait or self._rows[worker] < share):
+            taken.append(self._waiting.popleft())
+            self._rows[worker] += taken[-1].rows
+            self._waiting_rows -= taken[-1].rows
+        return [entry for entry in taken if not entry.abandoned]
+
+    def _is_for(self, worker: int) -> bool:
+        """Whether the worker should take something: a few are for the one that decodes most."""
+        most = max(self._rows.values())
+        return bool(self._waiting) and (self._rows[worker] == most or not self._few_wait)
+
+    @property
+    def _few_wait(self) -> bool:
+        """Whether so few rows wait that one worker should decode them with those it has."""
+        most = max(self._rows.values())
+        return self._waiting_rows <= FEW and self._waiting_rows + most <= MANY
+
+    def _share(self) -> int:
+        """Rows that each worker has when all, waiting and decoded, are divided evenly."""
+        return -(-(sum(self._rows.values()) + self._waiting_rows) // len(self._rows))
+
+    def _remove_abandoned(self) -> None:
+        self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
+        self._waiting_rows = sum(entry.rows for entry in self._waiting)

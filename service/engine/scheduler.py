@@ -1,21 +1,22 @@
-"""Which entries run together. Pure policy: it sees how many rows and positions each entry may come
-to hold, and no tensor, queue or clock.
+"""Decides which entries run together. A pure policy: it sees how many rows and positions each entry
+may come to hold, but no tensor, queue or clock.
 
-Rows of a batch are padded to the longest, so budgets are in padded positions. In a pass that is no
-step a position may cost more than one: additive and Gaussian scores hold a vector for every pair.
+Rows of a batch are padded to the longest, so budgets count padded positions. In an encoder or
+teacher-forcing pass a position may cost more than one: additive and Gaussian scores hold a vector
+for every pair of positions.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from service.errors import Overloaded
 
-DELAY = 8  # a position costs so much in a pass for which other rows wait
+DELAY = 8  # how often a position counts in a pass for which rows that are being decoded must wait
 
 
 class Size(NamedTuple):
-    """Positions of a source, the rows that decode it, and the most positions of one of them,
+    """Positions of a source; the rows that decode it; and the most positions of one of these rows,
     source and target together."""
 
     source: int
@@ -23,49 +24,61 @@ class Size(NamedTuple):
     positions: int
 
 
+@dataclass(slots=True)
+class Held:
+    """Rows that a worker holds, by rows per source: those of one number are padded to the longest
+    of them, because they are one batch."""
+
+    rows: dict[int, int] = field(default_factory=dict[int, int])
+    longest: dict[int, int] = field(default_factory=dict[int, int])
+
+    def add(self, size: Size) -> None:
+        self.rows[size.rows] = self.rows.get(size.rows, 0) + size.rows
+        self.longest[size.rows] = max(self.longest.get(size.rows, 0), size.positions)
+
+    @property
+    def positions(self) -> int:
+        return sum(rows * self.longest[per_source] for per_source, rows in self.rows.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduler:
+    """Budgets: rows that wait, padded positions that one worker decodes, and those that it computes
+    in one encoder or teacher-forcing pass, each of which counts `pass_cost`."""
+
     max_queue: int
     max_batch_tokens: int
     max_pass_tokens: int
     pass_cost: int = 1
 
     def check_queue(self, waiting: int, new: int) -> None:
-        """Rows of a request are queued all or none. Raises Overloaded if they do not fit."""
+        """Raise Overloaded if the rows of a request do not all fit into the queue."""
         if waiting + new > self.max_queue:
             raise Overloaded(
                 f"{waiting} rows (sources, times their beams or samples) wait already and {new}"
-                f" more were sent; the limit is {self.max_queue}"
+                f" more were sent; the limit is {self.max_queue}: send fewer, or try again later"
             )
 
     def admit(self, waiting: Iterable[Size], running: Iterable[Size]) -> int:
-        """How many of the first waiting may be encoded now and then decoded with the running.
-
-        An entry larger than a budget runs alone.
-        """
-        rows: dict[int, int] = {}  # by width: rows of one width are padded to the longest of them
-        longest: dict[int, int] = {}
-
-        def add(size: Size) -> int:
-            rows[size.rows] = rows.get(size.rows, 0) + size.rows
-            longest[size.rows] = max(longest.get(size.rows, 0), size.positions)
-            return sum(count * longest[width] for width, count in rows.items())
-
+        """Return how many of the first waiting entries may be encoded now and then decoded beside
+        the running ones. An entry larger than a budget runs alone."""
+        held = Held()
         for size in running:
-            add(size)
-        alone, admitted, longest_source = not rows, 0, 0
+            held.add(size)
+        alone, admitted, longest_source = not held.rows, 0, 0
         for size in waiting:
+            held.add(size)
             longest_source = max(longest_source, size.source)
             encoded = longest_source * (admitted + 1)
-            fits = add(size) <= self.max_batch_tokens and self._fits_a_pass(encoded)
+            fits = held.positions <= self.max_batch_tokens and self._fits_a_pass(encoded)
             if not fits and not (alone and admitted == 0):
                 break
             admitted += 1
         return admitted
 
     def one_pass(self, entries: Iterable[int], delays: bool) -> int:
-        """How many of the first entries one pass over targets may hold; one at least, and few where
-        it delays rows that wait for their next token."""
+        """Return how many of the first entries, given by their positions, one teacher-forcing pass
+        may hold: at least one, and few if the pass delays rows that wait for their next token."""
         longest = count = 0
         for tokens in entries:
             longest = max(longest, tokens)

@@ -1,8 +1,64 @@
-"""Frames on the socket between the service and an engine."""
+"""Message framing on the socket between the HTTP process and an engine.
 
+Both directions use the same format: a message is pickled and cut into frames, each with the number
+of the message it belongs to, so that frames of short messages can pass between those of a long one.
+Pickle is safe here: the socket pair has no name, and only the two processes hold its ends.
+"""
+
+import pickle
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-HEADER = struct.Struct("!Q?Q")  # length, whether more of it follows, number
+HEADER = struct.Struct("!Q?Q")  # bytes that follow, whether the message has more frames, its number
+FRAME = 1 << 18  # most bytes of content in one frame
 
 
-FRAME = 1 << 18  # bytes: a long message comes in several, and others between them
+def encode(number: int, message: object) -> Iterator[bytes]:
+    """Pickle a message and return its frames. An error of pickle is raised before any frame."""
+    return cut(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def cut(number: int, content: bytes) -> Iterator[bytes]:
+    for start in range(0, len(content), FRAME):
+        part = content[start : start + FRAME]
+        yield HEADER.pack(len(part), start + FRAME < len(content), number) + part
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole message, still pickled: reading a long one takes too long for an event loop."""
+
+    number: int
+    parts: list[bytes]
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.parts) > 1
+
+    def load(self) -> Any:
+        return pickle.loads(b"".join(self.parts) if self.is_long else self.parts[0])
+
+
+class Decoder:
+    """Turns received bytes back into messages, wherever the bytes were cut on their way."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._parts: dict[int, list[bytes]] = {}  # of messages with frames to come, by number
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield the messages that `data` completes."""
+        self._received += data
+        while len(self._received) >= HEADER.size:
+            length, more, number = HEADER.unpack_from(self._received)
+            end = HEADER.size + length
+            if len(self._received) < end:
+                return
+            part = bytes(memoryview(self._received)[HEADER.size : end])
+            del self._received[:end]
+            parts = self._parts.setdefault(number, [])
+            parts.append(part)
+            if not more:
+                yield Message(number, self._parts.pop(number))

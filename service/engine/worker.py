@@ -1,4 +1,4 @@
-"""One thread that encodes, decodes and attends for a bundle, with a cache of its own."""
+"""One thread that encodes, decodes and scores entries of a model, with KV caches of its own."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,36 +6,45 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import structlog
 
 from service.arrays import FloatArray
-from service.attention import AttentionKind as AttentionKind
+from service.attention import AttentionKind
 from service.bundle import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.errors import PassFailed, Unavailable
+from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
 
-log = structlog.get_logger()
-
 
 @dataclass(slots=True)
 class DecodedEntry:
-    """An entry that waits for a pass over its targets; `cross` is what cross-attention reads."""
+    """An entry whose targets are complete and wait for teacher forcing; `cross` is what
+    cross-attention reads of its source."""
 
     entry: Entry
     cross: CrossCache
 
 
-Attended = tuple[DecodedEntry, list[int], dict[AttentionKind, FloatArray]]  # a target, its weights
+@dataclass(slots=True)
+class AttentionRow:
+    """One target of an entry in a pass that computes attention, which it writes to `weights`."""
+
+    decoded: DecodedEntry
+    target: list[int]
+    weights: dict[AttentionKind, FloatArray]
+
+    @property
+    def positions(self) -> int:
+        return self.decoded.entry.pass_positions(self.target)
 
 
 class Worker:
-    """Newcomers join its rows between two steps; rows that have ended leave at once."""
+    """The loop of one thread: new entries join between two steps, finished ones leave at once."""
 
     def __init__(
         self,
@@ -57,46 +66,38 @@ class Worker:
         self._decoded: list[DecodedEntry] = []
 
     def run(self) -> None:
+        """Work until the queue is closed and empty.
+
+        If the loop breaks all the same, every entry it held gets Unavailable and the error goes on.
+        """
         newcomers: list[Entry] | None = []
         try:
             while (newcomers := self._next()) is not None:
                 self.busy_since = time.monotonic()
                 if self._decoded:
-                    sizes = [one.entry.attended for one in self._decoded]
-                    count = self._scheduler.one_pass(sizes, delays=bool(self._running))
-                    some = self._decoded[:count]
-                    self._try([one.entry for one in some], partial(self._force, some))
+                    self._force_some()
                 elif newcomers:
-                    self._try(newcomers, partial(self._encode, newcomers))
-                for kind, batch in [*self._batches.items()]:
-                    if batch.live:
-                        entries = [live.entry for live in batch.live]
-                        self._try(entries, partial(self._step, batch), kind)
-                    elif kind.width > 1:
-                        del self._batches[kind]  # or each width would keep memory of its own
+                    self._guard(newcomers, partial(self._encode, newcomers))
+                self._step_all()
         finally:  # nothing is left by now, unless this worker is dying
-            held = [*(newcomers or []), *self._running, *(one.entry for one in self._decoded)]
-            left = [*held, *self._queue.leave(self._number)]
-            gone = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
-            for entry in left:
-                entry.finish(gone)
+            self._fail_all(newcomers or [])
 
     @property
     def rows(self) -> int:
-        """Being decoded."""
+        """Rows that are being decoded; may be read on any thread."""
         return sum(entry.rows for entry in self._running)
 
     @property
     def _running(self) -> list[Entry]:
-        return [live.entry for batch in [*self._batches.values()] for live in batch.live]
+        return [entry for batch in [*self._batches.values()] for entry in batch.entries]
 
     def _next(self) -> list[Entry] | None:
-        """What to encode; waits for it where there is nothing else to do."""
+        """Return the entries to encode next, or None when there will be no more.
+
+        Waits for them if there is nothing else to do.
+        """
+        self._remove_abandoned()
         running = self._running
-        if abandoned := [entry for entry in running if entry.abandoned]:
-            self._drop(abandoned)
-            running = self._running
-        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
         if self._decoded:
             self._queue.occupy(self._number)
             return []
@@ -104,53 +105,79 @@ class Worker:
             self.busy_since = None
         return self._queue.take(self._number, running, busy=bool(running))
 
-    def _drop(self, entries: Sequence[Entry]) -> None:
-        for batch in self._batches.values():
-            batch.drop(entries)
+    def _remove_abandoned(self) -> None:
+        """Remove what nobody waits for, and what has failed while it was encoded or scored."""
+        for key, batch in [*self._batches.items()]:
+            if abandoned := [entry for entry in batch.entries if entry.abandoned]:
+                self._guard(batch.entries, partial(batch.remove, abandoned), key)
+        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
 
-    def _try(
-        self, entries: list[Entry], work: Callable[[], None], kind: BatchKey | None = None
+    def _step_all(self) -> None:
+        for key, batch in [*self._batches.items()]:
+            if batch.entries:
+                self._guard(batch.entries, partial(self._step, batch), key)
+            elif key.rows_per_source > 1:
+                del self._batches[key]  # or every number of rows would keep a cache of its own
+
+    def _force_some(self) -> None:
+        """Run teacher forcing for as many entries as a pass may hold now."""
+        sizes = [one.entry.all_pass_positions for one in self._decoded]
+        count = self._scheduler.one_pass(sizes, delays=bool(self._running))
+        some = self._decoded[:count]
+        self._guard([one.entry for one in some], partial(self._force, some))
+
+    def _guard(
+        self, entries: Sequence[Entry], work: Callable[[], None], key: BatchKey | None = None
     ) -> None:
-        """Where a batch is at work and it fails, it is thrown away with its entries."""
+        """Do `work`. If it raises, fail its entries and discard the batch it was changing."""
         try:
             work()
-        except Exception as error:  # whatever broke, these clients must hear of it and no others
-            log.exception("pass failed", entries=len(entries))
+        except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
             failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
             for entry in entries:
                 entry.finish(failure)
-            self._decoded = [one for one in self._decoded if one.entry not in entries]
-            if kind:
-                self._batches.pop(kind, None)
+            if key:
+                self._batches.pop(key, None)
+            name = self._manifest.name
+            log_error("pass failed", model=name, entries=len(entries), exc_info=error)
 
-    def _join(self, kind: BatchKey, entries: list[Entry], cross: CrossCache) -> None:
-        """What breaks while rows join may have broken the rows that are there."""
-        if kind not in self._batches:
-            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
-            self._batches[kind] = Batch(self._session, kind, start_ids, eos_id, self._text)
-        batch = self._batches[kind]
-        held = [*(live.entry for live in batch.live), *entries]
-        self._try(held, partial(batch.join, entries, cross), kind)
+    def _fail_all(self, newcomers: Sequence[Entry]) -> None:
+        """Fail what this worker holds and, if it is the last, what nobody will take any more."""
+        decoded = [one.entry for one in self._decoded]
+        left = [*newcomers, *self._running, *decoded, *self._queue.leave(self._number)]
+        failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
+        for entry in left:
+            entry.finish(failure)
 
-    def _encode(self, entries: list[Entry]) -> None:
+    def _encode(self, entries: Sequence[Entry]) -> None:
+        """Encode sources; then each entry joins a batch, waits for teacher forcing, or is done."""
         started = time.monotonic()
         memory, cross = self._session.encode([entry.source_ids for entry in entries])
         ended = time.monotonic()
-        joining: dict[BatchKey, list[int]] = {}  # places in the batch
+        joining: dict[BatchKey, list[int]] = {}  # places in `entries`
         for i, entry in enumerate(entries):
             entry.answer.seconds = {"queue": started - entry.arrived, "encode": ended - started}
             if entry.search:
-                kind = BatchKey(entry.rows, beams=entry.search.beam_size > 1)
-                joining.setdefault(kind, []).append(i)
-            elif entry.is_forced:
+                key = BatchKey(entry.rows, beams=entry.search.beam_size > 1)
+                joining.setdefault(key, []).append(i)
+            elif entry.needs_teacher_forcing:
                 self._decoded.append(DecodedEntry(entry, cross.pick([i])))
             else:
                 entry.answer.memory = memory[i]
                 entry.finish(entry.answer)
-        for kind, places in joining.items():
+        for key, places in joining.items():
             whole = len(places) == len(entries)
             theirs = cross if whole else cross.pick(places)
-            self._join(kind, [entries[i] for i in places], theirs)
+            self._join(key, [entries[i] for i in places], theirs)
+
+    def _join(self, key: BatchKey, entries: list[Entry], cross: CrossCache) -> None:
+        """Add entries to the batch of their key. A failure may have damaged the memory of the
+        entries already there, so they fail too."""
+        if key not in self._batches:
+            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
+            self._batches[key] = Batch(self._session, key, start_ids, eos_id, self._text)
+        batch = self._batches[key]
+        self._guard([*batch.entries, *entries], partial(batch.join, entries, cross), key)
 
     def _step(self, batch: Batch) -> None:
         for entry, cross in batch.step():
@@ -160,8 +187,8 @@ class Worker:
                 self._decoded.append(DecodedEntry(entry, cross))
 
     def _force(self, some: list[DecodedEntry]) -> None:
-        """A pass over whole targets: weights of what was decoded, or given, as they were at each
-        step; log-probs of what was given."""
+        """Run teacher forcing: decoder passes over whole targets, which give the attention of each
+        step as it was when the target was decoded, or the log-probs of given targets."""
         started = time.monotonic()
         for one in some:
             one.entry.answer.attention = [{} for _ in one.entry.targets]
@@ -175,6 +202,7 @@ class Worker:
             one.entry.finish(one.entry.answer)
 
     def _score(self, some: list[DecodedEntry]) -> None:
+        """Write the log-probs of given targets; those of the start ids are left out."""
         if not some:
             return
         start_ids = self._manifest.decoder_start_ids
@@ -185,6 +213,7 @@ class Worker:
             one.entry.answer.log_probs = each[len(start_ids) - 1 :]
 
     def _attend_sources(self, entries: list[Entry]) -> None:
+        """Write encoder attention; the hypotheses of an entry share it."""
         wanted = [entry for entry in entries if "encoder" in entry.selection.layers]
         if not wanted:
             return
@@ -195,31 +224,30 @@ class Worker:
                 attention["encoder"] = picked
 
     def _attend_targets(self, some: list[DecodedEntry]) -> None:
-        """In as many passes as hold all the hypotheses."""
+        """Write decoder and cross-attention, in as many passes as hold all the targets."""
         wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
         rows = [
-            (one, target, attention)
+            AttentionRow(one, target, weights)
             for one in wanted
-            for target, attention in zip(one.entry.targets, one.entry.answer.attention, strict=True)
+            for target, weights in zip(one.entry.targets, one.entry.answer.attention, strict=True)
         ]
         while rows:
-            sizes = [one.entry.positions(target) for one, target, _ in rows]
-            count = self._scheduler.one_pass(sizes, delays=False)
+            count = self._scheduler.one_pass([row.positions for row in rows], delays=False)
             self._attend(rows[:count])
             rows = rows[count:]
 
-    def _attend(self, rows: list[Attended]) -> None:
+    def _attend(self, rows: list[AttentionRow]) -> None:
         start_ids = self._manifest.decoder_start_ids
         inputs = [
-            np.array([*start_ids, *one.entry.prefix, *target[:-1]]) for one, target, _ in rows
+            np.array([*start_ids, *row.decoded.entry.prefix, *row.target[:-1]]) for row in rows
         ]
-        weights = self._session.attention(inputs, [one.cross for one, _, _ in rows])
-        for (one, target, attention), (decoder, cross) in zip(rows, weights, strict=True):
-            selection = one.entry.selection
-            first = len(start_ids) + len(one.entry.prefix) - 1  # this row predicts the first token
-            steps = selection.steps(len(target))
-            wanted_rows = slice(first + steps.start, first + steps.stop)
-            if "decoder" in selection.layers:
-                attention["decoder"] = selection.pick("decoder", decoder, wanted_rows)
-            if "cross" in selection.layers:
-                attention["cross"] = selection.pick("cross", cross, wanted_rows)
+        computed = self._session.attention(inputs, [row.decoded.cross for row in rows])
+        for row, (decoder, cross) in zip(rows, computed, strict=True):
+            entry = row.decoded.entry
+            first = len(start_ids) + len(entry.prefix) - 1  # this step predicts the first token
+            steps = entry.selection.steps(len(row.target))
+            wanted = slice(first + steps.start, first + steps.stop)
+            if "decoder" in entry.selection.layers:
+                row.weights["decoder"] = entry.selection.pick("decoder", decoder, wanted)
+            if "cross" in entry.selection.layers:
+                row.weights["cross"] = entry.selection.pick("cross", cross, wanted)

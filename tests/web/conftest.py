@@ -14,9 +14,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture(scope="session")
 def browser():
-    """Skips where there is no Chromium, unless HEED_BROWSER=required."""
+    """Skips where there is no Chromium, unless BROWSER_TESTS=required."""
     if CHROMIUM is None:
-        assert os.environ.get("HEED_BROWSER") != "required", "there is no chromium here"
+        assert os.environ.get("BROWSER_TESTS") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

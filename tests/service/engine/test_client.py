@@ -5,29 +5,30 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
-from service.engine.__main__ import Child
+from service.engine.__main__ import EngineServer
 from service.engine.client import EngineClient
 from service.engine.engine import Engine
-from service.engine.messages import Entry
-from service.engine.wire import FRAME, HEADER
-from service.errors import Overloaded, StartupError, Unavailable
+from service.engine.messages import Answer, Cancel, Entry, Status
+from service.engine.wire import FRAME, HEADER, Decoder
+from service.errors import Overloaded, PassFailed, StartupError, Unavailable
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
-
-WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def tiny_bundle(tiny):
 
 @asynccontextmanager
 async def running(bundle):
-    process = await asyncio.to_thread(EngineClient, bundle, SETTINGS)
-    await process.start()
+    process = EngineClient(bundle, SETTINGS)
     try:
+        await process.start()
         yield process
     finally:
         await process.close()
@@ -59,9 +60,9 @@ async def none_left(process):
     return False
 
 
-def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
+def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weight):
     """Also one of megabytes, which is read off the event loop."""
-    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+    everything = every_weight(tiny_bundle)
     large = Entry(np.full(20, 4), None, [5] * 39, everything)
     asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
 
@@ -72,7 +73,7 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
     there = asyncio.run(run())
     engine = Engine(tiny_bundle, SETTINGS)
     engine.start()
-    engine.submit(asked)
+    engine.queue.put(asked)
     engine.close()
     for one, other in zip(there, [entry.result.result(0) for entry in asked], strict=True):
         assert [h.token_ids for h in one.hypotheses] == [h.token_ids for h in other.hypotheses]
@@ -85,8 +86,8 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle):
             np.testing.assert_allclose(one.memory, other.memory, rtol=1e-4, atol=1e-5)
 
 
-def test_an_answer_of_megabytes_arrives_whole(tiny_bundle):
-    everything = read_selection(WANTED, tiny_bundle.manifest.config)
+def test_an_answer_of_megabytes_arrives_whole(tiny_bundle, every_weight):
+    everything = every_weight(tiny_bundle)
 
     async def run():
         async with running(tiny_bundle) as process:
@@ -147,6 +148,23 @@ def test_an_engine_that_dies_is_missed_by_all_who_wait(tiny_bundle):
     assert {type(outcome) for outcome in asyncio.run(run())} == {Unavailable}
 
 
+def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
+    """An entry without a source breaks the loop of whichever worker takes it."""
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit([*entries(5), Entry(None), *entries(5)])
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            await asyncio.wait_for(process._ended.wait(), 30)
+            assert process.gone
+        return outcomes, process._process.returncode
+
+    outcomes, code = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} <= {Answer, Unavailable}
+    assert type(outcomes[5]) is Unavailable
+    assert code == 1
+
+
 def test_a_closed_one_has_answered_all(tiny_bundle):
     async def run():
         async with running(tiny_bundle) as process:
@@ -160,7 +178,7 @@ def test_a_closed_one_has_answered_all(tiny_bundle):
 
 def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
     async def run():
-        process = await asyncio.to_thread(EngineClient, tiny_bundle, SETTINGS)
+        process = EngineClient(tiny_bundle, SETTINGS)
         await process.start()
         futures = process.submit(entries(90, max_new_tokens=40))
         closing = asyncio.create_task(process.close())
@@ -178,36 +196,148 @@ def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle
     assert code == 0
 
 
-def test_a_child_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
+async def start(bundle, settings=SETTINGS):
+    """Start an engine that will not open; close() must leave nothing behind."""
+    process = EngineClient(bundle, settings)
+    try:
+        await process.start()
+    finally:
+        await process.close()
+        assert process._process.returncode is not None
+
+
+def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
     monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
     with pytest.raises(StartupError, match="has died"):
-        EngineClient(tiny_bundle, SETTINGS)
+        asyncio.run(start(tiny_bundle))
 
 
-def test_what_keeps_it_from_opening_is_said_here(tiny_bundle):
+def test_the_reason_why_an_engine_does_not_open_is_the_start_up_error(tiny_bundle):
     settings = Settings(provider=Provider.tensorrt)
     with pytest.raises(StartupError, match="provider tensorrt is not here"):
-        EngineClient(tiny_bundle, settings)
+        asyncio.run(start(tiny_bundle, settings))
 
 
-def test_it_ends_when_nobody_is_there_any_more(tiny_bundle):
-    process = EngineClient(tiny_bundle, SETTINGS)
-    process._connection.close()
-    assert process._process.wait(10) == 0
+HANG = """#!{python}
+import pathlib, os, socket, sys, time
+connection = socket.socket(fileno=int(sys.argv[3]))
+connection.recv(1)
+pathlib.Path(__file__).with_name("pid").write_text(f"{{os.getpid()}}\\n")
+time.sleep(1000)
+"""
+SERVE = "import sys; sys.executable = sys.argv.pop(); from service.__main__ import main; main()"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_service_whose_engine_hangs_while_it_opens(tmp_path, number):
+    hanging, pid = tmp_path / "hanging", tmp_path / "pid"
+    hanging.write_text(HANG.format(python=sys.executable))
+    hanging.chmod(0o755)
+    command = [sys.executable, "-c", SERVE, "--port", "0", str(hanging)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            assert service.poll() is None
+            time.sleep(0.01)
+        service.send_signal(number)
+        _, said = service.communicate(timeout=60)
+    assert service.returncode == 0, said
+    assert not Path("/proc", pid.read_text().strip()).exists()
+
+
+def test_an_engine_ends_when_its_client_is_gone(tiny_bundle):
+    async def run():
+        process = EngineClient(tiny_bundle, SETTINGS)
+        await process.start()
+        process._transport.abort()
+        async with asyncio.timeout(10):
+            return await process._process.wait()
+
+    assert asyncio.run(run()) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_fails_no_accepted_entry(tiny_bundle, number):
+    """The engine leaves it to the client to end it."""
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            futures = process.submit(entries(80, max_new_tokens=40))
+            os.kill(process._process.pid, number)
+            answers = await asyncio.gather(*futures)
+        return answers, process._process.returncode
+
+    answers, code = asyncio.run(run())
+    assert all(len(answer.hypotheses) == 4 for answer in answers)
+    assert code == 0
+
+
+def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, monkeypatch, capsys):
+    monkeypatch.setattr("service.engine.client.CLOSE_TIMEOUT", 0.1)
+
+    async def run():
+        async with running(tiny_bundle) as process:
+            os.kill(process._process.pid, signal.SIGSTOP)
+            futures = process.submit(entries(3))
+        return await asyncio.gather(*futures, return_exceptions=True), process._process.returncode
+
+    outcomes, code = asyncio.run(run())
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    assert code == -signal.SIGKILL
+    assert "engine killed" in (said := capsys.readouterr().out)
+    assert "pending=3" in said
+
+
+@pytest.mark.parametrize("pending", [0, 3])
+def test_the_death_of_an_engine_is_logged_even_if_nobody_waits(tiny_bundle, capsys, pending):
+    async def run():
+        async with running(tiny_bundle) as process:
+            os.kill(process._process.pid, signal.SIGSTOP)
+            futures = process.submit(entries(pending))
+            os.kill(process._process.pid, signal.SIGKILL)
+            await process._ended.wait()
+            await process._reporting
+            await asyncio.gather(*futures, return_exceptions=True)
+
+    asyncio.run(run())
+    said = capsys.readouterr().out
+    assert "engine died" in said
+    assert "model=tiny" in said
+    assert "exit_code=-9" in said
+    assert f"pending={pending}" in said
+
+
+def test_no_thread_to_read_a_long_answer_is_no_reason_to_lose_the_engine(tiny_bundle, every_weight):
+    class NoThreads(ThreadPoolExecutor):
+        def submit(self, *_):
+            raise RuntimeError("can't start new thread")
+
+    async def run():
+        asyncio.get_running_loop().set_default_executor(NoThreads())
+        async with running(tiny_bundle) as process:
+            large = Entry(np.full(20, 4), beams(30), [], every_weight(tiny_bundle))
+            async with asyncio.timeout(30):
+                (answer,) = await asyncio.gather(*process.submit([large]))
+            return answer, (await process.status()).ready
+
+    answer, ready = asyncio.run(run())
+    assert len(answer.hypotheses) == 30
+    assert ready
 
 
 def test_other_messages_come_between_the_frames_of_a_long_one():
     """Each frame is read before the next is sent, and in between there is room for others."""
     ours, theirs = socket.socketpair()
-    child = Child(theirs)
-    sender = threading.Thread(target=child._send, args=(1, b"x" * (20 * FRAME)))
+    server = EngineServer(theirs)
+    sender = threading.Thread(target=server._send, args=(1, b"x" * (20 * FRAME)))
     with ours, theirs, ours.makefile("rb") as incoming:
         sender.start()
         frames = [read_frame(incoming)]
-        other = threading.Thread(target=child._send, args=(2, "short"))
+        other = threading.Thread(target=server._send, args=(2, "short"))
         other.start()
         deadline = time.monotonic() + 10
-        while len(child._line) < 2 and time.monotonic() < deadline:  # nobody reads, nobody goes on
+        while (
+            len(server._sending._line) < 2 and time.monotonic() < deadline
+        ):  # nobody reads, nobody goes on
             time.sleep(0.001)
         while frames[-1][0] != 1 or frames[-1][1]:
             frames.append(read_frame(incoming))
@@ -218,6 +348,48 @@ def test_other_messages_come_between_the_frames_of_a_long_one():
     assert 2 in numbers[:4]
     long = b"".join(content for number, _, content in frames if number == 1)
     assert pickle.loads(long) == b"x" * (20 * FRAME)
+
+
+@pytest.mark.parametrize("error", [pickle.PicklingError, TypeError, AttributeError, MemoryError])
+def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
+    """Whoever waits hears of it at once, and others get theirs."""
+
+    class Stubborn:
+        def __reduce__(self):
+            raise error("no")
+
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    with ours, theirs:
+        for number, answer in [(1, Answer(memory=Stubborn())), (2, Answer(seconds={"queue": 0.5}))]:
+            server._entries[number] = entry = Entry(np.array([4]))
+            entry.result.add_done_callback(partial(server._answer, number))
+            entry.finish(answer)
+        decoder, arrived = Decoder(), {}
+        ours.settimeout(10)
+        while len(arrived) < 2:
+            for message in decoder.feed(ours.recv(1 << 16)):
+                arrived[message.number] = message.load()
+    assert type(arrived[1]) is PassFailed
+    assert arrived[2].seconds == {"queue": 0.5}
+
+
+def test_orders_about_entries_that_are_gone_or_never_were_change_nothing(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as process:
+            (first,) = process.submit(entries(1))
+            await first
+            for number in (1, 2, 2, 999):
+                process._order(Cancel(number))
+            (second,) = process.submit(entries(1))
+            second.cancel()
+            process._order(Cancel(3))
+            (third,) = process.submit(entries(1))
+            return await third, await process.status()
+
+    answer, status = asyncio.run(run())
+    assert len(answer.hypotheses) == 4
+    assert status == Status(ready=True, rows=0)
 
 
 def read_frame(incoming):

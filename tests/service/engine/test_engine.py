@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.batch import BatchKey
 from service.engine.engine import Engine
-from service.engine.messages import Entry
+from service.engine.messages import Entry, Status
 from service.engine.worker import Worker
 from service.errors import Overloaded, PassFailed, Unavailable
 from service.runtime.cache import Cache
@@ -22,9 +20,8 @@ from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
+UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
-
-WANTED = AttentionSelection(kinds=["encoder", "decoder", "cross"])
 
 
 @contextmanager
@@ -42,10 +39,6 @@ def tiny_bundle(tiny):
     return load_bundle(tiny)
 
 
-def everything(bundle):
-    return read_selection(WANTED, bundle.manifest.config)
-
-
 def entry(source, max_new_tokens=0, beam_size=1, **wanted):
     options = SearchOptions(
         max_new_tokens=max_new_tokens, beam_size=beam_size, num_hypotheses=beam_size
@@ -55,7 +48,7 @@ def entry(source, max_new_tokens=0, beam_size=1, **wanted):
 
 
 def answers(engine, entries):
-    engine.submit(entries)
+    engine.queue.put(entries)
     return [entry.result.result(60) for entry in entries]
 
 
@@ -65,13 +58,13 @@ Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([
 
 @settings(max_examples=20, deadline=None)
 @given(wanted=st.lists(Wanted, min_size=1, max_size=12), budget=st.sampled_from([1, 60, 4096]))
-def test_every_answer_is_what_it_would_be_alone(tiny_bundle, wanted, budget):
+def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wanted, budget):
     """Whatever its neighbours, their order and the budgets that split them into batches."""
     limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
     changed = SETTINGS.model_copy(update=limits)
 
     def make(source, limit, attends, beam_size):
-        selection = everything(tiny_bundle) if attends and limit else NO_ATTENTION
+        selection = every_weight(tiny_bundle) if attends and limit else NO_ATTENTION
         return entry(source, limit, beam_size, selection=selection)
 
     with running(tiny_bundle, changed) as engine:
@@ -108,16 +101,18 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
 
 
-def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(tiny_bundle):
+def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(
+    tiny_bundle, every_weight
+):
     """With two start ids the first row is the step that read the second."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
     bundle = type(tiny_bundle)(tiny_bundle.root, started)
 
     with running(bundle) as engine:
-        one = entry([4, 5, 6], max_new_tokens=7, selection=everything(bundle))
+        one = entry([4, 5, 6], max_new_tokens=7, selection=every_weight(bundle))
         (decoded,) = answers(engine, [one])
         ids = decoded.hypotheses[0].token_ids
-        given = entry([4, 5, 6], target_ids=ids, selection=everything(bundle))
+        given = entry([4, 5, 6], target_ids=ids, selection=every_weight(bundle))
         (forced,) = answers(engine, [given])
     count = len(decoded.hypotheses[0].token_ids)
     (attention,) = decoded.attention
@@ -143,7 +138,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
         (decoded,) = answers(engine, [entry([4, 5], max_new_tokens=3)])
         assert encoded.memory.shape == (2, 35)
         assert len(decoded.hypotheses[0].token_ids) == 3
-        assert engine.ready
+        assert engine.status.ready
 
 
 def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
@@ -158,21 +153,67 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
             return step(*arguments)
 
         engine.session.step = slow
-        engine.submit([first := entry([4, 5], 20)])
+        engine.queue.put([first := entry([4, 5], 20)])
         assert begun.wait(10)
         with monkeypatch.context() as broken:
             broken.setattr(Cache, "_make_room", out_of_memory)
-            engine.submit([second := entry([4, 5], 20)])
+            engine.queue.put([second := entry([4, 5], 20)])
             go_on.set()
             outcomes = [one.result.exception(60) for one in (first, second)]
         assert {type(outcome) for outcome in outcomes} == {PassFailed}
         (answer,) = answers(engine, [entry([4, 5], 3)])
         assert len(answer.hypotheses[0].token_ids) == 3
-        assert engine.rows == 0
+        assert engine.status.rows == 0
 
 
 def out_of_memory(*_):
     raise MemoryError
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed", "absent"])
+def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, stdout):
+    with open("/dev/null", "w") as closed:
+        pass
+    with running(tiny_bundle, ONE_WORKER) as engine, open("/dev/full", "w", buffering=1) as full:
+        streams = {"full": full, "closed": closed, "absent": None}
+        monkeypatch.setattr("sys.stdout", streams[stdout])
+        with pytest.raises(PassFailed):
+            answers(engine, [entry([UNKNOWN_ID], 3)])
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+
+
+def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
+    """It may have damaged the rows beside them, which fail."""
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+
+        def slow(*arguments):
+            begun.set()
+            assert go_on.wait(10)
+            return step(*arguments)
+
+        engine.session.step = slow
+        engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
+        assert begun.wait(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(Cache, "compact", out_of_memory)
+            cancelled.result.cancel()
+            go_on.set()
+            with pytest.raises(PassFailed):
+                kept.result.result(60)
+        (answer,) = answers(engine, [entry([4, 5], 3)])
+        assert len(answer.hypotheses[0].token_ids) == 3
+        assert engine.status == Status(ready=True, rows=0)
+
+
+def test_a_failed_pass_is_logged_with_its_model_and_entries(tiny_bundle, capsys):
+    with running(tiny_bundle, ONE_WORKER) as engine, pytest.raises(PassFailed):
+        answers(engine, [entry([UNKNOWN_ID], 3)])
+    said = capsys.readouterr().out
+    assert "pass failed" in said
+    assert f"model={tiny_bundle.manifest.name}" in said
+    assert "entries=1" in said
 
 
 def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
@@ -188,9 +229,9 @@ def test_a_full_queue_refuses_and_keeps_what_it_has(tiny_bundle):
     with running(tiny_bundle) as engine:
         entries = [entry([4], max_new_tokens=5) for _ in range(SETTINGS.max_queue)]
         too_many = [entry([4]) for _ in range(SETTINGS.max_queue + 1)]
-        engine.submit(entries)
+        engine.queue.put(entries)
         with pytest.raises(Overloaded):
-            engine.submit(too_many)
+            engine.queue.put(too_many)
         assert not wait([one.result for one in entries], 60).not_done
         assert not any(one.result.done() for one in too_many)
 
@@ -210,7 +251,7 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 
         engine.session.step = watched
         entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
-        engine.submit(entries)
+        engine.queue.put(entries)
         assert cancel.wait(10)
         for one in entries[::2]:
             one.result.cancel()
@@ -232,14 +273,14 @@ def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
             raise MemoryError
 
         engine.session.step = fail
-        monkeypatch.setattr(Worker, "_try", fail)
+        monkeypatch.setattr(Worker, "_guard", fail)
         entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
-        assert engine.ready
-        engine.submit(entries)
+        assert engine.status.ready
+        engine.queue.put(entries)
         outcomes = [one.result.exception(60) for one in entries]
-        assert not engine.ready
+        assert not engine.status.ready
         with pytest.raises(Unavailable):
-            engine.submit([entry([4])])
+            engine.queue.put([entry([4])])
     assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
 
 
@@ -254,11 +295,11 @@ def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
             return encode(sources)
 
         engine.session.encode = slow
-        engine.submit([one := entry([4], max_new_tokens=2)])
+        engine.queue.put([one := entry([4], max_new_tokens=2)])
         assert started.wait(10)
-        assert engine.ready
+        assert engine.status.ready
         monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
-        assert not engine.ready
+        assert not engine.status.ready
         go_on.set()
         assert one.result.result(60)
 
@@ -266,22 +307,22 @@ def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
 def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
     with running(tiny_bundle) as engine:
         entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
-        engine.submit(entries)
+        engine.queue.put(entries)
     assert all(one.result.result(0).hypotheses for one in entries)
-    assert not engine.ready
+    assert not engine.status.ready
     with pytest.raises(Unavailable):
-        engine.submit([entry([4])])
+        engine.queue.put([entry([4])])
 
 
-def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, monkeypatch):
+def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):
     settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 400})
-    wanted = everything(tiny_bundle)
+    wanted = every_weight(tiny_bundle)
     with running(tiny_bundle, settings) as engine:
         passes = []  # (rows that wait, targets in the pass)
         attend = engine.session.attention
 
         def recorded(inputs, crosses):
-            passes.append((engine.rows, len(inputs)))
+            passes.append((engine.status.rows, len(inputs)))
             return attend(inputs, crosses)
 
         monkeypatch.setattr(engine.session, "attention", recorded)

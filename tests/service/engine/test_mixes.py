@@ -7,8 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from service.api.requests import AttentionSelection
-from service.api.validation import read_selection
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.engine import Engine
@@ -18,8 +16,6 @@ from service.settings import Precision, Provider, Settings
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
 LETTERS = range(4, 31)
-
-WANTED = AttentionSelection(kinds=["cross", "decoder"])
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +51,7 @@ def decode_together(engine, wanted, random_):
     while len(entries) < len(wanted):
         group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
         entries += (new := [entry(*one) for one in group])
-        engine.submit(new)
+        engine.queue.put(new)
         time.sleep(random_.random() * 0.02)
     return [one.result.result(60) for one in entries]
 
@@ -63,7 +59,7 @@ def decode_together(engine, wanted, random_):
 def decode_alone(engine, wanted):
     answers = []
     for one in wanted:
-        engine.submit([alone := entry(*one)])
+        engine.queue.put([alone := entry(*one)])
         answers.append(alone.result.result(60))
     return answers
 
@@ -101,10 +97,12 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
     assert sum(ties) <= 2
 
 
-def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p_bundle):
+def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
+    g2p_bundle, every_weight
+):
     """1,000 requests, also such as show attention, 100 of them cancelled at random moments."""
     random_ = random.Random(0)
-    attends = read_selection(WANTED, g2p_bundle.manifest.config)
+    attends = every_weight(g2p_bundle, ["cross", "decoder"])
     different = [draw(random_) for _ in range(50)]
     chosen = [random_.randrange(50) for _ in range(1000)]
 
@@ -115,7 +113,7 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
     for i in chosen:
         selection = attends if random_.random() < 0.2 else NO_ATTENTION
         entries.append(entry(*different[i], selection))
-        engine.submit(entries[-1:])
+        engine.queue.put(entries[-1:])
         time.sleep(random_.random() * 0.002)
         if random_.random() < 0.1:
             random_.choice(entries[-20:]).result.cancel()
@@ -125,9 +123,9 @@ def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(g2p
         if not one.result.cancelled()
     ]
     for _ in range(1000):  # those cancelled last leave at the next step
-        time.sleep(0.01 if engine.rows else 0)
-    assert engine.rows == 0
-    assert engine.ready
+        time.sleep(0.01 if engine.status.rows else 0)
+    assert engine.status.rows == 0
+    assert engine.status.ready
     engine.close()
     assert 880 <= len(answered) < 1000
     assert sum(compare(*each, Precision.int8) for each in answered) <= 2

@@ -256,8 +256,8 @@ def test_a_page_is_whole_and_no_token_ends_its_script(client):
 
 def test_pictures_take_one_source_and_unknown_forms_are_refused(client):
     for source, accept, detail in (
-        ("a", "application/pdf", f"this comes as {', '.join(FORMS)}"),
-        (["a", "b"], "image/png", "of several sources this comes as application/json, "),
+        ("a", "application/pdf", f"this is available as {', '.join(FORMS)}"),
+        (["a", "b"], "image/png", "of several sources this is available as application/json, "),
     ):
         body = {"model": "g2p-en", "source": source}
         answer = client.post("/v1/attention", json=body, headers={"accept": accept})
