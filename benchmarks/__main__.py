@@ -1,6 +1,6 @@
-"""python -m benchmarks: Heed beside CTranslate2, Hugging Face and the loop without a cache."""
+"""Compare Heed with its peers: python -m benchmarks --help"""
 
-if __name__ == "__main__":  # not in the processes that are measured, which import this file too
+if __name__ == "__main__":  # the processes of the measured systems import this file, too
     import typer
 
     from benchmarks.run import main

@@ -1,28 +1,32 @@
-"""python -m benchmarks.accuracy PAIRS: error rates of a bundle as it is served, by precision."""
+"""Print a bundle's error rates as it is served: python -m benchmarks.accuracy PAIRS"""
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from model.data.pairs import read_pairs
+from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
 from service.app import open_models
+from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 1024  # sources that are sent together
+PRECISIONS = (Precision.fp32, Precision.int8)
+BEAM_SIZES = (1, 4)
 
 
 async def decode(
     settings: Settings, sources: list[str], beam_size: int
 ) -> tuple[dict[str, str], float]:
-    """-> text by source, sources a second"""
-    (model,) = (await asyncio.to_thread(open_models, settings)).values()
+    """Return the best target text by source, and the sources decoded per second."""
+    (model,) = (await asyncio.to_thread(open_models, settings, EngineClient)).values()
     await model.engine.start()
     longest = model.engine.bundle.manifest.decoding.max_new_tokens
     options = SearchOptions(max_new_tokens=longest, beam_size=beam_size)
@@ -32,7 +36,7 @@ async def decode(
         entries = [Entry(source_ids=np.array(each), search=options) for each in ids]
         return await asyncio.gather(*model.engine.submit(entries))
 
-    await answer(sources[:BATCH])  # what is done once is done
+    await answer(sources[:BATCH])  # the first batch allocates memory: it is not timed
     started = time.perf_counter()
     answers: list[Answer] = []
     for first in range(0, len(sources), BATCH):
@@ -43,20 +47,25 @@ async def decode(
     return dict(zip(sources, texts, strict=True)), rate
 
 
+def lines(
+    references: list[Pair], bundle: Path, precisions: Sequence[Precision], beam_sizes: Sequence[int]
+) -> Iterator[str]:
+    """Yield a line for each precision and beam size, as soon as it is measured."""
+    for precision in precisions:
+        settings = Settings(bundles=[bundle], provider=Provider.cpu, precision=precision)
+        for beam_size in beam_sizes:
+            texts, rate = asyncio.run(decode(settings, list(by_source(references)), beam_size))
+            found = accuracy(texts, references)
+            yield f"{precision}, beam_size {beam_size}: {found}; {rate:.0f} sources/s"
+
+
 def main(
-    pairs: Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True)],
-    bundle: Annotated[Path, typer.Option(help="what to measure", exists=True)] = DEFAULT_BUNDLE,
+    pairs: Annotated[Path, typer.Argument(help="File of source<TAB>target lines", exists=True)],
+    bundle: Annotated[Path, typer.Option(help="Bundle to measure", exists=True)] = DEFAULT_BUNDLE,
 ) -> None:
     """Print word and phoneme error rates at fp32 and int8, greedy and with four beams."""
-    references = read_pairs(pairs)
-    for precision in (Precision.fp32, Precision.int8):
-        settings = Settings(bundles=[bundle], provider=Provider.cpu, precision=precision)
-        for beam_size in (1, 4):
-            texts, rate = asyncio.run(decode(settings, list(by_source(references)), beam_size))
-            typer.echo(
-                f"{precision}, beam_size {beam_size}: {accuracy(texts, references)};"
-                f" {rate:.0f} sources/s"
-            )
+    for line in lines(read_pairs(pairs), bundle, PRECISIONS, BEAM_SIZES):
+        typer.echo(line)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""python -m benchmarks.attention: what it costs to show attention.
+"""Measure what it costs to show attention: python -m benchmarks.attention
 
-Serialisation of 6 x 8 x 128 x 128 weights; 512 x 512 tokens in all layers and heads of the base
-model; the gaps between the tokens of streams, alone and beside answers of 50 MB; and a word typed
-on the page until its heatmap is there.
+It measures how long each format takes to write, one large document, the gaps between the tokens of
+streams while large answers are sent, and the time from typing a word to its heatmap on the page.
 """
 
 import asyncio
+import itertools
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,9 @@ import httpx2
 import numpy as np
 import orjson
 
-from benchmarks.models import write_models
-from benchmarks.report import machine, table
+from benchmarks.document import describe_machine, machine_line, table
+from benchmarks.models import BASE, lettered, write_models
+from benchmarks.serving import serving
 from service.formats.writers import FORMS
 from service.settings import DEFAULT_BUNDLE
 from service.tokenizer import Token
@@ -31,13 +30,14 @@ from service.tokenizer import Token
 DOCUMENT = Path(__file__).parents[1] / "docs" / "attention-performance.md"
 HEAD = """# What it costs to show attention
 
-Written by `python -m benchmarks.attention`; do not edit. Times are medians; the default model runs
-at int8, client, browser and service share the cores.
+`python -m benchmarks.attention` writes this page; do not edit it. Times are medians. The default
+model runs at int8. The client, the browser and the service share the cores.
+
+{machine}
 
 """
 WORD = "pneumonoultramicroscopicsilicovolcanoconiosis"
-ROUNDS = 9
-SECONDS = 8.0  # of streams, alone and then beside
+TYPED = ("heed", "thought", WORD) * 3
 TYPE = """(word) => new Promise((resolve) => {
   const source = document.querySelector("#source");
   const began = performance.now();
@@ -52,134 +52,135 @@ TYPE = """(word) => new Promise((resolve) => {
   source.value = word;
   source.dispatchEvent(new Event("input", { bubbles: true }));
 })"""
+Row = list[str]  # what was measured, and how long it took
 
 
-@contextmanager
-def serving(bundle: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "service", "--port", port, "--bundles", str(bundle)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                httpx2.get(f"{address}/readyz").raise_for_status()
-                break
-            except httpx2.HTTPError:
-                time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
+def measure_formats(layers: int, heads: int, tokens: int, rounds: int) -> list[Row]:
+    """Measure how long each format takes to write cross-attention of this shape."""
+    document = random_document(layers, heads, tokens)
+    name = f"{layers} x {heads} x {tokens} x {tokens} weights"
+    rows: list[Row] = []
+    for form, write in FORMS.items():
+        ms = median_milliseconds(partial(write, document), rounds)
+        rows.append([f"{name} as {form}", f"{ms:.2f} ms"])
+    return rows
 
 
-def milliseconds(write: Callable[[Any], Any], document: dict[str, Any]) -> float:
-    """The median of some rounds."""
+def random_document(layers: int, heads: int, tokens: int) -> dict[str, Any]:
+    """Return an answer of /v1/attention, as the writers of the formats get it."""
+    weights = np.random.default_rng(0).random((layers, heads, tokens, tokens)).astype(np.float32)
+    labels = [Token(f"t{i}", i, i, i + 1) for i in range(tokens)]
+    block = {
+        "kind": "cross",
+        "layers": [*range(layers)],
+        "heads": [*range(heads)],
+        "axes": ["layer", "head", "target", "source"],
+        "shape": weights.shape,
+        "rows": labels,
+        "columns": labels,
+        "data": weights / weights.sum(-1, keepdims=True),
+    }
+    results = [{"source": "source", "target": "target", "attention": [block]}]
+    return {"model": "base", "results": results}
+
+
+def median_milliseconds(work: Callable[[], object], rounds: int) -> float:
     times: list[float] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         started = time.perf_counter()
-        write(document)
+        work()
         times.append(1000 * (time.perf_counter() - started))
     return statistics.median(times)
 
 
-def serialisation() -> list[list[str]]:
-    weights = np.random.default_rng(0).random((6, 8, 128, 128)).astype(np.float32)
-    tokens = [Token(f"t{i}", i, i, i + 1) for i in range(128)]
-    block = {
-        "kind": "cross",
-        "layers": [*range(6)],
-        "heads": [*range(8)],
-        "axes": ["layer", "head", "target", "source"],
-        "shape": weights.shape,
-        "rows": tokens,
-        "columns": tokens,
-        "data": weights / weights.sum(-1, keepdims=True),
-    }
-    results = [{"source": "source", "target": "target", "attention": [block]}]
-    document = {"model": "base", "results": results}
-    return [
-        [f"6 x 8 x 128 x 128 weights as {form}", f"{milliseconds(write, document):.2f} ms"]
-        for form, write in FORMS.items()
-    ]
-
-
-def large(folder: Path) -> list[list[str]]:
-    write_models("base", folder)
-    ids = np.random.default_rng(0).integers(4, 30, (2, 512)).tolist()  # letters
-    rows: list[list[str]] = []
-    with serving(folder / "heed") as address, httpx2.Client(timeout=60) as client:
+def measure_large(address: str, tokens: int, name: str) -> list[Row]:
+    """Ask for the attention of one source and target of random letters, in each format."""
+    ids = np.random.default_rng(0).integers(4, 30, (2, tokens)).tolist()
+    rows: list[Row] = []
+    with httpx2.Client(base_url=address, timeout=60) as client:
         for form in ("application/safetensors", "image/png", "image/svg+xml"):
             started = time.monotonic()
             answer = client.post(
-                f"{address}/v1/attention",
+                "/v1/attention",
                 json={"source": ids[:1], "target": ids[1:]},
                 headers={"accept": form},
             ).raise_for_status()
             took = time.monotonic() - started
             size = f"{len(answer.content) / 1e6:.1f} MB after {took:.1f} s"
-            rows.append([f"512 x 512 tokens, 6 layers, 8 heads, base model, as {form}", size])
+            rows.append([f"{tokens} x {tokens} tokens, {name}, as {form}", size])
     return rows
 
 
-async def stream(client: httpx2.AsyncClient, gaps: list[float], until: float) -> None:
-    """Gaps between reads that bring tokens: those that come together have none between them."""
+async def measure_gaps(
+    address: str, form: str, *, seconds: float, phases: int, targets: int
+) -> Row:
+    """Measure the gaps between the tokens of streams, alone and beside large answers.
+
+    Phases of `seconds` without and with large answers alternate. A large answer has `targets`.
+    """
+    alone: list[float] = []
+    beside: list[float] = []
+    sizes: list[int] = []
+    async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
+        for _ in range(phases):
+            await follow_streams(client, alone, time.monotonic() + seconds)
+            until = time.monotonic() + seconds
+            streams = asyncio.ensure_future(follow_streams(client, beside, until))
+            sizes += await ask_large_answers(address, form, targets, until)
+            await streams
+    rate = len(sizes) / (phases * seconds)
+    name = (
+        "Gaps between reads of a stream (p50, p99, largest), beside"
+        f" {rate:.1f} answers per second of {max(sizes) / 1e6:.0f} MB, {form}"
+    )
+    return [name, f"{quantiles(beside)} ms; alone {quantiles(alone)} ms"]
+
+
+def quantiles(gaps: list[float]) -> str:
+    return " / ".join(f"{1000 * gap:.1f}" for gap in np.percentile(gaps, (50, 99, 100)))
+
+
+async def follow_streams(client: httpx2.AsyncClient, gaps: list[float], until: float) -> None:
+    """Follow two streams at a time until that moment."""
+    await asyncio.gather(*(follow_stream(client, gaps, until) for _ in range(2)))
+
+
+async def follow_stream(client: httpx2.AsyncClient, gaps: list[float], until: float) -> None:
+    """Append the gaps between reads that bring tokens. Tokens that come together have no gap."""
+    body = {"source": WORD, "stream": True}
     while time.monotonic() < until:
-        last = None
-        async with client.stream("POST", "/v1/decode", json={"source": WORD, "stream": True}) as r:
-            async for read in r.aiter_raw():
-                if b"event: token" in read:
-                    now = time.monotonic()
-                    gaps.extend([] if last is None else [now - last])
-                    last = now
+        async with client.stream("POST", "/v1/decode", json=body) as answer:
+            reads = answer.aiter_raw()
+            moments = [time.monotonic() async for read in reads if b"event: token" in read]
+        gaps.extend(later - sooner for sooner, later in itertools.pairwise(moments))
 
 
-async def large_answers(address: str, form: str, until: float) -> tuple[int, int]:
-    """One a second at most, by curl, so that it is no work of the process that measures. Their
-    size and number."""
-    count = 110
-    asked = {"source": [WORD] * count, "target": ["T " * 63] * count}
+async def ask_large_answers(address: str, form: str, targets: int, until: float) -> list[int]:
+    """Ask for at most one large answer per second. Return the bytes of each.
+
+    curl reads them, so that they do not keep this process from timing the streams.
+    """
+    asked = {"source": [WORD] * targets, "target": ["T " * 63] * targets}
     body = orjson.dumps({**asked, "attention": {"kinds": ["encoder", "decoder", "cross"]}})
     headers = ["-H", f"accept: {form}", "-H", "content-type: application/json"]
-    size = number = 0
+    sizes: list[int] = []
     while time.monotonic() < until:
         began = time.monotonic()
         command = ["curl", "-sf", "-o", "/dev/null", "-w", "%{size_download}", *headers]
         curl = await asyncio.create_subprocess_exec(
             *command, "--data-binary", "@-", f"{address}/v1/attention", stdin=-1, stdout=-1
         )
-        told, _ = await curl.communicate(body)
-        size, number = int(told), number + 1
+        printed, _ = await curl.communicate(body)
+        sizes.append(int(printed))
         await asyncio.sleep(max(0.0, began + 1 - time.monotonic()))
-    return size, number
+    return sizes
 
 
-async def gaps_beside(address: str, form: str) -> list[str]:
-    """The two phases in turns."""
-    gaps: dict[bool, list[float]] = {False: [], True: []}
-    size = number = 0
-    async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
-        for beside in (False, True) * 3:
-            until = time.monotonic() + SECONDS
-            streams = asyncio.gather(*(stream(client, gaps[beside], until) for _ in range(2)))
-            if beside:
-                size, more = await large_answers(address, form, until)
-                number += more
-            await streams
-    alone, together = (1000 * np.percentile(each, (50, 99, 100)) for each in gaps.values())
-    rate = number / (3 * SECONDS)
-    what = f"Gaps between reads of a stream (p50, p99, most), beside {rate:.1f} answers a second of"
-    told = " / ".join(f"{ms:.1f}" for ms in together)
-    before = " / ".join(f"{ms:.1f}" for ms in alone)
-    return [f"{what} {size / 1e6:.0f} MB, {form}", f"{told} ms; alone {before} ms"]
-
-
-def typed(address: str) -> list[list[str]]:
-    """Nothing where there is no Chromium."""
+def measure_typing(address: str, words: Sequence[str]) -> list[Row]:
+    """Measure how long a typed word takes to its heatmap. Returns nothing without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
+        sys.stderr.write("there is no chromium here: the page is not measured\n")
         return []
     from playwright.sync_api import sync_playwright
 
@@ -188,22 +189,31 @@ def typed(address: str) -> list[list[str]]:
         page = browser.new_page()
         page.goto(address)
         page.wait_for_selector("#heatmap canvas")
-        times = [page.evaluate(TYPE, word) for word in ("heed", "thought", WORD) * 3]
+        times = [page.evaluate(TYPE, word) for word in words]
         browser.close()
-    told = f"{statistics.median(times):.0f} ms ({max(times):.0f} at most)"
-    return [["A word typed on the page until its heatmap is drawn", told]]
+    took = f"{statistics.median(times):.0f} ms ({max(times):.0f} at most)"
+    return [["A word typed on the page until its heatmap is drawn", took]]
+
+
+def write(rows: list[Row], document: Path) -> None:
+    head = HEAD.format(machine=machine_line(describe_machine()))
+    document.write_text(f"{head}{table(['measured', 'result'], rows)}", encoding="utf-8")
 
 
 def main() -> None:
-    rows = serialisation()
-    with serving(DEFAULT_BUNDLE) as address:
-        rows += typed(address)
+    rows = measure_formats(layers=6, heads=8, tokens=128, rounds=9)
+    with serving(DEFAULT_BUNDLE) as port:
+        address = f"http://127.0.0.1:{port}"
+        rows += measure_typing(address, TYPED)
         for form in ("application/json", "application/safetensors"):
-            rows.append(asyncio.run(gaps_beside(address, form)))
+            gaps = measure_gaps(address, form, seconds=8.0, phases=3, targets=110)
+            rows.append(asyncio.run(gaps))
     with tempfile.TemporaryDirectory() as folder:
-        rows += large(Path(folder))
-    on = ", ".join(f"{name} {value}" for name, value in machine().items())
-    DOCUMENT.write_text(f"{HEAD}{on}\n\n{table(['what', 'took'], rows)}\n", encoding="utf-8")
+        write_models(lettered(BASE.config), Path(folder))
+        with serving(Path(folder) / "heed") as port:
+            address = f"http://127.0.0.1:{port}"
+            rows += measure_large(address, tokens=512, name="6 layers, 8 heads, base model")
+    write(rows, DOCUMENT)
 
 
 if __name__ == "__main__":

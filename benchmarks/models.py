@@ -1,38 +1,59 @@
-"""Models of random weights, the same in every system, that never say eos."""
+"""The models that are measured: random weights, the same in every system, that never say eos."""
 
 import dataclasses
 import string
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import torch
+from torch import nn
 
-from model.checkpoint import TrainedModel
+from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import Card, Precision, WeightType, write_bundle
 from model.network.config import TransformerConfig
 from model.network.transformer import DecoderLayer, Transformer
+from service.settings import DEFAULT_BUNDLE
 
-BASE = TransformerConfig(
-    source_vocab_size=32000,
-    target_vocab_size=32000,
-    norm_first=True,
-    max_source_length=1024,
-    max_target_length=513,
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """A model and its usual call: sources of `length` tokens, from each as many generated."""
+
+    name: str
+    config: TransformerConfig
+    length: int
+
+
+BASE = MeasuredModel(
+    "base",
+    TransformerConfig(
+        source_vocab_size=32000,
+        target_vocab_size=32000,
+        norm_first=True,
+        max_source_length=1024,
+        max_target_length=513,
+    ),
+    length=32,
 )
-SMALL = dataclasses.replace(
-    BASE,
-    source_vocab_size=40,
-    target_vocab_size=60,
-    d_model=256,
-    d_ff=1024,
-    num_heads=4,
-    d_qk=64,
-    d_v=64,
-    num_encoder_layers=4,
-    num_decoder_layers=4,
+SMALL = MeasuredModel(
+    "small",
+    dataclasses.replace(
+        BASE.config,
+        source_vocab_size=40,
+        target_vocab_size=60,
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        d_qk=64,
+        d_v=64,
+        num_encoder_layers=4,
+        num_decoder_layers=4,
+    ),
+    length=8,
 )
-CONFIGS = {"base": BASE, "small": SMALL}
 
 
 def random_model(config: TransformerConfig) -> Transformer:
@@ -43,26 +64,36 @@ def random_model(config: TransformerConfig) -> Transformer:
     return model
 
 
-def write_models(name: str, folder: Path) -> None:
-    """{folder}/heed, a bundle, and {folder}/ctranslate2."""
-    config = CONFIGS[name]
-    model = random_model(config)
+def lettered(config: TransformerConfig) -> TrainedModel:
+    """Return a random model with a tokenizer of letters on both sides, for calls that send ids."""
     letters = build_tokenizer([string.ascii_lowercase], Unit.characters)
-    card = Card(name=name, task="-", licence="CC0-1.0", attribution="-", notice="-")
-    trained = TrainedModel(model, letters, letters)
+    return TrainedModel(random_model(config), letters, letters)
+
+
+def like_the_default() -> TrainedModel:
+    """Return a random model with the sizes and tokenizers of the default model, without rotary.
+
+    The default model itself has rotary positions beside sinusoidal ones. CTranslate2 cannot compute
+    that, so the two servers could not run the same weights.
+    """
+    config = dataclasses.replace(load_config(DEFAULT_BUNDLE), rotary=False)
+    return TrainedModel(random_model(config), *load_tokenizers(DEFAULT_BUNDLE))
+
+
+def write_models(trained: TrainedModel, folder: Path) -> None:
+    """Write `folder`/heed, a bundle at both precisions, and `folder`/ctranslate2."""
+    card = Card(name="random", task="-", licence="CC0-1.0", attribution="-", notice="-")
     write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.int8)
-    write_ctranslate2(model, folder / "ctranslate2")
-
-
-def tokens(size: int) -> list[str]:
-    return [str(index) for index in range(size)]
+    write_ctranslate2(trained.transformer, folder / "ctranslate2")
 
 
 def write_ctranslate2(model: Transformer, folder: Path) -> None:
-    """The weights through CTranslate2's own specification of a Transformer, which has no sines
-    where it has rotary."""
+    """Write the weights as CTranslate2's own specification of a Transformer.
+
+    It needs a model without rotary: CTranslate2 leaves out sinusoidal positions beside rotary ones.
+    """
     config = model.config
-    assert not config.rotary
+    assert not config.rotary, "CTranslate2 has no rotary beside sinusoidal positions"
     spec = ctranslate2.specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
@@ -81,15 +112,21 @@ def write_ctranslate2(model: Transformer, folder: Path) -> None:
     copy_linear(spec.decoder.projection, [model.generator])
     spec.config.decoder_start_token, spec.config.bos_token = str(config.bos_id), str(config.bos_id)
     spec.config.eos_token, spec.config.unk_token = str(config.eos_id), "3"
-    spec.register_source_vocabulary(tokens(config.source_vocab_size))
-    spec.register_target_vocabulary(tokens(config.target_vocab_size))
+    spec.register_source_vocabulary(id_tokens(config.source_vocab_size))
+    spec.register_target_vocabulary(id_tokens(config.target_vocab_size))
     spec.validate()
     spec.optimize()
     folder.mkdir(parents=True)
     spec.save(str(folder))
 
 
-def copy_layer(layer, ours) -> None:
+def id_tokens(count: int) -> list[str]:
+    """Return a vocabulary in which every id is its own token: CTranslate2 takes texts only."""
+    return [str(index) for index in range(count)]
+
+
+def copy_layer(layer: Any, ours: Any) -> None:
+    """Copy a layer. CTranslate2 does not declare its attributes; ModuleList forgets our types."""
     own = ours.self_attention
     copy_linear(layer.self_attention.linear[0], [own.query, own.key, own.value])
     copy_linear(layer.self_attention.linear[1], [own.output])
@@ -105,10 +142,10 @@ def copy_layer(layer, ours) -> None:
     copy_norm(layer.ffn.layer_norm, ours.feed_forward_sublayer.norm)
 
 
-def copy_linear(spec, layers) -> None:
+def copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
     spec.weight = torch.cat([layer.weight for layer in layers]).detach().numpy()
     spec.bias = torch.cat([layer.bias for layer in layers]).detach().numpy()
 
 
-def copy_norm(spec, norm) -> None:
+def copy_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = norm.weight.detach().numpy(), norm.bias.detach().numpy()

@@ -1,19 +1,21 @@
-"""python -m benchmarks.operators: attention by standard ONNX and by what the step graph uses.
+"""Compare standard ONNX attention with the operators of the step graph (docs/adr/0005).
 
-Over the decoder's own cache and over a source (docs/adr/0005). Microseconds an attention, eight of
-them in a graph, on one thread.
+Run as python -m benchmarks.operators. It measures attention over the decoder's own KV cache and
+over a source, on one thread, eight attentions in a graph.
 """
 
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import typer
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-SHAPES = [  # rows, heads, width, capacity or length of the source
+SHAPES = [  # rows, heads, head_dim, capacity or length of the source
     (1, 4, 64, 16),
     (8, 4, 64, 16),
     (32, 4, 64, 16),
@@ -28,7 +30,7 @@ node = helper.make_node
 
 
 def standard(i: int) -> list[NodeProto]:
-    """Each part in a head's shape, two scatters, attention, and back."""
+    """Split into heads, write the KV cache with two scatters, attend, and merge the heads."""
     parts = [f"{part}{i}" for part in ("query", "key", "value")]
     return [
         node("Split", [f"packed{i}"], parts, axis=1, num_outputs=3),
@@ -50,24 +52,31 @@ def standard(i: int) -> list[NodeProto]:
 
 
 def grouped(i: int, heads: int) -> list[NodeProto]:
+    """Attend with one operator, which also writes the KV cache in place."""
     inputs = [f"packed{i}_one", "", "", f"keys{i}", f"values{i}", "position32", "capacity"]
     outputs = [f"mixed{i}_one", f"keys{i}_out", f"values{i}_out"]
-    kind = {"domain": MICROSOFT, "num_heads": heads, "kv_num_heads": heads}
     return [
         node("Unsqueeze", [f"packed{i}", "one"], [f"packed{i}_one"]),
-        node("GroupQueryAttention", inputs, outputs, **kind),
+        node(
+            "GroupQueryAttention",
+            inputs,
+            outputs,
+            domain=MICROSOFT,
+            num_heads=heads,
+            kv_num_heads=heads,
+        ),
         node("Squeeze", [f"mixed{i}_one", "one"], [f"mixed{i}"]),
     ]
 
 
 def attention(i: int) -> list[NodeProto]:
-    """One query a source, heads parted already."""
+    """Attend with one query per source, whose heads are already split."""
     inputs = [f"query{i}", f"keys{i}", f"values{i}", "", "", "", "length"]
     return [node("Attention", inputs, [f"mixed{i}"])]
 
 
 def products(i: int) -> list[NodeProto]:
-    """Without scale, which is no part of the comparison."""
+    """Attend with two products and a softmax. The scale is not part of the comparison."""
     return [
         node("FusedMatMul", [f"query{i}", f"keys{i}"], [f"scores{i}"], domain=MICROSOFT, transB=1),
         node("Add", [f"scores{i}", "mask"], [f"masked{i}"]),
@@ -76,15 +85,17 @@ def products(i: int) -> list[NodeProto]:
     ]
 
 
-def own_cache(shape: Shape, *, fast: bool) -> float:
-    rows, heads, width, capacity = shape
-    cache = (rows, heads, capacity, width)
+def own_cache(shape: Shape, rounds: int, *, fast: bool) -> float:
+    """Return the microseconds of an attention over the decoder's KV cache."""
+    rows, heads, head_dim, capacity = shape
+    cache = (rows, heads, capacity, head_dim)
     shapes: dict[str, tuple[int, ...]] = {}
     for i in range(REPEATED):
-        shapes |= {f"packed{i}": (rows, 3 * heads * width), f"keys{i}": cache, f"values{i}": cache}
+        packed = (rows, 3 * heads * head_dim)
+        shapes |= {f"packed{i}": packed, f"keys{i}": cache, f"values{i}": cache}
     constants: dict[str, Any] = {
-        "heads": np.array([rows, heads, 1, width]),
-        "flat": np.array([rows, heads * width]),
+        "heads": np.array([rows, heads, 1, head_dim]),
+        "flat": np.array([rows, heads * head_dim]),
         "one": np.array([1]),
         "capacity": np.array(capacity, np.int32),
         "position": np.full(rows, 7),
@@ -93,27 +104,28 @@ def own_cache(shape: Shape, *, fast: bool) -> float:
     }
     nodes = [each for i in range(REPEATED) for each in (grouped(i, heads) if fast else standard(i))]
     written = {f"{name}_out": name for name in shapes if not name.startswith("packed")}
-    return microseconds(nodes, shapes, constants, written)
+    return microseconds(model_of(nodes, shapes, constants, written), shapes, written, rounds)
 
 
-def source(shape: Shape, *, fast: bool) -> float:
-    rows, heads, width, length = shape
+def source(shape: Shape, rounds: int, *, fast: bool) -> float:
+    """Return the microseconds of an attention over a source."""
+    rows, heads, head_dim, length = shape
     shapes: dict[str, tuple[int, ...]] = {}
     for i in range(REPEATED):
-        shapes |= {f"query{i}": (rows, heads, 1, width)}
-        shapes |= {f"{part}{i}": (rows, heads, length, width) for part in ("keys", "values")}
+        shapes |= {f"query{i}": (rows, heads, 1, head_dim)}
+        shapes |= {f"{part}{i}": (rows, heads, length, head_dim) for part in ("keys", "values")}
     constants = {"length": np.full(rows, 8), "mask": np.zeros((rows, 1, 1, length), np.float32)}
     nodes = [each for i in range(REPEATED) for each in (products(i) if fast else attention(i))]
-    return microseconds(nodes, shapes, constants, {})
+    return microseconds(model_of(nodes, shapes, constants, {}), shapes, {}, rounds)
 
 
-def microseconds(
+def model_of(
     nodes: list[NodeProto],
     shapes: dict[str, tuple[int, ...]],
-    constants: dict[str, Any],
+    constants: dict[str, NDArray[Any]],
     written: dict[str, str],
-) -> float:
-    """Of one attention. `written` are outputs in the memory of an input."""
+) -> ModelProto:
+    """Return a model with inputs of these shapes. `written` names the caches it puts out."""
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in shapes.items()
@@ -125,35 +137,54 @@ def microseconds(
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     opsets = [helper.make_opsetid("", 24), helper.make_opsetid(MICROSOFT, 1)]
     graph = helper.make_graph(nodes, "attention", inputs, outputs, initializers)
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11)
+
+
+def microseconds(
+    model: ModelProto, shapes: dict[str, tuple[int, ...]], written: dict[str, str], rounds: int
+) -> float:
+    """Return the median time of one of the model's attentions.
+
+    `written` maps outputs to inputs: they share their memory, so that no cache is copied.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # it warns of constants that only the other one uses
+    options.log_severity_level = 3  # it warns of constants that only the other model uses
     providers = ["CPUExecutionProvider"]
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     binding, random = session.io_binding(), np.random.default_rng(0)
-    for name, shape in shapes.items():
-        value = ort.OrtValue.ortvalue_from_numpy(random.standard_normal(shape).astype(np.float32))
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy(random.standard_normal(shape).astype(np.float32))
+        for name, shape in shapes.items()
+    }
+    for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
-        if f"{name}_out" in written:
-            binding.bind_ortvalue_output(f"{name}_out", value)
+    for output, name in written.items():
+        binding.bind_ortvalue_output(output, values[name])
     for i in range(REPEATED):
         binding.bind_output(f"mixed{i}", "cpu")
     times: list[float] = []
-    for _ in range(100):
+    for _ in range(rounds):
         started = time.perf_counter()
         session.run_with_iobinding(binding)
         times.append(time.perf_counter() - started)
     return 1e6 * statistics.median(times) / REPEATED
 
 
-def main() -> None:
+def lines(shapes: Sequence[Shape], rounds: int) -> Iterator[str]:
+    """Yield one line for each shape, with both times in microseconds per attention."""
     for name, measure in (("own cache", own_cache), ("source", source)):
-        typer.echo(f"{name}, rows x heads x width, capacity: standard ONNX, the step graph's")
-        for shape in SHAPES:
-            rows, heads, width, capacity = shape
-            slow, fast = (measure(shape, fast=fast) for fast in (False, True))
-            typer.echo(f"{rows} x {heads} x {width}, {capacity}: {slow:.1f}, {fast:.1f}")
+        yield f"{name}, rows x heads x head_dim, capacity: standard ONNX, the step graph's"
+        for shape in shapes:
+            rows, heads, head_dim, capacity = shape
+            slow, fast = (measure(shape, rounds, fast=fast) for fast in (False, True))
+            yield f"{rows} x {heads} x {head_dim}, {capacity}: {slow:.1f}, {fast:.1f}"
+
+
+def main() -> None:
+    """Print microseconds per attention, standard ONNX beside the step graph's operators."""
+    for line in lines(SHAPES, rounds=100):
+        typer.echo(line)
 
 
 if __name__ == "__main__":

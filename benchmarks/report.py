@@ -1,38 +1,18 @@
-"""docs/performance.md and .json from what was measured."""
+"""Write docs/performance.json, the numbers of a run, and docs/performance.md, which shows them."""
 
 import json
-import os
-import platform
-import re
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-PACKAGES = ["onnxruntime", "ctranslate2", "torch", "transformers", "numpy", "fastapi", "uvicorn"]
-PRECISIONS = ["int8", "fp32"]
-
-
-def columns_of(cell: dict[str, Any]) -> list[str]:
-    columns = [f"{cell['model']}, batch {cell['batch']}, beams {cell['beam_size']}"]
-    for name in PRECISIONS:
-        one = cell[name]
-        low, high = one["quartiles"]
-        columns += [
-            f"{one['ms']:.1f}",
-            f"{one['peer_ms']:.1f} ({one['peer'].partition(' ')[2].partition(' ')[2]})",
-            f"**{one['ratio']:.2f}** ({low:.2f}-{high:.2f})",
-            f"{one['tokens_per_second']:.0f}",
-            f"{one['same']}/{cell['batch']}",
-        ]
-    return columns
-
-
-def machine() -> dict[str, Any]:
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    versions = {name: version(name) for name in PACKAGES}
-    cpu = names[0] if names else platform.processor()
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
-
+from benchmarks.document import machine_line, table
+from benchmarks.results import (
+    PRECISIONS,
+    SERVERS,
+    Cell,
+    Comparison,
+    LengthRow,
+    Load,
+    Results,
+)
 
 COLUMNS = [
     "cell",
@@ -41,11 +21,13 @@ COLUMNS = [
 ]
 HEAD = """# Performance
 
-Written by `python -m benchmarks`; do not edit. Milliseconds a call, medians of {rounds} rounds.
-A ratio above 1 means that Heed is faster; in brackets the quartiles of the ratios of single rounds.
-`same`: sources that both decode to the same tokens. All systems wait in processes of their own and
-take turns, call by call, with the same random weights and sources, and generate exactly as many
-tokens. CTranslate2 is given its best setting in each cell, workers x threads; Heed runs as it is.
+`python -m benchmarks` writes this page; do not edit it. Times are milliseconds per call, medians of
+{rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
+in brackets. `same` counts the sources that both systems decode to the same tokens.
+
+Each system runs in a process of its own, with the same random weights and sources, and generates
+the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
+cell, given as workers x threads; Heed uses its defaults.
 
 {machine}
 
@@ -53,109 +35,127 @@ base: 6 + 6 layers, d_model 512, vocabulary 32,000, 32 tokens in and 32 out. sma
 d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out.
 
 """
+ATTENTION = """
+Base int8, batch 8, takes {added:.0%} longer with the decoder and cross-attention of all layers and
+heads in the answer.
+"""
+SLOW = "\nMuch slower peers, float32, base, best of three: {times}.\n"
+MEMORY = """
+Peak memory of each process after batches of 1 and 8, base, in MiB: {peaks}.
+"""
 LENGTHS = """
 ## Lengths
 
-The base model at int8, one source; the peer is CTranslate2 int8, its best setting.
+The base model at int8, one source. The peer is CTranslate2 int8 at its best setting.
 
 """
 LOAD = """
 ## HTTP
 
-The default model, one word a request; client and server share the cores. CTranslate2 int8 stands
-behind the same application, in its process: each of its workers, one a core, decodes together all
-that waits when it is free. Requests arrive at random moments (Poisson), at shares of what the
-slower of both can answer ({saturation}); latencies from the moment of arrival, milliseconds.
+{subject}
+
+Each request has one word. The client and the server share the cores. CTranslate2 int8 is behind the
+same HTTP application, in the same process. It has one worker per core; a free worker decodes all
+waiting requests as one batch. Requests arrive at random times (Poisson). Latencies are milliseconds
+from the moment of arrival. The load is a share of what the slower server can answer:
+{saturation}.
 
 """
-
+ONE_CONNECTION = """
+With one connection, which sends its next request after each answer, medians: {servers} ms.
+Heed's engine without HTTP: {engine:.2f} ms.
+"""
 STREAMS = """
-Heed streaming (`"stream": true`) answers {saturation:.0f} words a second at most. At {rate:.0f} a
-second the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each other
-{next[p50_ms]:.1f} ms after the one before (p99 {next[p99_ms]:.1f}).
+With `"stream": true`, Heed answers at most {saturation:.0f} words per second. At {rate:.0f} per
+second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each
+later token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
 """
 
 
-def table(columns: list[str], rows: list[list[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def write(results: Results, docs: Path) -> None:
+    (docs / "performance.md").write_text(render(results), encoding="utf-8")
+    (docs / "performance.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def lengths(rows: list[dict[str, Any]]) -> str:
-    columns = ["source", "generated", "Heed, ms", "ms a token", "peer, ms", "ratio"]
-    return LENGTHS + table(
-        columns,
-        [
-            [
-                f"{row['source']:,}",
-                str(row["target"]),
-                f"{row['ms']:.0f}",
-                f"{row['ms'] / row['target']:.2f}",
-                f"{row['peer_ms']:.0f}",
-                f"{row['peer_ms'] / row['ms']:.2f}",
-            ]
-            for row in rows
-        ],
-    )
-
-
-def load(results: dict[str, Any]) -> str:
-    answers = (f"{name} {rate:.0f} a second" for name, rate in results["saturation"].items())
-    names = [
-        column for name in results["saturation"] for column in (f"{name} p50", "p99", "a second")
-    ]
-    columns = ["load", "requests/s", *names]
-    rows = [
-        [
-            f"{row['share']:.0%}",
-            f"{row['Heed']['rate']:.0f}",
-            *(
-                f"{row[name][part]:.1f}"
-                for name in results["saturation"]
-                for part in ("p50_ms", "p99_ms", "throughput")
-            ),
-        ]
-        for row in results["loads"]
-    ]
-    alone = ", ".join(f"{name} {ms:.2f}" for name, ms in results["one_connection_ms"].items())
-    return (
-        LOAD.format(saturation=", ".join(answers))
-        + table(columns, rows)
-        + f"\nOne connection, one request after the other, medians: {alone} ms; Heed's engine"
-        f" without HTTP {results['engine_ms']:.2f} ms.\n"
-        + STREAMS.format(
-            saturation=results["streams"]["saturation"],
-            rate=results["streams"]["rate"],
-            first=results["streams"]["first"],
-            next=results["streams"]["next"],
-        )
-    )
-
-
-def slow(results: dict[str, dict[int, float]]) -> str:
-    named = ", ".join(
-        f"{name} batch {batch} {ms:.0f} ms"
-        for name, times in results.items()
-        for batch, ms in times.items()
-    )
-    return f"\nFar behind, float32, base, best of three: {named}.\n"
-
-
-def memory(results: dict[str, float]) -> str:
-    peaks = ", ".join(f"{name} {peak:.0f}" for name, peak in results.items())
-    return f"\nPeak memory of the process, base, after batches of 1 and 8, MiB: {peaks}.\n"
-
-
-def write(results: dict[str, Any], docs: Path) -> None:
-    facts = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
-    text = HEAD.format(machine=facts, rounds=results["rounds"])
-    text += table(COLUMNS, [columns_of(cell) for cell in results["cells"]])
+def render(results: Results) -> str:
+    """Return the document; without the results of the base model if the run was short."""
+    text = HEAD.format(machine=machine_line(results["machine"]), rounds=results["rounds"])
+    text += table(COLUMNS, [cell_columns(cell) for cell in results["cells"]])
+    if "attention" in results:
+        text += ATTENTION.format(added=results["attention"])
+    if "slow" in results:
+        text += render_slow_peers(results["slow"])
     if "memory" in results:
-        text += (
-            "\nDecoder and cross-attention of all layers and heads add"
-            f" {results['attention']:.0%} to base int8, batch 8.\n"
-        )
-        text += slow(results["slow"]) + memory(results["memory"]) + lengths(results["lengths"])
-    text += load(results["load"])
-    (docs / "performance.md").write_text(text)
-    (docs / "performance.json").write_text(json.dumps(results, indent=1) + "\n")
+        peaks = (f"{name} {peak:.0f}" for name, peak in results["memory"].items())
+        text += MEMORY.format(peaks=", ".join(peaks))
+    if "lengths" in results:
+        text += render_lengths(results["lengths"])
+    return text + render_load(results["load"])
+
+
+def cell_columns(cell: Cell) -> list[str]:
+    name = f"{cell['model']}, batch {cell['batch']}, beams {cell['beam_size']}"
+    compared = [comparison_columns(cell[each], cell["batch"]) for each in PRECISIONS]
+    return [name, *(column for columns in compared for column in columns)]
+
+
+def comparison_columns(found: Comparison, batch: int) -> list[str]:
+    low, high = found["quartiles"]
+    _, _, setting = found["peer"].split(" ", 2)  # "ctranslate2 int8 1 x 2"
+    return [
+        f"{found['ms']:.1f}",
+        f"{found['peer_ms']:.1f} ({setting})",
+        f"**{found['ratio']:.2f}** ({low:.2f}-{high:.2f})",
+        f"{found['tokens_per_second']:.0f}",
+        f"{found['same']}/{batch}",
+    ]
+
+
+def render_slow_peers(found: dict[str, dict[str, float]]) -> str:
+    times = [
+        f"{name} batch {batch} {ms:.0f} ms"
+        for name, by_batch in found.items()
+        for batch, ms in by_batch.items()
+    ]
+    return SLOW.format(times=", ".join(times))
+
+
+def render_lengths(rows: list[LengthRow]) -> str:
+    columns = ["source", "generated", "Heed, ms", "ms per token", "peer, ms", "ratio"]
+    cells = [
+        [
+            f"{row['source']:,}",
+            str(row["target"]),
+            f"{row['ms']:.0f}",
+            f"{row['ms'] / row['target']:.2f}",
+            f"{row['peer_ms']:.0f}",
+            f"{row['peer_ms'] / row['ms']:.2f}",
+        ]
+        for row in rows
+    ]
+    return LENGTHS + table(columns, cells)
+
+
+def render_load(results: Load) -> str:
+    rates = (f"{name} {results['saturation'][name]:.0f} per second" for name in SERVERS)
+    alone = (f"{name} {results['one_connection_ms'][name]:.2f}" for name in SERVERS)
+    return (
+        LOAD.format(subject=results["subject"], saturation=", ".join(rates))
+        + load_table(results)
+        + ONE_CONNECTION.format(servers=", ".join(alone), engine=results["engine_ms"])
+        + STREAMS.format(**results["streams"])
+    )
+
+
+def load_table(results: Load) -> str:
+    columns = ["load", "requests/s"]
+    for name in SERVERS:
+        columns += [f"{name} p50", "p99", "answers/s"]
+    rows: list[list[str]] = []
+    for row in results["loads"]:
+        cells = [f"{row['share']:.0%}", f"{row['Heed']['rate']:.0f}"]
+        for name in SERVERS:
+            found = row[name]
+            cells += [f"{x:.1f}" for x in (found["p50_ms"], found["p99_ms"], found["throughput"])]
+        rows.append(cells)
+    return table(columns, rows)

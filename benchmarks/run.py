@@ -1,42 +1,87 @@
-"""All measurements, one after the other, in one run."""
+"""Take all measurements of docs/performance.md, one after the other."""
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from benchmarks.cells import (
-    CELLS,
-    SHORT,
-    run_attention,
-    run_cells,
-    run_lengths,
-    run_memory,
-    run_slow,
+    BatchAndBeams,
+    measure_attention,
+    measure_cells,
+    measure_lengths,
+    measure_memory,
+    measure_slow_peers,
 )
-from benchmarks.load import load
-from benchmarks.models import write_models
-from benchmarks.report import machine, write
+from benchmarks.document import describe_machine
+from benchmarks.load import measure_load
+from benchmarks.models import BASE, SMALL, MeasuredModel, lettered, like_the_default, write_models
+from benchmarks.report import write
+from benchmarks.results import Cell, Results
+from model.checkpoint import TrainedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much a run measures.
+
+    `lengths` are tokens of the source and tokens generated. They are measured with the first model,
+    as are memory, attention and the slow peers. If they are empty, all four are skipped.
+    """
+
+    cells: Sequence[tuple[MeasuredModel, Sequence[BatchAndBeams]]]
+    lengths: Sequence[tuple[int, int]] = ()
+    rounds: int
+    seconds: float  # of each load
+
+
+SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
+FULL = Plan(
+    cells=[(BASE, [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]), (SMALL, SMALL_CELLS)],
+    lengths=[
+        *((32, target) for target in (32, 64, 128, 256, 512)),
+        *((source, 32) for source in (128, 512, 1024)),
+    ],
+    rounds=9,
+    seconds=10.0,
+)
+SHORT = Plan(cells=[(BASE, [(1, 1), (8, 1)]), (SMALL, SMALL_CELLS)], rounds=3, seconds=1.0)
+
+
+def measure(plan: Plan, served: TrainedModel, work: Path) -> Results:
+    """Write the models to folders of `work` and measure them. `served` is the model of the load."""
+    cells: list[Cell] = []
+    for model, batches in plan.cells:
+        folder = work / model.name
+        write_models(lettered(model.config), folder)
+        cells += measure_cells(model, folder, plan.rounds, batches)
+    write_models(served, work / "served")
+    results: Results = {
+        "machine": describe_machine(),
+        "rounds": plan.rounds,
+        "cells": cells,
+        "load": measure_load(work / "served", plan.seconds),
+    }
+    if plan.lengths:
+        first = plan.cells[0][0]
+        folder = work / first.name
+        results["memory"] = measure_memory(first, folder)
+        results["lengths"] = measure_lengths(first, folder, 3, plan.lengths)
+        results["attention"] = measure_attention(first, folder, plan.rounds)
+        results["slow"] = measure_slow_peers(first, folder, 3)
+    return results
 
 
 def main(
-    short: Annotated[bool, typer.Option(help="fewer cells and rounds, for a look")] = False,
-    docs: Annotated[Path, typer.Option(help="where performance.md goes")] = Path("docs"),
+    short: Annotated[
+        bool, typer.Option(help="Measure fewer cells and rounds, and skip the slow parts")
+    ] = False,
+    docs: Annotated[Path, typer.Option(help="Folder for performance.md and .json")] = Path("docs"),
 ) -> None:
-    rounds, wanted = (3, SHORT) if short else (9, CELLS)
-    results: dict[str, Any] = {"machine": machine(), "rounds": rounds, "cells": []}
+    """Compare Heed with CTranslate2, Hugging Face and a loop without a cache."""
+    docs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
-        for size, cells in wanted.items():
-            folder = Path(work) / size
-            folder.mkdir()
-            write_models(size, folder)
-            results["cells"] += run_cells(size, folder, rounds, cells)
-        if not short:
-            base = Path(work) / "base"
-            results["memory"] = run_memory(base)
-            results["lengths"] = run_lengths(base, 3)
-            results["attention"] = run_attention(base, rounds)
-            results["slow"] = run_slow(base)
-        results["load"] = load(1.0 if short else 10.0)
-    write(results, docs)
+        write(measure(SHORT if short else FULL, like_the_default(), Path(work)), docs)

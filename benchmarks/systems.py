@@ -1,22 +1,26 @@
-"""The systems that are compared, each in a process of its own: (batch of ids) -> ids and scores."""
+"""The systems that are compared. Each runs in a process of its own and answers calls."""
 
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # importing the network imports torch, whose memory would count for every system
+    from model.network.config import TransformerConfig
 
 Ids = list[list[int]]
-Timed = tuple[float, Ids]  # seconds, and what was generated
+Timed = tuple[float, Ids]  # seconds, and the ids that were generated
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: a batch of sources, how many beams, how many tokens to generate, and whether to
-    show all decoder and cross-attention."""
+    """A batch of sources. With `attention`, all decoder and cross-attention is returned, too."""
 
     sources: Ids
     beam_size: int
@@ -24,19 +28,21 @@ class Call:
     attention: bool = False
 
 
+Decode = Callable[[Call], Timed]
+
+
 @dataclass(frozen=True, slots=True)
 class System:
-    """`open` runs in the child: (folder of the models, *options) -> a function that answers."""
+    """`open` runs in the system's process and gets the folder of the models (`write_models`)."""
 
     name: str
-    open: Callable[..., Callable[[Call], Timed]]
-    options: tuple[Any, ...]
+    open: Callable[[Path], Decode]
 
 
-def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[Call], Timed]:
+def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     import numpy as np
 
-    from service.attention import NO_ATTENTION, select
+    from service.attention import NO_ATTENTION, Selection
     from service.bundle import load_bundle
     from service.engine.engine import Engine
     from service.engine.messages import Entry
@@ -51,7 +57,9 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
     )
     bundle = load_bundle(folder / "heed")
     engine = Engine(bundle, settings)
-    everything = select(["decoder", "cross"], "all", "all", bundle.manifest.config)
+    config = bundle.manifest.config
+    layers = [*range(config.num_decoder_layers)]
+    everything = Selection({"decoder": layers, "cross": layers}, [*range(config.num_heads)])
     engine.start()
 
     def run(call: Call) -> Timed:
@@ -68,13 +76,7 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Callable[[C
     return run
 
 
-def heed_without_attention(folder: Path, precision: str) -> Callable[[Call], Timed]:
-    return heed(folder, precision, attention=False)
-
-
-def ctranslate2(
-    folder: Path, compute_type: str, inter_threads: int, intra_threads: int
-) -> Callable[[Call], Timed]:
+def ctranslate2(folder: Path, compute_type: str, inter_threads: int, intra_threads: int) -> Decode:
     import ctranslate2
 
     translator = ctranslate2.Translator(
@@ -99,14 +101,13 @@ def ctranslate2(
     return run
 
 
-def no_cache(folder: Path, size: str) -> Callable[[Call], Timed]:
-    """The loop that tutorials show: the whole decoder again for every token."""
+def no_cache(_: Path, config: "TransformerConfig") -> Decode:
+    """Open the loop of tutorials, which runs the whole decoder again for every token."""
     import torch
 
-    from benchmarks.models import CONFIGS, random_model
+    from benchmarks.models import random_model
 
-    del folder
-    model = random_model(CONFIGS[size])
+    model = random_model(config)
 
     @torch.inference_mode()
     def run(call: Call) -> Timed:
@@ -125,20 +126,20 @@ def no_cache(folder: Path, size: str) -> Callable[[Call], Timed]:
     return run
 
 
-def hugging_face(folder: Path, size: str) -> Callable[[Call], Timed]:
-    """Its own `generate`, float32, attention by torch's fused operator."""
+def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
+    """Open transformers' own `generate` at float32, with torch's fused attention."""
     import torch
 
     from benchmarks.hugging_face import to_hugging_face
-    from benchmarks.models import CONFIGS, random_model
+    from benchmarks.models import random_model
 
-    del folder
-    model = to_hugging_face(random_model(CONFIGS[size]))
+    model = to_hugging_face(random_model(config))
 
     def run(call: Call) -> Timed:
         started = time.perf_counter()
         source_ids = torch.tensor(call.sources)
-        ids = model.generate(
+        # `generate` expects a protocol that its own models do not declare.
+        ids = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
             input_ids=source_ids,
             attention_mask=torch.ones_like(source_ids),
             max_new_tokens=call.new_tokens,
@@ -150,24 +151,40 @@ def hugging_face(folder: Path, size: str) -> Callable[[Call], Timed]:
     return run
 
 
-def serve(pipe: Any, system: System, folder: Path) -> None:
-    run = system.open(folder, *system.options)
-    pipe.send(os.getpid())
-    while (call := pipe.recv()) is not None:
-        pipe.send(run(call))
-    status = Path("/proc/self/status").read_text()
-    pipe.send(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
+def heed_system(precision: str) -> System:
+    return System(f"heed {precision}", partial(heed, precision=precision))
+
+
+def ctranslate2_systems(compute_type: str, cores: int) -> list[System]:
+    """Return a system for each setting worth trying, workers x threads.
+
+    CTranslate2 splits a batch among its workers.
+    """
+    return [
+        System(
+            f"ctranslate2 {compute_type} {workers} x {threads}",
+            partial(
+                ctranslate2,
+                compute_type=compute_type,
+                inter_threads=workers,
+                intra_threads=threads,
+            ),
+        )
+        for workers, threads in sorted({(1, 1), (1, cores), (cores, 1)})
+    ]
 
 
 class Running:
-    """A system in a child process that waits, asleep, between its calls."""
+    """A system in a child process, which sleeps between its calls."""
 
     def __init__(self, system: System, folder: Path) -> None:
+        """Return when the system is open."""
         self.name = system.name
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, system, folder), daemon=True)
+        self._process = context.Process(target=answer, args=(theirs, system, folder), daemon=True)
         self._process.start()
+        theirs.close()  # or a child that dies would leave us waiting: our copy keeps the pipe open
         self._pipe.recv()
 
     def __call__(self, call: Call) -> Timed:
@@ -175,16 +192,18 @@ class Running:
         return self._pipe.recv()
 
     def close(self) -> float:
-        """-> its peak memory, MiB"""
+        """End the process and return its peak memory in MiB."""
         self._pipe.send(None)
         peak: float = self._pipe.recv()
         self._process.join()
         return peak
 
 
-def ctranslate2_settings(compute_type: str, cores: int) -> Sequence[System]:
-    """Workers x threads, of which its best is to be taken; a batch is split among the workers."""
-    pairs = sorted({(1, 1), (1, cores), (cores, 1)})
-    names = [f"ctranslate2 {compute_type} {inter} x {intra}" for inter, intra in pairs]
-    options = [(compute_type, *pair) for pair in pairs]
-    return [System(name, ctranslate2, each) for name, each in zip(names, options, strict=True)]
+def answer(pipe: "Connection[Any, Any]", system: System, folder: Path) -> None:
+    """Answer each call until None arrives, then send the peak memory in MiB."""
+    run = system.open(folder)
+    pipe.send(os.getpid())
+    while (call := pipe.recv()) is not None:
+        pipe.send(run(call))
+    status = Path("/proc/self/status").read_text()
+    pipe.send(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)

@@ -1,5 +1,9 @@
-"""python -m tests.measure_copies BUNDLE: bytes of a cache; by how much a process grows when a step
-is bound to that cache, and when it is not. A process of its own has no freed memory to use."""
+"""Print the bytes of a KV cache, and by how much steps make this process grow.
+
+Run as python -m tests.measure_copies BUNDLE. It prints three numbers as JSON: the bytes of the
+cache, the growth after steps that are bound to the cache, and the growth after one more step that
+is not bound and copies the cache. A process of its own has no freed memory that would hide growth.
+"""
 
 import json
 import os
@@ -15,12 +19,12 @@ from service.settings import Precision, Provider, Settings
 
 
 def resident():
-    """Bytes of this process in memory."""
+    """Return the bytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def unbound(session, cache, bundle):
-    """One step of the graph whose cache goes in as one array and comes out as another."""
+def step_unbound(cache, bundle):
+    """Run a step whose cache goes in as arrays and comes out as others. Return its outputs."""
     layers = range(bundle.manifest.config.num_decoder_layers)
     names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
     memory = zip(names, cache.self_keys_values, cache.cross_keys_values, strict=True)
@@ -49,9 +53,9 @@ def main(root: Path) -> None:
     for _ in range(5):
         session.step(cache, np.full(4, 4), 2)
     bound = resident() - before
-    copies = unbound(session, cache, bundle)
+    copies = step_unbound(cache, bundle)
     sys.stdout.write(json.dumps([size, bound, resident() - before]))
-    del copies
+    del copies  # until here the copies had to stay in memory
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""An HTTP client that costs little, since it shares the cores with the server it measures."""
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import Self
+
+
+class Client:
+    """Connections to one server, each of which carries one request at a time.
+
+    Words are decoded to at most `new_tokens` tokens. Leaving the context closes the connections.
+    """
+
+    def __init__(self, port: int, new_tokens: int) -> None:
+        self._port, self._new_tokens = port, new_tokens
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._opened: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for writer in self._opened:
+            writer.close()
+            with contextlib.suppress(ConnectionError):  # the server has closed it
+                await writer.wait_closed()
+
+    async def decode(self, word: str) -> None:
+        """Wait for the whole answer. Raises ConnectionError unless it is 200."""
+        reader, writer, headers = await self._send(word)
+        (length,) = (line for line in headers if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        self._idle.append((reader, writer))
+
+    async def stream(self, word: str) -> list[float]:
+        """Return when each token came. Raises ConnectionError unless the answer is 200."""
+        reader, writer, _ = await self._send(word, stream=True)
+        moments: list[float] = []
+        while (line := await reader.readline()) != b"0\r\n":  # the last chunk is empty
+            if line.startswith(b"event: token"):
+                moments.append(time.perf_counter())
+        await reader.readline()
+        self._idle.append((reader, writer))
+        return moments
+
+    async def _send(
+        self, word: str, stream: bool = False
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, list[bytes]]:
+        """Return the connection, with the body still to be read, and the headers."""
+        wanted = {"source": word, "stream": stream, "max_new_tokens": self._new_tokens}
+        body = json.dumps(wanted).encode()
+        head = (
+            "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        reader, writer = await self._connect()
+        writer.write(head.encode() + body)
+        status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        if b" 200 " not in status:
+            raise ConnectionError(status.decode())
+        return reader, writer, headers
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return an idle connection that the server has not closed, or a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._opened.append(writer)
+        return reader, writer

@@ -1,0 +1,84 @@
+"""The numbers of one run, as they are kept in docs/performance.json."""
+
+from typing import Literal, NotRequired, TypedDict
+
+Precision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
+Server = Literal["Heed", "CTranslate2"]
+PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
+
+
+class Comparison(TypedDict):
+    """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
+
+    ms: float  # medians
+    tokens_per_second: float
+    peer: str  # the name of that setting
+    peer_ms: float
+    ratio: float  # the median of the rounds' ratios; above 1 Heed is faster
+    quartiles: list[float]  # the first and the third of these ratios
+    same: int  # sources that both decode to the same tokens
+
+
+class Cell(TypedDict):
+    model: str
+    batch: int
+    beam_size: int
+    int8: Comparison
+    fp32: Comparison
+
+
+class LengthRow(TypedDict):
+    source: int  # tokens
+    target: int
+    ms: float
+    peer_ms: float
+
+
+class Latencies(TypedDict):
+    p50_ms: float
+    p99_ms: float
+
+
+class OpenLoop(Latencies):
+    """Answers to requests that arrive at `rate` a second; `throughput` is answers a second."""
+
+    rate: float
+    throughput: float
+
+
+class LoadRow(TypedDict):
+    share: float  # of what the slower server can answer
+    Heed: OpenLoop
+    CTranslate2: OpenLoop
+
+
+class Streams(TypedDict):
+    """Delays until the first token of a stream, and from each token to the next."""
+
+    saturation: float  # streams a second at most
+    rate: float
+    first: Latencies
+    next: Latencies
+
+
+class Load(TypedDict):
+    subject: str  # a sentence on the weights that were served
+    saturation: dict[Server, float]  # answers a second at most
+    loads: list[LoadRow]
+    streams: Streams
+    one_connection_ms: dict[Server, float]
+    engine_ms: float  # without HTTP
+
+
+class Results(TypedDict):
+    """A short run has no results that are NotRequired."""
+
+    machine: dict[str, str | int]
+    rounds: int
+    cells: list[Cell]
+    memory: NotRequired[dict[str, float]]  # peak MiB by system
+    lengths: NotRequired[list[LengthRow]]
+    attention: NotRequired[float]  # share by which attention weights lengthen a call
+    slow: NotRequired[dict[str, dict[str, float]]]  # milliseconds by system and batch
+    load: Load

@@ -1,0 +1,91 @@
+"""CTranslate2 in the place of Heed's engine, behind the same HTTP application."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import ctranslate2
+
+from service.bundle import Bundle
+from service.engine.client import EngineClient
+from service.engine.messages import Answer, Entry, Opened, Status
+from service.search.protocol import Hypothesis
+from service.settings import Settings
+
+LARGEST_BATCH = 64  # sources that CTranslate2 decodes together
+Waiting = tuple[Entry, "asyncio.Future[Answer]"]
+
+
+class Translating(EngineClient):
+    """CTranslate2 int8 in the server's own process, with one worker per core.
+
+    A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do. It
+    only does what /v1/decode needs: greedy search, no stream, no attention. The model is in the
+    folder beside the bundle (`write_models`).
+    """
+
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+        # super().__init__() would start the engine process that this class replaces.
+        self.bundle = bundle
+        self.opened = Opened(precision="int8", provider="cpu", graphs=frozenset())
+        self._translator = ctranslate2.Translator(
+            str(bundle.root.parent / "ctranslate2"),
+            compute_type="int8",
+            inter_threads=settings.cores,
+            intra_threads=1,
+        )
+        self._waiting: deque[Waiting] = deque()
+        self._arrived, self._taking = threading.Semaphore(0), threading.Lock()
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for _ in range(self._translator.num_translators):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    async def close(self) -> None:
+        """Do nothing: the threads end with the process."""
+
+    async def status(self) -> Status:
+        return Status(ready=True, rows=0)
+
+    @property
+    def gone(self) -> bool:
+        return False
+
+    def submit(
+        self, entries: Sequence[Entry], on_progress: object = None
+    ) -> "list[asyncio.Future[Answer]]":
+        del on_progress  # no progress: nothing is streamed
+        futures = [self._loop.create_future() for _ in entries]
+        self._waiting.extend(zip(entries, futures, strict=True))
+        self._arrived.release()
+        return futures
+
+    def _work(self) -> None:
+        while True:
+            self._arrived.acquire()
+            with self._taking:
+                count = min(len(self._waiting), LARGEST_BATCH)
+                batch = [self._waiting.popleft() for _ in range(count)]
+            if batch:
+                self._translate(batch)
+
+    def _translate(self, batch: list[Waiting]) -> None:
+        limits = [entry.search.max_new_tokens for entry, _ in batch if entry.search]
+        results = self._translator.translate_batch(
+            [[str(token) for token in entry.source_ids] for entry, _ in batch],
+            beam_size=1,
+            max_decoding_length=max(limits),
+            return_end_token=True,
+        )
+        for (entry, _), result in zip(batch, results, strict=True):
+            ids = [int(token) for token in result.hypotheses[0]]
+            entry.answer.hypotheses = [Hypothesis(ids, [0.0] * len(ids), "length")]
+        self._loop.call_soon_threadsafe(deliver, batch)
+
+
+def deliver(batch: list[Waiting]) -> None:
+    for entry, future in batch:
+        if not future.done():  # a client that left has cancelled it
+            future.set_result(entry.answer)

@@ -1,0 +1,198 @@
+"""Every part of the benchmarks runs, on small models and for a moment. No number is judged."""
+
+import asyncio
+import dataclasses
+import json
+import shutil
+from threading import Thread
+
+import pytest
+
+from benchmarks import accuracy, attention, cells, operators
+from benchmarks.load import measure_load
+from benchmarks.models import (
+    MeasuredModel,
+    like_the_default,
+    random_model,
+    write_ctranslate2,
+)
+from benchmarks.report import write
+from benchmarks.results import Load
+from benchmarks.run import Plan, measure
+from benchmarks.serving import serving
+from benchmarks.systems import ctranslate2_systems, heed_system
+from model.network.config import TransformerConfig
+from service.settings import DEFAULT_BUNDLE, Precision
+
+LETTERS = TransformerConfig(
+    source_vocab_size=30,
+    target_vocab_size=30,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    norm_first=True,
+    max_source_length=20,
+    max_target_length=20,
+)
+TINY = MeasuredModel("tiny", LETTERS, length=5)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A model of the default model's sizes, and how it is called."""
+    return MeasuredModel("small", like_the_default().transformer.config, length=6)
+
+
+@pytest.fixture(scope="module")
+def folder(small, tmp_path_factory):
+    """The default model, which takes no time to export, where `write_models` puts a bundle.
+
+    CTranslate2 gets other weights, since it cannot compute these: no answers are compared.
+    """
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "heed").symlink_to(DEFAULT_BUNDLE)
+    write_ctranslate2(random_model(small.config), folder / "ctranslate2")
+    return folder
+
+
+def test_cells(small, folder, capsys):
+    batches = [(1, 1), (3, 2)]
+    found = cells.measure_cells(small, folder, rounds=2, wanted=batches, cores=1)
+    assert [(cell["batch"], cell["beam_size"]) for cell in found] == batches
+    for cell in found:
+        for precision in ("int8", "fp32"):
+            assert 0 <= cell[precision]["same"] <= cell["batch"]
+            assert cell[precision]["quartiles"] == sorted(cell[precision]["quartiles"])
+    assert len(capsys.readouterr().out.splitlines()) == len(batches)
+
+
+def test_lengths(small, folder):
+    lengths = [(3, 9), (20, 2)]
+    rows = cells.measure_lengths(small, folder, rounds=1, lengths=lengths, cores=1)
+    assert [(row["source"], row["target"]) for row in rows] == lengths
+
+
+def test_memory(small, folder):
+    peaks = cells.measure_memory(small, folder)
+    assert len(peaks) == 5
+    assert min(peaks.values()) > 1
+
+
+def test_the_cost_of_attention(small, folder):
+    assert cells.measure_attention(small, folder, rounds=1) > -1
+
+
+def test_slow_peers(folder):
+    found = cells.measure_slow_peers(TINY, folder, rounds=1)
+    assert {name: [*times] for name, times in found.items()} == {
+        "Hugging Face": ["1", "8"],
+        "no cache": ["1", "8"],
+    }
+
+
+def test_load(folder):
+    found = measure_load(folder, seconds=0.5, shares=[0.7])
+    assert found.keys() == Load.__required_keys__
+    assert min(found["saturation"].values()) > 0
+    (row,) = found["loads"]
+    assert row["Heed"]["rate"] == row["CTranslate2"]["rate"] > 0
+
+
+def test_operators():
+    lines = [*operators.lines([(1, 4, 16, 16)], rounds=1)]
+    assert [line.startswith("1 x 4 x 16, 16: ") for line in lines] == [False, True] * 2
+
+
+def test_accuracy():
+    pairs = [("HEED", "HH IY1 D"), ("THE", "DH AH0"), ("THE", "DH IY0")]
+    (line,) = accuracy.lines(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
+    assert line.startswith("int8, beam_size 4: 2 words, stress stripped: WER 0.00 %")
+
+
+def test_formats():
+    rows = attention.measure_formats(layers=2, heads=2, tokens=4, rounds=1)
+    assert rows[0][0] == "2 x 2 x 4 x 4 weights as application/json"
+
+
+@pytest.fixture(scope="module")
+def address():
+    with serving(DEFAULT_BUNDLE) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_large_document(address):
+    rows = attention.measure_large(address, tokens=9, name="default model")
+    assert [row[0].startswith("9 x 9 tokens, default model, as ") for row in rows] == [True] * 3
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
+def test_gaps_beside_large_answers(address):
+    measured = attention.measure_gaps(
+        address, "application/safetensors", seconds=0.5, phases=1, targets=2
+    )
+    name, result = asyncio.run(measured)
+    assert name.endswith("MB, application/safetensors")
+    assert result.count("/") == 4
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium here")
+def test_typing_on_the_page(address):
+    """In a thread of its own: Playwright refuses one that has a browser already."""
+    rows = []
+    thread = Thread(target=lambda: rows.extend(attention.measure_typing(address, ["heed"])))
+    thread.start()
+    thread.join()
+    assert [name for name, _ in rows] == ["A word typed on the page until its heatmap is drawn"]
+
+
+def test_a_peer_of_the_default_model_that_is_trained_here(tmp_path):
+    peers = pytest.importorskip("benchmarks.pronunciation_peers", exc_type=ImportError)
+    pairs = [("AB", "AE1 B"), ("BA", "B AH0"), ("B", "B IY1"), ("A", "EY1")]
+    found = peers.phonetisaurus_predictions(pairs, ["AB", "QQ"], tmp_path)
+    assert found.keys() == {"AB", "QQ"}
+
+
+def test_a_peer_of_the_default_model_that_comes_trained():
+    peers = pytest.importorskip("benchmarks.pronunciation_peers", exc_type=ImportError)
+    assert peers.g2p_en_predictions(["HEED"])["HEED"].startswith("HH IY")
+
+
+def test_a_learning_curve(tmp_path):
+    curve = pytest.importorskip("benchmarks.loss_curve", exc_type=ImportError)
+    (tmp_path / "losses.tsv").write_text("1\t2.5\t2.6\n2\t1.5\t1.7\n")
+    curve.draw(tmp_path / "losses.tsv", tmp_path / "curve.svg")
+    assert "held-out words" in (tmp_path / "curve.svg").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """All of a run, on models that it writes, and the folder of these models."""
+    work = tmp_path_factory.mktemp("run")
+    plan = Plan(cells=[(TINY, [(1, 1)])], lengths=[(3, 9)], rounds=2, seconds=0.5)
+    served, small = like_the_default(), {"d_model": 16, "d_ff": 32, "num_heads": 2}
+    config = dataclasses.replace(served.transformer.config, **small, d_qk=8, d_v=8)
+    served = dataclasses.replace(served, transformer=random_model(config))
+    return measure(plan, served, work), work
+
+
+@pytest.mark.long
+def test_a_whole_run_is_written(whole_run, tmp_path):
+    write(whole_run[0], tmp_path)
+    page, numbers = (tmp_path / f"performance.{form}" for form in ("md", "json"))
+    assert page.read_text().count("tiny, batch 1, beams 1") == 1
+    assert json.loads(numbers.read_text()) == whole_run[0]
+
+
+@pytest.mark.long
+def test_all_systems_decode_the_same_tokens(whole_run):
+    """Of the same random weights, at fp32: Heed, CTranslate2, Hugging Face and no cache."""
+    call, folder = cells.call_of(TINY, 4, 1), whole_run[1] / "tiny"
+    systems = [heed_system("fp32"), *ctranslate2_systems("float32", 1), *cells.slow_peers(TINY)]
+    answers = []
+    for system in systems:
+        with cells.opened([system], folder) as (running,):
+            answers.append(running(call)[1])
+    assert answers == [answers[0]] * 4
+    assert {len(ids) for ids in answers[0]} == {TINY.length}
