@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 
 from service.engine.messages import Entry
@@ -5,7 +7,13 @@ from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.search.options import SearchOptions
 
-SCHEDULER = Scheduler(max_queue=300, max_batch_tokens=4096, max_pass_tokens=4096)
+SCHEDULER = Scheduler(
+    max_queue=300,
+    max_batch_tokens=4096,
+    max_pass_tokens=4096,
+    max_logits_bytes=1 << 20,
+    target_vocab_size=32,
+)
 
 
 def entries(count, beam_size=1):
@@ -64,7 +72,7 @@ def test_a_few_do_not_wait_for_a_worker_that_attends():
 
 
 def test_a_few_do_not_wait_for_a_worker_without_room():
-    queue = Queue(Scheduler(max_queue=300, max_batch_tokens=24, max_pass_tokens=4096), 2)
+    queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=24), 2)
     queue.put(entries(2))
     held = queue.take(0, [], busy=False)
     assert len(held) == 2
