@@ -20,7 +20,7 @@ from benchmarks.accuracy import BATCH, decode
 from benchmarks.report import machine, table
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import Accuracy, accuracy, by_source, edit_distance, without_stress
-from model.training.loop import LOSSES
+from model.training.run import LOSSES
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -1,29 +1,27 @@
-"""python -m model train | evaluate | export"""
+"""python -m model train | evaluate | export | export-attend: the command line."""
 
-import hashlib
-import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
+try:
+    import typer
 
-from model.checkpoint import create_run, find_weights, load_config, load_model, load_tokenizers
-from model.data.pairs import read_pairs
-from model.data.tokenizers import Unit, build_tokenizer
-from model.evaluate import accuracy, by_source, predict
-from model.export.bundle import Card, Precision, WeightType, write_bundle
-from model.export.mechanisms import export_mechanisms
-from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
-from model.training.loop import (
-    OPTIONS,
-    TrainingOptions,
-    check_others,
-    differences,
-    has_learned,
-    train,
-)
+    from model.checkpoint import load_model
+    from model.data.pairs import read_pairs
+    from model.data.tokenizers import Unit
+    from model.evaluate import accuracy, by_source, predict
+    from model.export.bundle import Card, Precision, WeightType, write_bundle
+    from model.export.mechanisms import export_mechanisms
+    from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
+    from model.network.transformer import Transformer
+    from model.training.loop import train
+    from model.training.run import TrainingOptions, choose_tokenizers, hash_pairs, open_run
+except ModuleNotFoundError as error:
+    sys.exit(f"heed: {error.name} is not installed: run pip install 'heed[model]'")
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
@@ -32,135 +30,165 @@ app = typer.Typer(
 )
 
 
-Pairs = Annotated[Path, typer.Argument(help="source<TAB>target lines", exists=True, dir_okay=False)]
-Positive = typer.Option(min=1)
+def positive(help_text: str) -> Any:
+    return typer.Option(help=help_text, min=1)
+
+
+def share(help_text: str, most: float = 1) -> Any:
+    return typer.Option(help=help_text, min=0, max=most)
+
+
+def existing_file(help_text: str) -> Any:
+    return typer.Option(help=help_text, exists=True, dir_okay=False)
+
+
+def existing_folder(help_text: str) -> Any:
+    return typer.Option(help=help_text, exists=True, file_okay=False)
+
+
+Pairs = Annotated[
+    Path,
+    typer.Argument(
+        help="UTF-8 file of lines source<TAB>target; a source may have several lines",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+
+# The flags of `train`. Those of the network and of the training are named like the fields of
+# TransformerConfig and TrainingOptions that they set.
+Dev = Annotated[Path, existing_file("file like PAIRS; its loss is shown after each epoch")]
+Run = Annotated[
+    Path,
+    typer.Option(
+        help="folder that the training is kept in; repeat the command to resume one",
+        file_okay=False,
+    ),
+]
+SourceUnit = Annotated[
+    Unit, typer.Option(help="what a source is split into; ignored with --start or --teacher")
+]
+TargetUnit = Annotated[
+    Unit, typer.Option(help="what a target is split into; ignored with --start or --teacher")
+]
+DModel = Annotated[int, positive("numbers in the vector of a position")]
+DFf = Annotated[int, positive("hidden units of a feed-forward layer")]
+NumHeads = Annotated[int, positive("attention heads of a layer")]
+DQk = Annotated[
+    int, typer.Option(help="numbers in a head's query and key; 0: d_model / num_heads", min=0)
+]
+DV = Annotated[int, typer.Option(help="numbers in a head's value; 0: d_model / num_heads", min=0)]
+Score = Annotated[ScoreFunction, typer.Option(help="how a query is compared with a key")]
+Norm = Annotated[NormKind, typer.Option(help="how the vector of a position is normalised")]
+EncoderLayers = Annotated[int, positive("layers of the encoder")]
+DecoderLayers = Annotated[int, positive("layers of the decoder")]
+NormFirst = Annotated[bool, typer.Option(help="normalise before each sublayer, or after it")]
+Rotary = Annotated[bool, typer.Option(help="rotate queries and keys by their position")]
+Dropout = Annotated[float, typer.Option(help="share of activations dropped in training, in [0, 1)")]
+SourceLength = Annotated[int, positive("longest source, in tokens")]
+TargetLength = Annotated[
+    int, typer.Option(help="longest target, in tokens; bos counts as one", min=2)
+]
+Epochs = Annotated[int, positive("passes over the pairs")]
+BatchSize = Annotated[int, positive("pairs of a step; a few hundred pairs need 16 or so")]
+LearningRate = Annotated[float, typer.Option(help="peak of the learning rate", min=0)]
+Warmup = Annotated[float, share("share of the steps in which the learning rate rises", most=0.9)]
+WeightDecay = Annotated[float, typer.Option(help="AdamW's weight decay", min=0)]
+LabelSmoothing = Annotated[float, share("probability spread over all tokens of the vocabulary")]
+Joined = Annotated[float, share("share of pairs concatenated in threes, to learn long sources")]
+Average = Annotated[int, positive("last epochs whose weights are averaged")]
+Seed = Annotated[int, typer.Option(help="seed of all random numbers")]
+Start = Annotated[
+    Path | None,
+    existing_folder("run or bundle whose weights and tokenizers the training starts from"),
+]
+Teacher = Annotated[
+    list[Path] | None,
+    existing_folder("run or bundle whose probabilities are learned; repeat it for an ensemble"),
+]
+MadeUp = Annotated[
+    float,
+    typer.Option(
+        help="synthetic sources, labelled by the teachers, for each source of the pairs", min=0
+    ),
+]
 
 
 @app.command(name="train")
 def train_command(
     pairs: Pairs,
-    dev: Annotated[
-        Path, typer.Option(help="as the pairs, to measure the loss on", exists=True, dir_okay=False)
-    ],
-    run: Annotated[
-        Path, typer.Option(help="where the run lives; a stopped one is resumed", file_okay=False)
-    ],
-    source_unit: Annotated[
-        Unit, typer.Option(help="how a source is split; with --start or --teacher, as theirs")
-    ] = Unit.characters,
-    target_unit: Annotated[
-        Unit, typer.Option(help="how a target is split; with --start or --teacher, as theirs")
-    ] = Unit.words,
-    d_model: Annotated[int, Positive] = 192,
-    d_ff: Annotated[int, Positive] = 768,
-    num_heads: Annotated[int, Positive] = 4,
-    d_qk: Annotated[int, typer.Option(min=0, help="0: d_model / num_heads")] = 0,
-    d_v: Annotated[int, typer.Option(min=0, help="0: d_model / num_heads")] = 0,
-    score_function: ScoreFunction = ScoreFunction.scaled_dot_product,
-    norm: NormKind = NormKind.layer_norm,
-    num_encoder_layers: Annotated[int, Positive] = 4,
-    num_decoder_layers: Annotated[int, Positive] = 3,
-    norm_first: bool = True,
-    rotary: Annotated[bool, typer.Option(help="queries and keys turn by position")] = True,
-    dropout: float = 0.15,
-    max_source_length: Annotated[int, typer.Option(min=1, help="tokens")] = 64,
-    max_target_length: Annotated[int, typer.Option(min=2, help="tokens and bos")] = 64,
-    epochs: Annotated[int, Positive] = 50,
-    batch_size: Annotated[int, Positive] = 256,
-    learning_rate: Annotated[
-        float, typer.Option(help="at the top of the schedule", min=0)
-    ] = 1.2e-3,
-    warmup: Annotated[float, typer.Option(help="share of all steps", min=0, max=0.9)] = 0.05,
-    weight_decay: Annotated[float, typer.Option(min=0)] = 0.02,
-    label_smoothing: Annotated[float, typer.Option(min=0, max=1)] = 0.1,
-    joined: Annotated[
-        float, typer.Option(help="share of pairs joined in threes: long sources", min=0, max=1)
-    ] = 0.02,
-    average: Annotated[int, typer.Option(min=1, help="last epochs whose weights are averaged")] = 5,
-    seed: int = 0,
-    start: Annotated[
-        Path | None,
-        typer.Option(help="a run or bundle whose weights come first", exists=True, file_okay=False),
-    ] = None,
-    teacher: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="a run or bundle to learn from, or, repeated, several",
-            exists=True,
-            file_okay=False,
-        ),
-    ] = None,
-    made_up: Annotated[
-        float, typer.Option(help="sources that only teachers answer, for each of the pairs'", min=0)
-    ] = 0.0,
+    dev: Dev,
+    run: Run,
+    source_unit: SourceUnit = Unit.characters,
+    target_unit: TargetUnit = Unit.words,
+    d_model: DModel = 192,
+    d_ff: DFf = 768,
+    num_heads: NumHeads = 4,
+    d_qk: DQk = 0,
+    d_v: DV = 0,
+    score_function: Score = ScoreFunction.scaled_dot_product,
+    norm: Norm = NormKind.layer_norm,
+    num_encoder_layers: EncoderLayers = 4,
+    num_decoder_layers: DecoderLayers = 3,
+    norm_first: NormFirst = True,
+    rotary: Rotary = True,
+    dropout: Dropout = 0.15,
+    max_source_length: SourceLength = 64,
+    max_target_length: TargetLength = 64,
+    epochs: Epochs = 50,
+    batch_size: BatchSize = 256,
+    learning_rate: LearningRate = 1.2e-3,
+    warmup: Warmup = 0.05,
+    weight_decay: WeightDecay = 0.02,
+    label_smoothing: LabelSmoothing = 0.1,
+    joined: Joined = 0.02,
+    average: Average = 5,
+    seed: Seed = 0,
+    start: Start = None,
+    teacher: Teacher = None,
+    made_up: MadeUp = 0.0,
 ) -> None:
-    """Train on pairs of texts. The defaults train the first teacher of the pronunciation model that
-    Heed ships; a few hundred pairs want a --batch-size of 16."""
-    if others := [*filter(None, [start]), *(teacher or [])]:
-        for other in others:
-            find_weights(other)
-        source, target = load_tokenizers(others[0])
-    else:
-        text = read_pairs(pairs)
-        source = build_tokenizer((s for s, _ in text), source_unit)
-        target = build_tokenizer((t for _, t in text), target_unit)
+    """Train a model on pairs of texts, or resume a training that was interrupted.
+
+    The defaults train the first teacher of the pronunciation model that Heed ships.
+    """
+    flags: dict[str, Any] = locals() | {
+        "pairs_sha256": hash_pairs(pairs),
+        "start": str(start) if start else None,
+        "teachers": [str(path) for path in teacher or []],
+    }
+    options = TrainingOptions(**select(TrainingOptions, flags))
+    source, target = choose_tokenizers(pairs, source_unit, target_unit, options)
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),
         target_vocab_size=target.get_vocab_size(),
-        d_model=d_model,
-        d_ff=d_ff,
-        num_heads=num_heads,
-        d_qk=d_qk,
-        d_v=d_v,
-        score_function=score_function,
-        norm=norm,
-        num_encoder_layers=num_encoder_layers,
-        num_decoder_layers=num_decoder_layers,
-        norm_first=norm_first,
-        rotary=rotary,
-        dropout=dropout,
-        max_source_length=max_source_length,
-        max_target_length=max_target_length,
+        **select(TransformerConfig, flags),
     )
-    options = TrainingOptions(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup=warmup,
-        weight_decay=weight_decay,
-        label_smoothing=label_smoothing,
-        joined=joined,
-        average=average,
-        seed=seed,
-        pairs_sha256=hashlib.sha256(pairs.read_bytes()).hexdigest(),
-        start=str(start) if start else None,
-        teachers=[str(path) for path in teacher or []],
-        made_up=made_up,
-    )
-    check_others(config, options)
-    if run.exists() and any(run.iterdir()) and not (run / OPTIONS).exists():
-        raise InputError(f"{run} is not empty and no run: name another folder")
-    if has_learned(run):
-        started = asdict(load_config(run)) | json.loads((run / OPTIONS).read_text())
-        if different := differences(started, asdict(config) | asdict(options)):
-            raise InputError(f"{run} was started with {different}: name another run")
-    else:
-        run.mkdir(parents=True, exist_ok=True)
-        (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
-        create_run(run, config, source, target)
+    open_run(run, config, options, (source, target))
     train(run, pairs, dev, options)
     typer.echo(f"{run} is trained")
 
 
+def select(kind: type, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that are named like fields of the dataclass `kind`."""
+    return {field.name: flags[field.name] for field in fields(kind) if field.name in flags}
+
+
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="a run or a bundle", exists=True, file_okay=False)],
+    model: Annotated[
+        Path, typer.Argument(help="a training run or a bundle", exists=True, file_okay=False)
+    ],
     pairs: Pairs,
-    beam_size: Annotated[int, Positive] = 1,
-    predictions: Annotated[Path | None, typer.Option(help="write source<TAB>prediction")] = None,
+    beam_size: Annotated[int, positive("beams of the search; 1 is greedy search")] = 1,
+    predictions: Annotated[
+        Path | None, typer.Option(help="file to write lines source<TAB>prediction to")
+    ] = None,
 ) -> None:
-    """Decode every source with the torch model and print word and phoneme error rates: without the
-    digits at the end of words in capitals, which ARPAbet has for stress, and with them."""
+    """Decode every source with PyTorch and print word and phoneme error rates in percent.
+
+    They are given without and with the digits that mark stress in ARPAbet.
+    """
     references = read_pairs(pairs)
     sources = list(by_source(references))
     predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))
@@ -172,25 +200,29 @@ def evaluate(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="a run", exists=True, file_okay=False)],
-    bundle: Annotated[Path, typer.Argument(help="the folder to write, or to replace")],
-    task: Annotated[str, typer.Option(help="what the model does, in a line")],
+    model: Annotated[Path, typer.Argument(help="a training run", exists=True, file_okay=False)],
+    bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
+    task: Annotated[str, typer.Option(help="one line on what the model does")],
     licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
     attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
-    notice: Annotated[
-        Path, typer.Option(help="licence text to carry along", exists=True, dir_okay=False)
-    ],
-    model_card: Annotated[
-        Path | None,
-        typer.Option(help="Markdown to carry along as MODEL_CARD.md", exists=True, dir_okay=False),
-    ] = None,
-    name: Annotated[str, typer.Option(help="as the API calls it; the folder's, if empty")] = "",
-    weights: Annotated[WeightType, typer.Option(help="how weights lie on disk")] = WeightType.fp32,
+    notice: Annotated[Path, existing_file("licence text, stored as NOTICE")],
+    model_card: Annotated[Path | None, existing_file("Markdown, stored as MODEL_CARD.md")] = None,
+    name: Annotated[
+        str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
+    ] = "",
+    weights: Annotated[WeightType, typer.Option(help="number type of the weights on disk")] = (
+        WeightType.fp32
+    ),
     precision: Annotated[
-        Precision, typer.Option(help="int8: graphs of 8-bit products beside those of fp32")
+        Precision, typer.Option(help="int8 adds graphs with 8-bit products to those of fp32")
     ] = Precision.fp32,
 ) -> None:
-    """Write a bundle that the service can serve."""
+    """Write a bundle, the folder that the service serves a model from."""
+    if precision is Precision.int8 and find_spec("onnxruntime") is None:
+        raise InputError(
+            "--precision int8 measures its error with onnxruntime, which is not installed:"
+            " run pip install 'heed[cpu]'"
+        )
     card = Card(
         name=name or bundle.name,
         task=task,
@@ -204,21 +236,26 @@ def export(
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is Precision.int8:
-        from model.export.compare import compare  # it needs the runtime of the extra `cpu`
+        report_int8(bundle, trained.transformer)
 
-        found = compare(bundle, trained.transformer)
-        typer.echo(
-            f"int8 beside fp32, on random sources: log-probs of likely tokens differ by"
-            f" {found.mean:.3f} on average, {found.largest:.3f} at most;"
-            f" {found.same_best:.1%} of the best tokens are the same"
-        )
+
+def report_int8(bundle: Path, transformer: Transformer) -> None:
+    """Print how much the answers of the int8 graphs differ from those of the fp32 graphs."""
+    from model.export.compare import compare  # it needs onnxruntime, the extra `cpu`
+
+    found = compare(bundle, transformer)
+    typer.echo(
+        f"int8 compared with fp32 on random sources: log-probs of likely tokens differ by"
+        f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
+        f" {found.same_best:.1%} of the best tokens are the same"
+    )
 
 
 @app.command()
 def export_attend(
-    folder: Annotated[Path, typer.Argument(help="where the graphs of /v1/attend go")],
+    folder: Annotated[Path, typer.Argument(help="the folder to write the graphs to")],
 ) -> None:
-    """Write the graphs of attention without a model."""
+    """Write the graphs of /v1/attend: attention mechanisms without a model."""
     export_mechanisms(folder)
 
 

@@ -1,4 +1,4 @@
-"""What a training run leaves on disk, and how a model comes back from it or from a bundle."""
+"""Save a training run's model, and load a model from a run or a bundle."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,15 @@ TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
+    """A network with the tokenizers of its two sides."""
+
     transformer: Transformer
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
 
 def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: Tokenizer) -> None:
+    """Write what is fixed before the first epoch: the tokenizers and the network's shape."""
     run.mkdir(parents=True, exist_ok=True)
     for name, tokenizer in zip(TOKENIZERS, (source, target), strict=True):
         tokenizer.save(str(run / name))
@@ -33,28 +36,31 @@ def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: 
 
 
 def load_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Return the source and target tokenizers of a run or bundle."""
     source, target = (Tokenizer.from_file(str(path / name)) for name in TOKENIZERS)
     return source, target
 
 
 def load_config(path: Path) -> TransformerConfig:
-    """From a run or, where there is none, from the bundle at `path`."""
+    """Return the network's shape from a run's config.json or a bundle's bundle.json."""
     if (path / CONFIG).exists():
         return TransformerConfig(**json.loads((path / CONFIG).read_text()))
     return TransformerConfig(**json.loads((path / "bundle.json").read_text())["config"])
 
 
 def find_weights(path: Path) -> Path:
-    """A run's averaged weights, or those of a bundle's fp32 graphs. Raises InputError if `path`
-    holds neither."""
+    """Return the file of a run's averaged weights or of a bundle's fp32 weights.
+
+    Raise InputError if there is neither.
+    """
     for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS):
         if weights.is_file():
             return weights
-    raise InputError(f"{path} is no bundle and no run with an epoch behind it")
+    raise InputError(f"{path} is neither a bundle nor a training run with a finished epoch")
 
 
 def load_model(path: Path) -> TrainedModel:
-    """Ready to use. Raises InputError if `path` is no bundle and no run with weights."""
+    """Load a model in evaluation mode and float32. Raise InputError if `path` has no weights."""
     weights = find_weights(path)
     transformer = Transformer(load_config(path))
     state = load_file(weights)
@@ -63,17 +69,21 @@ def load_model(path: Path) -> TrainedModel:
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors, atomically."""
     replace_whole(path, lambda partial: save_file(dict(state), partial))
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replaces `path` only once the new file is whole."""
+    """Write a file and put it in the place of `path` once it is complete.
+
+    A process that is killed while it writes so leaves the old file.
+    """
     partial = path.with_suffix(".partial")
     write(partial)
     partial.replace(path)
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of several checkpoints (Vaswani et al. 2017, section 6.1)."""
+    """Return the mean of the weights in several files (Vaswani et al. 2017, section 6.1)."""
     states = [load_file(path) for path in paths]
     return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}

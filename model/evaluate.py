@@ -17,8 +17,11 @@ BATCH_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """Percentages. A word is wrong unless it equals one of its references; the phoneme error is
-    the edit distance to the nearest reference over that reference's length, summed."""
+    """Word and phoneme error rate, in percent.
+
+    A word is wrong unless it equals one of its references. The phoneme error rate divides the sum
+    of edit distances to the nearest references by the sum of those references' lengths.
+    """
 
     words: int
     word: float
@@ -29,10 +32,11 @@ class ErrorRates:
 
 
 def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list[str]:
-    """The best target text of each source, in order. Raises InputError if one is too long."""
+    """Return the best target text of each source, in order. Raise InputError if one is too long."""
     config = model.transformer.config
     max_new_tokens = config.max_target_length
     ids = encode_sources(sources, model.source_tokenizer, config)
+    # batches of similar lengths, the shortest first, to save padding
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     texts: dict[int, str] = {}
     for start in track(range(0, len(order), BATCH_SIZE), "decoding"):
@@ -52,7 +56,7 @@ def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Levenshtein 1966: insertions, deletions and substitutions cost 1."""
+    """Return the Levenshtein distance: insertions, deletions and substitutions cost 1."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -62,11 +66,12 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def without_stress(text: str) -> str:
-    """ARPAbet writes the stress of a vowel as a digit after it."""
+    """Remove the digit 0, 1 or 2 that ends a word in capitals: ARPAbet's stress of a vowel."""
     return re.sub(r"(?<=[A-Z])[0-2]\b", "", text)
 
 
 def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+    """Collect the targets of each source: a word may have several pronunciations."""
     references: dict[str, list[str]] = {}
     for source, target in pairs:
         references.setdefault(source, []).append(target)
@@ -74,7 +79,7 @@ def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
 
 
 def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool) -> ErrorRates:
-    """`predictions` by source; `stress` False strips the stress digits from both sides."""
+    """Score `predictions`, keyed by source. With `stress` False both sides lose their stress."""
 
     def phonemes(text: str) -> list[str]:
         return (text if stress else without_stress(text)).split()
@@ -91,10 +96,10 @@ def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool
 
 
 def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
-    """Of the vowels that are right, stress aside, the percentage whose stress is right.
+    """Return the percentage of correct vowels whose stress is correct too; nan without any.
 
-    Phonemes are matched by difflib's longest common runs, to the reference that gives the most
-    vowels of right stress. Not a number where no vowel is right.
+    difflib matches phonemes, stress stripped, by longest common runs. Of several references the
+    one with the most correctly stressed vowels counts.
     """
     right = found = 0
     for source, targets in by_source(pairs).items():
@@ -106,9 +111,11 @@ def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
+    """Error rates without and with stress, and how often the stress is right."""
+
     plain: ErrorRates  # stress stripped
     stressed: ErrorRates
-    stress: float  # of the vowels that are right, the percentage whose stress is; or not a number
+    stress: float  # percentage of correct vowels whose stress is correct; nan without any
 
     def __str__(self) -> str:
         text = f"{self.plain.words} words, stress stripped: {self.plain}"
@@ -118,7 +125,7 @@ class Accuracy:
 
 
 def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
-    """`predictions` by source."""
+    """Score `predictions`, keyed by source, against all pairs."""
     return Accuracy(
         error_rates(predictions, pairs, stress=False),
         error_rates(predictions, pairs, stress=True),
@@ -127,7 +134,7 @@ def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
 
 
 def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:
-    """-> vowels of right stress, vowels found"""
+    """Count the vowels of `target` found with the right stress, and those found at all."""
     ours, theirs = predicted.split(), target.split()
     plain = without_stress(predicted).split(), without_stress(target).split()
     blocks = SequenceMatcher(None, *plain, autojunk=False).get_matching_blocks()

@@ -1,6 +1,7 @@
-"""Greedy and beam search as plainly as they can be written: the oracle the service is held to.
+"""Greedy and beam search written as plainly as possible: the oracle for the service's searches.
 
-Every token costs a full forward pass of the prefix; nothing is cached.
+Nothing is cached, so that every step decodes its whole target again.
+Axes: B sources, S source length, T target length, V vocabulary, K beams.
 """
 
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from model.network.transformer import Transformer
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """Generated ids, eos included when it ended there, and the log-prob of each."""
+    """Generated ids, eos included where it was generated, and the log-prob of each."""
 
     token_ids: list[int]
     log_probs: list[float]
 
     @property
     def score(self) -> float:
-        """Mean log-prob a token: a length penalty of 1."""
+        """Mean log-prob of a token, which is the service's score at a length penalty of 1."""
         return sum(self.log_probs) / len(self.token_ids)
 
 
@@ -28,16 +29,16 @@ class Hypothesis:
 def greedy_search(
     model: Transformer, source_ids: Tensor, source_length: Tensor, max_new_tokens: int
 ) -> list[Hypothesis]:
-    """(B, S) ids, (B,) lengths -> one hypothesis a source."""
+    """Return the hypothesis of each source, given ids (B, S) and lengths (B,)."""
     config = model.config
     rows = source_ids.size(0)
-    target_ids = torch.full((rows, 1), config.bos_id)
-    log_probs = torch.zeros(rows, 0)
-    finished = torch.zeros(rows, dtype=torch.bool)
+    target_ids = torch.full((rows, 1), config.bos_id)  # (B, T)
+    log_probs = torch.zeros(rows, 0)  # (B, T - 1)
+    finished = torch.zeros(rows, dtype=torch.bool)  # (B,)
     for length in range(1, max_new_tokens + 1):
-        lengths = torch.full((rows,), length)
+        lengths = torch.full((rows,), length)  # (B,)
         last = model(source_ids, source_length, target_ids, lengths)[:, -1]  # (B, V)
-        best, token = last.max(-1)
+        best, token = last.max(-1)  # (B,), (B,)
         target_ids = torch.cat([target_ids, token.unsqueeze(1)], 1)
         log_probs = torch.cat([log_probs, best.unsqueeze(1)], 1)
         finished |= token == config.eos_id
@@ -45,6 +46,7 @@ def greedy_search(
             break
     hypotheses: list[Hypothesis] = []
     for ids, probs in zip(target_ids[:, 1:].tolist(), log_probs.tolist(), strict=True):
+        # A row goes on after its eos until all rows have one
         end = ids.index(config.eos_id) + 1 if config.eos_id in ids else len(ids)
         hypotheses.append(Hypothesis(ids[:end], probs[:end]))
     return hypotheses
@@ -57,36 +59,44 @@ def beam_search(
     beam_size: int,
     max_new_tokens: int,
 ) -> list[Hypothesis]:
-    """(S,) ids -> hypotheses, best score first. Stops when beam_size hypotheses are finished."""
+    """Return at most beam_size hypotheses of a source (S,), best score first.
+
+    The search stops when beam_size hypotheses have ended, or at max_new_tokens, where beams that
+    go on compete with all hypotheses that ended.
+    """
     config = model.config
-    source_length = torch.tensor([len(source_ids)])
-    memory, _ = model.encoder(source_ids.unsqueeze(0), source_length)
+    source_length = torch.tensor([len(source_ids)])  # (1,)
+    memory, _ = model.encoder(source_ids.unsqueeze(0), source_length)  # (1, S, M)
     beams = [Hypothesis([], [])]
     finished: list[Hypothesis] = []
     for length in range(1, max_new_tokens + 1):
-        target_ids = torch.tensor([[config.bos_id, *beam.token_ids] for beam in beams])
+        # STEP 1: the log-prob of every token after every beam
+        target_ids = torch.tensor([[config.bos_id, *beam.token_ids] for beam in beams])  # (K, T)
         cross = model.decoder.cross(memory.expand(len(beams), -1, -1))
         hidden = model.decoder(
             target_ids, torch.full((len(beams),), length), cross, source_length.expand(len(beams))
-        ).hidden[:, -1]
-        total = torch.tensor([sum(beam.log_probs) for beam in beams])
+        ).hidden[:, -1]  # (K, M)
         log_probs = model.log_probs(hidden)  # (K, V)
+        # STEP 2: the best 2 K of them; at most K are eos, so that K others remain
+        total = torch.tensor([sum(beam.log_probs) for beam in beams])  # (K,)
         totals = (total.unsqueeze(1) + log_probs).flatten()  # (K * V,)
         ranked: list[int] = totals.topk(min(2 * beam_size, len(totals))).indices.tolist()
-        candidates: list[Hypothesis] = []
+        # STEP 3: those of the first K that end are hypotheses; the first K others go on
+        going_on: list[Hypothesis] = []
         for rank, index in enumerate(ranked):
             parent, token = divmod(index, config.target_vocab_size)
             beam = beams[parent]
             log_prob = log_probs[parent, token].item()
             grown = Hypothesis([*beam.token_ids, token], [*beam.log_probs, log_prob])
             if token != config.eos_id:
-                candidates.append(grown)
+                going_on.append(grown)
             elif rank < beam_size:
                 finished.append(grown)
-        beams = candidates[:beam_size]
+        beams = going_on[:beam_size]
+        # STEP 4: at the limit beams are hypotheses, too, as in Hugging Face and CTranslate2
+        if length == max_new_tokens:
+            finished += beams
         if len(finished) >= beam_size:
             break
-    else:
-        finished += beams
     finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
     return finished[:beam_size]

@@ -1,7 +1,7 @@
-"""The serving side of Heed: bundles in, HTTP out. No torch anywhere."""
+"""The serving side of Heed: it loads bundles and answers HTTP requests, without torch."""
 
 import os
 
-# ONNX Runtime writes an identifier to the home directory and may report to its makers as soon as it
-# is imported, unless this was set before; its API can only stop it afterwards.
+# ONNX Runtime writes an identifier to the home directory and may send telemetry as soon as it is
+# imported. Only this variable, set before, prevents it; its API stops telemetry after the fact.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

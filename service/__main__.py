@@ -1,4 +1,4 @@
-"""python -m service"""
+"""Start the service: python -m service --help lists the settings."""
 
 import asyncio
 import contextlib
@@ -11,30 +11,38 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from service.app import create_app
+from service.app import OpenEngine, create_app
+from service.engine.client import EngineClient
 from service.errors import StartupError
 from service.logs import configure_logs
 from service.settings import Settings
 
+# Seconds that open connections may take after SIGTERM, before the engines close. Together they stay
+# below the 30 seconds after which Kubernetes kills a container.
+SHUTDOWN_TIMEOUT = 20.0
 
-async def serve(settings: Settings) -> None:
-    """The lifespan is entered here so that a StartupError reaches main() as it is."""
-    app = create_app(settings)
+
+async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> None:
+    """Serve until a signal arrives. Raise StartupError if a bundle cannot be served.
+
+    The lifespan is entered here, and not by uvicorn, which would log the error and exit.
+    """
+    app = create_app(settings, open_engine)
     config = uvicorn.Config(
         app,
         settings.host,
         settings.port,
         lifespan="off",
-        timeout_graceful_shutdown=math.ceil(settings.timeout),
+        timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
     )
     async with app.router.lifespan_context(app):
         gc.collect()
-        gc.freeze()  # what is here now stays: looking at it again would stop all threads for long
+        gc.freeze()  # a later collection would hold all threads up to look at what never leaves
         await uvicorn.Server(config).serve()
 
 
 def stop(*_: object) -> None:
-    """Uvicorn answers what it has accepted, then raises the signal again, which ends up here."""
+    """Handle a signal. Uvicorn raises the one that stopped it again after its shutdown."""
     raise KeyboardInterrupt
 
 
@@ -43,9 +51,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
-        settings = CliApp.run(Settings)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(settings))
+            asyncio.run(serve(CliApp.run(Settings)))
     except ValidationError as error:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:

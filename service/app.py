@@ -1,7 +1,7 @@
-"""The application: opens the engines, gives every request an id, turns errors into problems."""
+"""Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
@@ -15,15 +15,12 @@ from starlette.staticfiles import StaticFiles
 
 from service.api import attend, attention, decode, encode, models, score, tokenize
 from service.api.examples import show_answers
-from service.bundle import load_bundle
+from service.bundle import Bundle, load_bundle
 from service.engine.client import EngineClient
 from service.engine.model import Model
-from service.errors import (
-    HeedError,
-    StartupError,
-)
-from service.formats.html import WEB
-from service.http.middleware import BodyLimit, Headers
+from service.errors import HeedError, StartupError
+from service.http import docs
+from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
@@ -31,19 +28,26 @@ from service.http.problems import (
     answer_validation_error,
 )
 from service.runtime.mechanisms import Mechanisms
-from service.settings import MECHANISMS, Settings
+from service.settings import MECHANISMS, WEB, Settings
 from service.tokenizer import open_tokenizers
 
+OpenEngine = Callable[[Bundle, Settings], EngineClient]
+ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, docs)
 
-def create_app(settings: Settings) -> FastAPI:
-    """Opens nothing before its lifespan begins, which raises StartupError."""
+
+def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> FastAPI:
+    """Return the application. Its lifespan opens the bundles and raises StartupError.
+
+    `open_engine` makes the engine of each bundle; benchmarks put others behind the same endpoints.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        app.state.models = await run_in_threadpool(open_models, settings)
+        served = await run_in_threadpool(open_models, settings, open_engine)
+        app.state.models = served
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
-        engines = [model.engine for model in app.state.models.values()]
+        engines = [model.engine for model in served.values()]
         try:
             for engine in engines:
                 await engine.start()
@@ -53,38 +57,53 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPIOffline(
         title="Heed",
-        summary="Encoder-decoder Transformers over HTTP, with the attention they paid.",
+        summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
         version="0.1.0",
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        redoc_url=None,
         swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
-    for endpoint in (decode, score, encode, tokenize, attention, attend, models):
+    for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
     app.add_api_route("/", show_page, include_in_schema=False)
     app.mount("/web", StaticFiles(directory=WEB))
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
-    app.add_middleware(Headers)
-    app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(RequestValidationError, answer_validation_error)
-    app.add_exception_handler(HTTPException, answer_http_exception)
-    app.add_exception_handler(Exception, answer_unexpected)
+    add_middleware(app, settings)
+    add_error_handlers(app)
     show_answers(app.openapi())
     return app
 
 
+def add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Add the middleware, innermost first."""
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
+    app.add_middleware(HeadRequests)
+    app.add_middleware(Headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(HeedError, answer_heed_error)
+    app.add_exception_handler(RequestValidationError, answer_validation_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(Exception, answer_unexpected)
+
+
 async def show_page() -> Response:
-    return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
+    return FileResponse(WEB / "page" / "index.html", headers={"Cache-Control": "no-cache"})
 
 
-def open_models(settings: Settings) -> dict[str, Model]:
-    opened: dict[str, Model] = {}
+def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]:
+    """Return the model of each bundle by its name. Raise StartupError if two have the same."""
+    bundles: dict[str, Bundle] = {}
     for path in settings.bundles:
         bundle = load_bundle(path)
-        if bundle.manifest.name in opened:
-            raise StartupError(f"two bundles are named {bundle.manifest.name}")
-        opened[bundle.manifest.name] = Model(
-            EngineClient(bundle, settings), *open_tokenizers(bundle)
-        )
-    return opened
+        name = bundle.manifest.name
+        if name in bundles:
+            folders = f"{bundles[name].root} and {path}"
+            raise StartupError(f"{folders} are both named {name}: serve one, or rename one")
+        bundles[name] = bundle
+    return {
+        name: Model(open_engine(bundle, settings), *open_tokenizers(bundle))
+        for name, bundle in bundles.items()
+    }

@@ -1,4 +1,7 @@
-"""Which attention weights are wanted, reduced how, and the labelled blocks they come in."""
+"""Select attention weights, reduce them, align them, and label them for an answer.
+
+Axes: L layers, H heads, T target length, S source length; rows are queries, columns are keys.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,14 +24,16 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-PAIR = 64  # bytes of an aligned pair, as numbers and as text
+PAIR = 64  # bytes of one aligned pair in an answer, as numbers and as Pharaoh text
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Layers by kind and heads, as indices from 0 within the model; heads are reduced before
-    layers. `rows` is a slice of the target's steps, those of decoder and cross."""
+    """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
+
+    `rows` is a slice of the target's steps, as in Python; it cuts decoder and cross-attention.
+    """
 
     layers: dict[AttentionKind, list[int]]
     heads: list[int]
@@ -40,8 +45,11 @@ class Selection:
     decimals: int | None = None
 
     def nbytes(self, source: int, steps: int, read: int) -> int:
-        """Of the float32 weights, and of an alignment, for a source of so many tokens, at most so
-        many steps of its target, and what the decoder reads for them."""
+        """Return the bytes of the selected float32 weights and of their alignment, at most.
+
+        `source` counts source tokens, `steps` generated tokens, `read` the positions that the
+        decoder reads for them.
+        """
         rows = {"source": source, "target": self._most_rows(steps)}
         columns = {"source": source, "target": read}
         heads = len(self.heads) if self.reduce_heads == "none" else 1
@@ -55,7 +63,7 @@ class Selection:
         return total
 
     def pass_nbytes(self, config: Config, source: int, read: int) -> int:
-        """Of the weights that a pass computes to select from: every layer and head."""
+        """Return the bytes of all layers and heads, which a pass computes to select from."""
         encoder = config.num_encoder_layers * source**2
         decoder = config.num_decoder_layers * read * (source + read)
         passes = [encoder if kind == "encoder" else decoder for kind in self.layers]
@@ -65,30 +73,29 @@ class Selection:
         if self.rows is None:
             return target_length
         start, stop = self.rows
-        if start < 0 <= stop:  # of a longer target they are fewer
+        if start < 0 <= stop:  # e.g. [-3, 5]: the longer the target, the fewer of its rows
             target_length = min(target_length, -start)
         return len(range(target_length)[start:stop])
 
     def steps(self, count: int) -> slice:
-        """Which of so many steps are wanted."""
-        return slice(*slice(*(self.rows or (None, None))).indices(count))
+        """Resolve `rows` for a target of `count` steps: start and stop lie in [0, count]."""
+        if self.rows is None:
+            return slice(0, count)
+        start, stop, _ = slice(*self.rows).indices(count)
+        return slice(start, stop)
 
     def pick(
         self, kind: AttentionKind, weights: NDArray[np.float32], rows: slice = slice(None)
     ) -> NDArray[np.float32]:
-        """All layers and heads (L, H, queries, keys) -> what is wanted of those rows, less the axes
-        that are reduced."""
-        layers = self.layers[kind]
-        if self.reduce_layers == "rollout":
-            layers = sorted(layers)
-        picked = weights[np.ix_(layers, self.heads)]
-        if self.reduce_layers != "rollout":  # which needs every row
-            picked = picked[:, :, rows]
+        """Return the selected layers, heads and rows of (L, H, T, S), without the reduced axes."""
+        if self.reduce_layers == "rollout":  # needs whole matrices, in the order of the layers
+            picked = weights[np.ix_(sorted(self.layers[kind]), self.heads)]
+            heads_reduced = REDUCE[self.reduce_heads](picked, axis=1)
+            return np.ascontiguousarray(rollout(heads_reduced)[rows])
+        picked = weights[np.ix_(self.layers[kind], self.heads)][:, :, rows]
         if self.reduce_heads != "none":
             picked = REDUCE[self.reduce_heads](picked, axis=1)
-        if self.reduce_layers == "rollout":
-            picked = rollout(picked)[rows]
-        elif self.reduce_layers != "none":
+        if self.reduce_layers != "none":
             picked = REDUCE[self.reduce_layers](picked, axis=0)
         return np.ascontiguousarray(picked)
 
@@ -98,10 +105,13 @@ class Selection:
         picked: NDArray[np.float32],
         rows: list[Token],
         columns: list[Token],
-        forced: int,
+        prefix_length: int,
     ) -> dict[str, Any]:
-        """As responses.AttentionBlock has it; `rows` label all steps, of which `picked` has some,
-        after so many tokens of the target that were forced."""
+        """Return one block of an answer, as in responses.AttentionBlock.
+
+        `rows` label all steps, of which `picked` holds the selected ones; `prefix_length` tokens
+        of the target came before the first step.
+        """
         steps = self.steps(len(rows))
         if kind != "encoder":
             rows = rows[steps]
@@ -120,7 +130,9 @@ class Selection:
         }
         if self.alignment and kind == "cross":
             threshold = None if self.alignment == "argmax" else self.threshold
-            block["alignment"] = align(picked, rows, columns, threshold, forced + steps.start)
+            block["alignment"] = align(
+                picked, rows, columns, threshold, prefix_length + steps.start
+            )
         return block
 
 
@@ -128,11 +140,11 @@ NO_ATTENTION = Selection({}, [])
 
 
 def rollout(weights: FloatArray) -> FloatArray:
-    """(L, N, N), heads reduced, from the lowest layer -> (N, N): what each position holds of each
-    input if a layer passes on half of what it reads and half of what it was.
+    """Return the attention rollout (N, N) of (L, N, N): how much of each input each position holds.
 
-    Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (2020), section 3: the layers'
-    0.5 (W + I), rows scaled to sum to 1, multiplied.
+    Each layer is 0.5 (W + I), where I stands for the residual connection, with rows scaled to sum
+    to 1; the layers are multiplied from the lowest up. Abnar and Zuidema, "Quantifying Attention
+    Flow in Transformers" (2020), section 3.
     """
     identity = np.eye(weights.shape[-1], dtype=weights.dtype)
     mixed = weights + identity
@@ -150,9 +162,12 @@ def align(
     threshold: float | None,
     first: int,
 ) -> dict[str, Any] | list[Any]:
-    """(..., T, S) of cross-attention -> for every matrix, nested like them, the pairs of a source
-    and a target token that belong together: those of at least `threshold`, or for each target token
-    its largest. Special tokens belong to none. Row 0 is the `first` token of the target."""
+    """Return the aligned pairs of source and target tokens for every matrix of (..., T, S).
+
+    With a `threshold` a pair is aligned if its weight reaches it; without one each target token is
+    aligned to its largest weight. Special tokens are never aligned. Row 0 is the `first` token of
+    the target. The result is nested like the leading axes.
+    """
     if weights.ndim > 2:
         return [align(matrix, rows, columns, threshold, first) for matrix in weights]
     targets = np.array([token.start is not None for token in rows], bool)

@@ -1,4 +1,4 @@
-"""A bundle as it lies on disk (docs/bundle.md), believed only after it was checked."""
+"""Bundle validation: read a bundle from disk (docs/bundle.md) and check all of it first."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Part(BaseModel):
 
 
 class Config(BaseModel):
-    """The part of the network's configuration that the service reads; the rest is only shown."""
+    """The network's configuration. The service reads these fields and only shows the others."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -38,14 +38,16 @@ class Config(BaseModel):
 
     @property
     def step_weights(self) -> int:
-        """Parameters that a decoding step multiplies with."""
-        attention = 3 * self.num_heads * (self.d_qk + self.d_v)  # cross keys and values are there
+        """Number of parameters that a decoding step reads, embeddings aside."""
+        # Self-attention has four products, cross-attention two: its keys and values are cached.
+        attention = 3 * self.num_heads * (self.d_qk + self.d_v)
         layer = self.d_model * (attention + 2 * self.d_ff)
         return self.num_decoder_layers * layer + self.d_model * self.target_vocab_size
 
 
 class Limits(Part):
-    """In positions: every id that enters the encoder or the decoder counts, specials included."""
+    """Longest source and target in positions. Every id that enters the encoder or the decoder
+    counts, special ones included."""
 
     max_source_length: Count
     max_target_length: Count
@@ -66,7 +68,7 @@ class File(Part):
 
 
 class Manifest(Part):
-    """bundle.json."""
+    """The contents of bundle.json; docs/bundle.md explains every key."""
 
     format_version: Literal[1]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -97,10 +99,16 @@ class Bundle:
 
 
 def load_bundle(root: Path) -> Bundle:
-    """Raises StartupError naming what is missing, altered, outside the folder or contradictory."""
+    """Return the bundle in `root` once its manifest and all its files are validated.
+
+    Raises StartupError naming what is missing, altered, outside the folder or contradictory.
+    """
     path = root / "bundle.json"
     if not path.is_file():
-        raise StartupError(f"{root} is no bundle: it has no bundle.json")
+        raise StartupError(
+            f"{root} is not a bundle: it has no bundle.json; write one with"
+            " `python -m model export`"
+        )
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -111,30 +119,36 @@ def load_bundle(root: Path) -> Bundle:
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     for graphs in manifest.precisions.values():
         if not {"encoder", "step"} <= graphs.keys():
-            raise StartupError(f"{path}: a precision needs the graphs encoder and step")
+            raise StartupError(f"{path}: every precision needs the graphs encoder and step")
         needed += graphs.values()
         for folder in {bundle.path(name).parent for name in graphs.values()}:
             needed += [path.relative_to(root).as_posix() for path in folder.iterdir()]
     if unlisted := [name for name in needed if name not in manifest.files]:
-        raise StartupError(f"{path}: {unlisted} have no entry in files")
+        raise StartupError(f'{path}: these files have no entry in "files": {", ".join(unlisted)}')
     check_numbers(manifest, path)
     return bundle
 
 
 def check_file(root: Path, name: str, file: File) -> None:
+    """Raise StartupError unless the file lies in the bundle with this size and SHA-256."""
     path = root / name
     if not path.resolve().is_relative_to(root.resolve()):
         raise StartupError(f"{root}: {name} lies outside the bundle")
     if not path.is_file():
         raise StartupError(f"{root}: {name} is missing")
     if path.stat().st_size != file.size:
-        raise StartupError(f"{path} has {path.stat().st_size} bytes, bundle.json says {file.size}")
+        raise StartupError(
+            f"{path} has {path.stat().st_size} bytes, but bundle.json says {file.size}"
+        )
     with path.open("rb") as content:
         if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
-            raise StartupError(f"{path} is not the file that was exported: its SHA-256 differs")
+            raise StartupError(
+                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json"
+            )
 
 
 def check_numbers(manifest: Manifest, path: Path) -> None:
+    """Raise StartupError if ids exceed their vocabulary, or limits the network's positions."""
     source, target = manifest.config.source_vocab_size, manifest.config.target_vocab_size
     shared = [manifest.pad_id, manifest.unknown_id or 0]
     sides = (
@@ -143,14 +157,17 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
     )
     for side, size, ids in sides:
         if max(ids) >= size:
-            raise StartupError(f"{path}: id {max(ids)} is outside the {side} vocabulary of {size}")
+            raise StartupError(
+                f"{path}: id {max(ids)} is outside the {side} vocabulary of {size} tokens"
+            )
     config, limits = manifest.config, manifest.limits
     if limits.max_source_length > config.max_source_length or (
         limits.max_target_length > config.max_target_length
     ):
-        raise StartupError(f"{path}: limits exceed the positions that the network has")
+        raise StartupError(f"{path}: limits exceed the positions of the network in config")
     starts, limit = len(manifest.decoder_start_ids), manifest.limits.max_target_length
     if manifest.decoding.max_new_tokens + starts - 1 > limit:
         raise StartupError(
-            f"{path}: max_new_tokens leaves no room for {starts} start ids in {limit}"
+            f"{path}: max_new_tokens {manifest.decoding.max_new_tokens} and {starts} start ids"
+            f" exceed max_target_length {limit}"
         )

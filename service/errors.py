@@ -1,4 +1,4 @@
-"""What can go wrong, and the status of the problem document (RFC 9457) each thing becomes.
+"""The errors of the service, and the HTTP status of each (RFC 9457, problem documents).
 
 HeedError
 ├── Unparsable            400
@@ -7,10 +7,10 @@ HeedError
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
 ├── Invalid               422
-├── Overloaded            429, try again
-├── Abandoned             499, nobody reads it
+├── Overloaded            429, retry
+├── Abandoned             499, the client has gone
 ├── PassFailed            500
-├── Unavailable           503, try again
+├── Unavailable           503, retry
 └── DeadlineExceeded      504
 StartupError              the service does not start
 """
@@ -21,20 +21,33 @@ from http import HTTPStatus
 from typing import Self
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-MOST_FAULTS = 10  # named in one refusal
+MOST_FAULTS = 10  # reported in one refusal
+LONGEST_QUOTE = 64  # characters quoted from a request
+
+
+def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
+    """Return at most `limit` characters of `text`, then an ellipsis if more were cut.
+
+    Clients choose the text: an error that repeats all of it could be as large as the request.
+    """
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with a request. `pointer` (RFC 6901) is into its body."""
+    """One thing wrong with a request. `pointer` (RFC 6901) points into its body."""
 
     pointer: str
     detail: str
 
 
 class HeedError(Exception):
-    """`code` is for programs, `detail` for people; `retry_after` is in seconds."""
+    """A request that fails. `code` is for programs, `detail` for people, `retry_after` in seconds.
+
+    Each detail of `faults` continues its pointer to a sentence: "/beam_size must be at most 64".
+    """
 
     status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal"
@@ -47,11 +60,12 @@ class HeedError(Exception):
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> Self:
-        """One fault, at one place."""
+        """Return the error of one fault."""
         return cls.of([Fault(pointer, detail)])
 
     @classmethod
     def of(cls, faults: Sequence[Fault]) -> Self:
+        """Return the error of several faults, of which the first MOST_FAULTS are reported."""
         named = faults[:MOST_FAULTS]
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
         return cls("; ".join(places), named)
@@ -121,5 +135,47 @@ class StartupError(Exception):
 
     @classmethod
     def of(cls, what: str, error: ValidationError) -> Self:
-        faults = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return cls(f"{what}: {'; '.join(faults)}")
+        """Return the error of a model named `what`: "settings: port must be at most 65535"."""
+        places = (
+            " ".join(filter(None, (".".join(map(str, each["loc"])), describe_fault(each))))
+            for each in error.errors()
+        )
+        return cls(f"{what}: {'; '.join(places)}")
+
+
+# pydantic's types of errors -> how the sentence goes on after the name of the field.
+# https://docs.pydantic.dev/latest/errors/validation_errors
+SENTENCES = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a JSON object",
+    "enum": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_type": "must be an integer",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "missing": "is required",
+    "model_attributes_type": "must be a JSON object",
+    "model_type": "must be a JSON object",
+    "string_too_long": "must have {max_length} or fewer characters",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode",
+    "too_long": "must have {max_length} or fewer items",
+    "too_short": "must have {min_length} or more items",
+    "value_error": "{error}",
+}
+
+
+def describe_fault(error: ErrorDetails) -> str:
+    """Return what is wrong, to stand after the name of the field; pydantic's words if unknown."""
+    sentence = SENTENCES.get(error["type"])
+    return sentence.format(**error.get("ctx", {})) if sentence else error["msg"]

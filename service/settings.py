@@ -1,16 +1,21 @@
-"""Every setting: a flag of `python -m service`, or a variable HEED_…"""
+"""Every setting: a flag of `python -m service`, or an environment variable HEED_..."""
 
+import difflib
 import os
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
 MECHANISMS = Path(__file__).parent / "bundles" / "attend"
+
+WEB = Path(__file__).parent / "web"
 
 
 class Provider(StrEnum):
@@ -26,8 +31,20 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def cpu_limit() -> int:
-    """Cores that a container may use (cgroup v2), or all where nothing limits it."""
+PREFIX = "HEED_"
+# Kubernetes and Docker describe a service named heed or heed-... to every container like this.
+SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity and its container limit them."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return min(len(os.sched_getaffinity(0)), container_cores())
+    return min(os.cpu_count() or 1, container_cores())
+
+
+def container_cores() -> int:
+    """Return the cores that cgroup v2 grants, at least 1; those of the machine without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, round(int(quota) / int(period)))
@@ -36,68 +53,100 @@ def cpu_limit() -> int:
 
 
 class Settings(BaseSettings):
-    """Serve encoder-decoder Transformers and show what they attend to."""
+    """Serve encoder-decoder Transformers. Each flag is also a variable: --port is HEED_PORT."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HEED_",
+        env_prefix=PREFIX,
         frozen=True,
         cli_prog_name="python -m service",
         cli_kebab_case=True,
         cli_implicit_flags=True,
     )
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=8000, ge=0, le=65535)
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. 127.0.0.1: this machine only; 0.0.0.0: every interface",
+    )
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="TCP port to listen on. 0: any free port"
+    )
     bundles: Annotated[list[Path], NoDecode] = Field(
-        default=[DEFAULT_BUNDLE], min_length=1, description="folders to serve, by commas"
+        default=cast("list[Path]", str(DEFAULT_BUNDLE)),  # a text, which --help shows as it is
+        validate_default=True,
+        min_length=1,
+        description="Folders of the bundles to serve, separated by commas",
     )
     provider: Provider = Field(
         default=Provider.auto,
-        description="auto is CUDA where there is one, else CPU; TensorRT only by name",
+        description="Where to compute. auto: CUDA if available, else the CPU;"
+        " TensorRT must be named",
     )
     precision: Precision = Field(
         default=Precision.auto,
-        description="auto is int8 on a CPU where the bundle has it, else fp32",
+        description="Precision of the weights. auto: int8 on a CPU if the bundle has it, else fp32",
     )
     threads: int = Field(
-        default=0, ge=0, description="cores to compute on; 0 is all that this process may use"
+        default=0,
+        ge=0,
+        description="CPU threads that compute, at most one for each core this process may use."
+        " 0: as many as these cores",
     )
     workers: int = Field(
         default=0,
         ge=0,
-        description="that decode a batch each, for each model, on a CPU; the other threads help"
-        " them all; 0 is one a thread for a small model, one in all for a large one",
+        description="CPU workers per model, each with its own batch, at most as many as threads."
+        " 0: one per thread for small models, one for large models",
     )
     attention: bool = Field(
         default=True,
-        description="open the graphs that show attention, which keep weights of their own",
+        description="Load the graphs that return attention weights. Without them the service"
+        " needs less memory",
     )
     score: bool = Field(
-        default=True, description="open the graph of /v1/score, which keeps weights of its own"
+        default=True,
+        description="Load the graph of /v1/score. Without it the service needs less memory",
     )
-    self_check: bool = Field(default=True, description="recompute parity.npz before serving")
-    max_body_bytes: int = Field(default=1 << 20, ge=1, description="of one request")
-    max_sources: int = Field(default=256, ge=1, description="in one request")
+    self_check: bool = Field(
+        default=True,
+        description="Before serving, compare the outputs of each bundle with the reference"
+        " outputs it contains (parity.npz)",
+    )
+    max_body_bytes: int = Field(default=1 << 20, ge=1, description="Largest request body, in bytes")
+    max_sources: int = Field(
+        default=256, ge=1, description="Most sources in one request; at most max-queue"
+    )
     max_answer_bytes: int = Field(
-        default=128 << 20, ge=1, description="of float32 weights or vectors in one answer"
+        default=128 << 20,
+        ge=1,
+        description="Largest attention weights or vectors in one answer, in bytes as float32",
     )
     max_queue: int = Field(
         default=4096,
         ge=1,
-        description="rows (sources, times their beams or samples) that may wait, a model; in one"
-        " request no more can be sent",
+        description="Most rows waiting per model, and in one request. A source takes one row for"
+        " each of its beams or samples",
     )
     max_batch_tokens: int = Field(
-        default=16384, ge=1, description="positions decoded at once, rows x the longest, a model"
+        default=16384,
+        ge=1,
+        description="Largest batch per model, in positions: rows times the longest row",
     )
     max_pass_tokens: int = Field(
         default=4096,
         ge=1,
-        description="positions encoded, or attended to, between two decoding steps of a worker",
+        description="Most positions that a worker encodes or attends to between two decoding"
+        " steps. Lower values make waiting streams smoother",
     )
-    timeout: float = Field(default=60.0, gt=0, description="seconds a request may take")
+    timeout: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds until a request fails, or a client that sends or reads nothing is"
+        " disconnected",
+    )
 
     def opens(self, graph: str) -> bool:
+        """Return whether a graph of a bundle is loaded, if the bundle has it."""
         optional = {
             "attention": self.attention,
             "encoder_attention": self.attention,
@@ -107,16 +156,64 @@ class Settings(BaseSettings):
 
     @property
     def cores(self) -> int:
-        """How many to compute on: at most those this process may use."""
-        return self.threads or min(len(os.sched_getaffinity(0)), cpu_limit())
+        """Threads that compute."""
+        return self.threads or usable_cores()
+
+    @field_validator("host")
+    @classmethod
+    def check_host(cls, host: str) -> str:
+        """Raise ValueError for "", with which a socket would listen on every interface."""
+        if not host.strip():
+            raise ValueError(
+                "must not be empty: give 127.0.0.1 for this machine only, or 0.0.0.0 for every"
+                " interface"
+            )
+        return host
 
     @field_validator("bundles", mode="before")
     @classmethod
-    def split(cls, value: object) -> object:
+    def split_at_commas(cls, value: object) -> object:
         return [path for path in value.split(",") if path] if isinstance(value, str) else value
+
+    @field_validator("threads")
+    @classmethod
+    def cap_threads(cls, threads: int) -> int:
+        """More threads than cores would wait for each other."""
+        return min(threads, usable_cores())
+
+    @field_validator("workers")
+    @classmethod
+    def cap_workers(cls, workers: int, info: ValidationInfo) -> int:
+        return min(workers, info.data.get("threads") or usable_cores())
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_variables(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse to start with a mistyped variable, which would be ignored otherwise."""
+        check_environment(os.environ)
+        return values
 
     @model_validator(mode="after")
     def check_queue(self) -> Self:
         if self.max_sources > self.max_queue:
-            raise ValueError(f"max_sources {self.max_sources} is above max_queue {self.max_queue}")
+            raise ValueError(
+                f"max_sources is {self.max_sources} but max_queue is {self.max_queue}: lower"
+                " max_sources or raise max_queue, since every source takes a row of the queue"
+            )
         return self
+
+
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Raise ValueError naming a variable that starts with HEED_ and is no setting."""
+    known = [PREFIX + field.upper() for field in Settings.model_fields]
+    for name, value in variables.items():
+        variable = name.upper()
+        if not variable.startswith(PREFIX) or variable in known:
+            continue
+        if SERVICE_LINK.fullmatch(variable) or value.startswith(("tcp://", "udp://", "sctp://")):
+            continue
+        (nearest,) = difflib.get_close_matches(variable, known, n=1, cutoff=0)
+        raise ValueError(
+            f"the environment variable {name} is unknown: did you mean {nearest}?"
+            " python -m service --help lists all settings"
+        )

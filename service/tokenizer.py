@@ -1,4 +1,4 @@
-"""Text to ids and back, with the place of every token in the text."""
+"""Turn text into token ids and back, with the offsets of every token in the text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from tokenizers.decoders import DecodeStream
 from service.bundle import Bundle
 from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
 
-LONGEST_TOKEN = 64  # characters: longer texts are refused before they are tokenized
-LISTED = 100  # a vocabulary of at most so many tokens is listed when something is not in it
+LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
+LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`start` and `end` count characters of the text; a special token is nowhere in it."""
+    """`start` and `end` count characters of the text; null for special tokens, which have none."""
 
     text: str
     id: int
@@ -25,7 +25,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What enters the encoder, or what a decoder is to predict."""
+    """A tokenized text: what enters the encoder, or what the decoder is to predict."""
 
     text: str
     tokens: list[Token]
@@ -39,8 +39,11 @@ class Tokens:
 
 
 class Tokenizer:
-    """One side of a bundle. Texts are given the side's prefix and suffix; ids are taken as they
-    are. Every refusal names its place by a JSON pointer."""
+    """The tokenizer of one side of a bundle, source or target.
+
+    Texts get the side's prefix and suffix ids; ids are taken as they are. Errors name the place of
+    the text in the request by a JSON pointer.
+    """
 
     def __init__(
         self,
@@ -51,10 +54,11 @@ class Tokenizer:
         suffix: Sequence[int] = (),
         generated: bool = False,
     ) -> None:
-        """No text may hold what is forbidden, nor may ids, unless a decoder may have `generated`
-        them."""
+        """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
+        (padding, unknown) is refused; so are the ids themselves, unless a decoder may have
+        `generated` them."""
         self._library = library
-        self._library.encode_special_tokens = True  # "<eos>" typed by a user is text
+        self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = frozenset(() if generated else forbidden)
@@ -65,12 +69,15 @@ class Tokenizer:
         self._suffix = [self._special(i) for i in suffix]
 
     def encode(self, text: str, pointer: str) -> Tokens:
-        """Raises Invalid (nothing to read, text outside the vocabulary) or TooLarge."""
+        """Tokenize a text.
+
+        Raises Invalid if it has no token or text outside the vocabulary, TooLarge beyond the limit.
+        """
         if len(text) > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{len(text)} characters")
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
-            raise Invalid.at(pointer, f"{text!r} holds nothing to read; send at least one token")
+            raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
         read = list(map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)))
         tokens = [*self._prefix, *read, *self._suffix]
         self._check_length(len(tokens), pointer)
@@ -83,7 +90,11 @@ class Tokenizer:
         return Tokens(text, tokens)
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
-        """Raises Invalid (none, outside the vocabulary, padding) or TooLarge."""
+        """Look up ids as a client sends them.
+
+        Raises Invalid if there are none or some are outside the vocabulary, padding or unknown;
+        TooLarge beyond the limit.
+        """
         if not ids:
             raise Invalid.at(pointer, "is empty; send at least one id")
         self._check_length(len(ids), pointer)
@@ -100,7 +111,7 @@ class Tokenizer:
         return self.decode(ids)
 
     def decode(self, ids: Sequence[int]) -> Tokens:
-        """Ids to text, special tokens left out of it, and where in it each token stands."""
+        """Return the text of ids, without special tokens, and the offsets of each token in it."""
         read = self.reader()
         text = ""
         tokens: list[Token] = []
@@ -116,8 +127,8 @@ class Tokenizer:
         return Tokens(text, tokens)
 
     def reader(self) -> Callable[[int], str]:
-        """Ids one after the other -> what each adds to the text, which ends with a whole
-        character: letters that are not complete yet come with a later one."""
+        """Return a function that takes ids one after the other and returns what each adds to the
+        text. A character that needs several ids comes whole, with the last of them."""
         stream = DecodeStream(skip_special_tokens=True)
 
         def read(token_id: int) -> str:
@@ -134,16 +145,17 @@ class Tokenizer:
         return Token(self.name(token_id), token_id, None, None)
 
     def _vocabulary(self) -> str:
-        """What would be accepted, where that can be listed."""
+        """List the tokens that would be accepted, letters first; nothing if there are many."""
         vocabulary = self._library.get_vocab()
         if len(vocabulary) > LISTED:
             return ""
-        allowed = sorted(t for t, i in vocabulary.items() if i not in self._special_ids)
-        return f"; there is {' '.join(allowed)}"
+        allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
+        allowed.sort(key=lambda token: (not token.isalnum(), token))
+        return f"; it has only {' '.join(allowed)}"
 
     def _but(self) -> str:
         ids = ", ".join(map(str, sorted(self._forbidden_ids)))
-        return f", less {ids} (padding, unknown)" if ids else ""
+        return f" except {ids} (padding, unknown)" if ids else ""
 
     def _check_length(self, length: int, pointer: str) -> None:
         if length > self._limit:
@@ -154,15 +166,19 @@ class Tokenizer:
 
 
 def place(text: str, tokens: Sequence[Token], i: int) -> str:
-    """The i-th token as it was typed: up to the next one, so that combining marks stay with it."""
+    """Quote the i-th token as it was typed, with its offset.
+
+    The quote reaches to the next token, so that combining marks stay with their letter.
+    """
     start, end = tokens[i].start or 0, tokens[i].end or 0
     following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
     typed = text[start : max(end, following or 0)].strip() or text[start:end]
-    return f"{typed!r} at {start}"
+    return f"{typed!r} at offset {start}"
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's. Raises StartupError if one has ids unknown to the model."""
+    """Return the tokenizers of source and target. Raises StartupError if one has more tokens than
+    the model."""
     manifest = bundle.manifest
     forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
     source = Tokenizer(
@@ -183,15 +199,15 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
 
 
 def open_target(bundle: Bundle) -> Library:
-    """The library's tokenizer of the target. Raises StartupError."""
+    """Return the library's tokenizer of the target, which an engine needs to find stop texts.
+    Raises StartupError if it has more tokens than the model."""
     manifest = bundle.manifest
     return open_library(bundle, manifest.tokenizers.target, manifest.config.target_vocab_size)
 
 
 def open_library(bundle: Bundle, name: str, vocab_size: int) -> Library:
     library = Library.from_file(str(bundle.path(name)))
-    if library.get_vocab_size() > vocab_size:
-        raise StartupError(
-            f"{bundle.path(name)} has {library.get_vocab_size()} tokens, the model {vocab_size}"
-        )
+    size = library.get_vocab_size()
+    if size > vocab_size:
+        raise StartupError(f"{bundle.path(name)} has {size} tokens, but the model has {vocab_size}")
     return library

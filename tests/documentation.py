@@ -1,12 +1,12 @@
-"""The examples of the OpenAPI document, and how the service is asked them."""
+"""Read the examples in the OpenAPI document, and send them to the service."""
 
 import json
 
-GET = "get"  # the name of the only example of what takes no body
+GET = "get"  # name of the only example of a GET endpoint
 
 
 def examples_of(document):
-    """(path, name, body) of each."""
+    """Yield (path, name, body) of every example."""
     for path, methods in document["paths"].items():
         if "post" in methods:
             content = methods["post"]["requestBody"]["content"]["application/json"]
@@ -17,7 +17,7 @@ def examples_of(document):
 
 
 def ask(client, path, body):
-    """The document that comes back, or of a stream its events as [name, document]."""
+    """Return the document that is answered; of a stream, its events as [name, document]."""
     if body is None:
         return client.get(path.replace("{name}", "g2p-en")).json()
     answer = client.post(path, json=body)

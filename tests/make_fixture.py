@@ -1,5 +1,8 @@
-"""python -m tests.make_fixture FOLDER: a small bundle of random weights, unlike the default model:
-post-norm, fp32 weights, other sizes on the two sides, few positions, characters out."""
+"""python -m tests.make_fixture FOLDER: write a small bundle of random weights.
+
+It differs from the default model: post-norm, fp32 weights, other sizes on the two sides, few
+positions, characters as the target.
+"""
 
 import string
 import sys

@@ -40,7 +40,7 @@ def unbound(session, cache, bundle):
 def main(root: Path) -> None:
     bundle = load_bundle(root)
     session = Session(bundle, Settings(precision=Precision.fp32, provider=Provider.cpu))
-    cache = session.new_cache(width=2)
+    cache = session.new_cache(rows_per_source=2)
     cache.insert(session.encode([np.array([4, 5, 6]), np.array([4, 5, 6, 7, 8])])[1])
     cache.grow(5000)
     size = sum(array.nbytes for array in cache.self_keys_values)

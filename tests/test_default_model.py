@@ -1,4 +1,4 @@
-"""The default model: its card is true, any word gets a sensible answer, one command trains it."""
+"""The default model: its card is right, every word gets a plausible output, `make` trains one."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 REPOSITORY = Path(__file__).parent.parent
 WORDS = (REPOSITORY / "tests" / "unseen_words.txt").read_text().split()
 PARTS = WORDS[:139], WORDS[139:]  # names; others: a request takes 256 sources
-CUT_SHORT = {  # what the model is known to get wrong, by beam size (docs/pronunciation.md)
+CUT_SHORT = {  # words with known too short outputs, by beam size (docs/pronunciation.md)
     1: {"laoghaire", "loughborougher"},
     4: {"loughborougher"},
 }
-REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # the same one to six phonemes, three times running
+REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # one to six phonemes, three times in a row
 
 
 def test_the_shipped_bundle_gives_the_answers_of_its_card(g2p, post):
@@ -34,7 +34,7 @@ def read_json(path):
 
 
 @pytest.mark.long
-def test_one_command_trains_a_model_of_the_same_kind(g2p, tmp_path):
+def test_make_trains_a_model_of_the_same_kind(g2p, tmp_path):
     vocabulary = Tokenizer.from_file(str(g2p / "target.tokenizer.json")).get_vocab()
     phonemes = [token for token in vocabulary if token[0] != "<"]
     lines = [f"{word}\t{phonemes[i % len(phonemes)]}\n" for i, word in enumerate(WORDS)]
@@ -43,7 +43,7 @@ def test_one_command_trains_a_model_of_the_same_kind(g2p, tmp_path):
     variables = [f"DATA={tmp_path}", f"RUNS={tmp_path}", f"BIN={Path(sys.executable).parent}"]
     command = ["make", "--old-file=.venv/dev", "g2p-en", *variables]
     environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
-    for _ in range(2):  # the second time all is trained
+    for _ in range(2):  # the second time nothing is left to train
         subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     one, two, run = (tmp_path / name for name in ("one", "two", "g2p-en"))
     assert read_json(run / "config.json") == read_json(g2p / "bundle.json")["config"]
@@ -55,10 +55,12 @@ def test_one_command_trains_a_model_of_the_same_kind(g2p, tmp_path):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("words", PARTS, ids=["names", "others"])
-def test_any_word_gets_a_sensible_answer(post, words, beam_size):
-    """It ends by itself; it has two phonemes for five letters at least, one for three where letters
-    are doubled, and, the letters being spelt out ("W" has seven), seven a letter at most; nothing
-    goes round that does not in the word."""
+def test_every_word_gets_a_plausible_output(post, words, beam_size):
+    """The output ends with eos and loops only where the word does.
+
+    It has at least two phonemes per five letters (one per three if letters are doubled) and at
+    most seven per letter: "W", spelt out, has seven.
+    """
     status, answer = post("/v1/decode", source=words, beam_size=beam_size)
     assert status == 200
     for word, result in zip(words, answer["results"], strict=True):
@@ -85,6 +87,6 @@ def test_any_word_gets_a_sensible_answer(post, words, beam_size):
         ("incomprehensibilities", "L IH0 T IY0 Z"),
     ],
 )
-def test_a_long_word_is_said_to_its_end(post, word, end):
+def test_a_long_word_is_pronounced_to_its_end(post, word, end):
     _, answer = post("/v1/decode", source=word)
     assert answer["results"][0]["hypotheses"][0]["text"].endswith(end)

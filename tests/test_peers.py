@@ -1,6 +1,9 @@
-"""The searches of the service beside those of CTranslate2 and Hugging Face transformers, on the
-default model's weights at fp32, without rotary, which neither has beside sines; each with a forward
-pass of its own."""
+"""Compare the service's searches with those of CTranslate2 and Hugging Face transformers.
+
+The default model's weights at fp32 give real sentences; tiny random models give searches that
+reach their limit. Each system runs its own forward pass. Rotary positions are left out, because
+neither peer combines them with sinusoidal ones.
+"""
 
 import dataclasses
 import random
@@ -10,26 +13,32 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
 
 from benchmarks.hugging_face import to_hugging_face
 from benchmarks.models import write_ctranslate2
 from model.checkpoint import load_model
 from model.data.pairs import pad
 from model.export.bundle import Card, WeightType, write_bundle
+from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
+from model.search import beam_search
 from service.bundle import load_bundle
 from service.engine.engine import Engine
 from service.engine.messages import Entry
+from service.search.beam import BeamSearch
 from service.search.options import SearchOptions
+from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
-TOLERANCE = 0.02  # of scores: CTranslate2 computes exponentials less exactly
+TOLERANCE = 0.02  # of scores: CTranslate2's exponentials are less exact
 
 
 @pytest.fixture(scope="module")
 def plain(g2p, tmp_path_factory):
-    """A bundle of what both peers can compute."""
+    """Write a bundle whose network both peers can compute."""
     trained = load_model(g2p)
     state = trained.transformer.state_dict()
     transformer = Transformer(dataclasses.replace(trained.transformer.config, rotary=False))
@@ -43,11 +52,11 @@ def plain(g2p, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sources(g2p):
-    """200 words and 300 heaps of letters, as ids."""
+    """Return the ids of 200 words and of 300 random strings of letters."""
     letters, random_ = "abcdefghijklmnopqrstuvwxyz", random.Random(0)
-    heaps = ["".join(random_.choices(letters, k=random_.randint(1, 14))) for _ in range(300)]
+    strings = ["".join(random_.choices(letters, k=random_.randint(1, 14))) for _ in range(300)]
     tokenizer = load_model(g2p).source_tokenizer
-    return [tokenizer.encode(word).ids for word in [*WORDS.read_text().split(), *heaps]]
+    return [tokenizer.encode(word).ids for word in [*WORDS.read_text().split(), *strings]]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +78,7 @@ def decode(bundle, sources, **options):
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
 def test_hypotheses_are_those_of_ctranslate2(plain, sources, translator, beam_size, length_penalty):
-    """Real ends of sequences; where two differ, their scores lie closer than the tolerance."""
+    """Where two hypotheses differ, their scores are closer than the tolerance."""
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
     ours = decode(plain, sources, num_hypotheses=beam_size, **options)
     theirs = translator.translate_batch(
@@ -97,7 +106,7 @@ LIMITS = {"min_new_tokens": 6, "no_repeat_ngram_size": 2, "suppress_tokens": [4,
     [(1, 1.0, {}), (4, 1.0, {}), (4, 0.6, {}), (3, 2.0, {}), (1, 1.0, LIMITS), (4, 1.0, LIMITS)],
 )
 def test_hypotheses_are_those_of_hugging_face(plain, sources, beam_size, length_penalty, limits):
-    """All of every source, best first; sums of other orders of addition may swap a near tie."""
+    """All hypotheses of each source agree, best first, but for near ties that rounding swaps."""
     options = {"length_penalty": length_penalty, "early_stopping": True}
     suppressed = {"suppress_tokens": tuple(limits.get("suppress_tokens", ()))}
     every = {**options, **limits, **suppressed}
@@ -126,3 +135,124 @@ def test_hypotheses_are_those_of_hugging_face(plain, sources, beam_size, length_
 
 def up_to_eos(ids, eos_id):
     return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids
+
+
+VOCABULARY, EOS = 16, 2
+
+
+def random_transformer(seed):
+    """Return a tiny model that ends about one sentence in three at each step and never says pad,
+    which Hugging Face would take for padding."""
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        source_vocab_size=VOCABULARY,
+        target_vocab_size=VOCABULARY,
+        d_model=8,
+        d_ff=16,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        norm_first=True,
+        max_target_length=32,
+    )
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        model.generator.bias[config.pad_id] = -1e4
+        model.generator.bias[EOS] += 1.5
+    return model
+
+
+@torch.no_grad()
+def beams_of_the_service(model, source_ids, options):
+    """Search for one source with the whole target read again at each step."""
+    search, rows = BeamSearch(options.beam_size, [], EOS, str), options.beam_size
+    search.insert([options])
+    source = torch.tensor([source_ids]).expand(rows, -1)  # (K, S)
+    target = torch.full((rows, 1), model.config.bos_id)  # (K, T)
+    while True:
+        lengths = [torch.full((rows,), ids.size(1)) for ids in (source, target)]
+        log_probs = model(source, lengths[0], target, lengths[1])[:, -1]  # (K, V)
+        best = log_probs.topk(2 * rows)
+        step = search.advance(Candidates(best.values.numpy(), best.indices.numpy()))
+        if step.ended:
+            return search.hypotheses(0)
+        read = torch.from_numpy(step.tokens)[:, None]
+        target = torch.cat([target[torch.from_numpy(step.parents)], read], 1)
+
+
+def beams_of_hugging_face(model, source_ids, options):
+    found = to_hugging_face(model).generate(
+        input_ids=torch.tensor([source_ids]),
+        attention_mask=torch.ones(1, len(source_ids), dtype=torch.long),
+        max_new_tokens=options.max_new_tokens,
+        do_sample=False,
+        num_beams=options.beam_size,
+        num_return_sequences=options.beam_size,
+        length_penalty=options.length_penalty,
+        early_stopping=options.early_stopping,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    ids = [up_to_eos(row, EOS) for row in found.sequences[:, 1:].tolist()]
+    return ids, found.sequences_scores.tolist()
+
+
+def beams_of_ctranslate2(model, source_ids, options, folder):
+    write_ctranslate2(model, folder)
+    translator = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
+    (found,) = translator.translate_batch(
+        [[str(token) for token in source_ids]],
+        beam_size=options.beam_size,
+        num_hypotheses=options.beam_size,
+        max_decoding_length=options.max_new_tokens,
+        min_decoding_length=0,
+        length_penalty=options.length_penalty,
+        return_scores=True,
+        return_end_token=True,
+    )
+    return [[int(token) for token in tokens] for tokens in found.hypotheses], found.scores
+
+
+def beams_of_the_oracle(model, source_ids, options):
+    source = torch.tensor(source_ids)
+    found = beam_search(model, source, options.beam_size, options.max_new_tokens)
+    return [each.token_ids for each in found], [each.score for each in found]
+
+
+ShortSearches = st.builds(
+    SearchOptions,
+    max_new_tokens=st.integers(1, 6),
+    beam_size=st.integers(2, 4),
+    num_hypotheses=st.just(4),
+    length_penalty=st.sampled_from([0.6, 1.0, 2.0]),
+    early_stopping=st.booleans(),
+)
+PHASES = [Phase.explicit, Phase.generate]  # no shrinking: a smaller seed is no simpler example
+Sources = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=5)
+
+
+@example(
+    seed=1,
+    source_ids=[3, 4, 5],
+    options=SearchOptions(max_new_tokens=4, beam_size=3, num_hypotheses=3),
+)
+@given(seed=st.integers(0, 9999), source_ids=Sources, options=ShortSearches)
+@settings(max_examples=60, phases=PHASES)
+def test_beams_at_the_limit_are_those_of_both_peers(tmp_path_factory, seed, source_ids, options):
+    """Unfinished beams compete with the hypotheses that ended, also with those of the last step.
+
+    CTranslate2 and the oracle always stop early; the oracle's length penalty is 1.
+    """
+    model = random_transformer(seed)
+    ours = beams_of_the_service(model, source_ids, options)
+    theirs = [beams_of_hugging_face(model, source_ids, options)]
+    if options.early_stopping:
+        folder = tmp_path_factory.mktemp("peers") / "random"
+        theirs.append(beams_of_ctranslate2(model, source_ids, options, folder))
+    if options.early_stopping and options.length_penalty == 1:
+        theirs.append(beams_of_the_oracle(model, source_ids, options))
+    for ids, scores in theirs:
+        assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)
+        assert [hypothesis.token_ids for hypothesis in ours] == ids

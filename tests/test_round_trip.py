@@ -60,7 +60,7 @@ def test_http_encodes_what_the_torch_model_encodes(fp32_server, g2p):
 @torch.no_grad()
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p, beam_size):
-    """Of every hypothesis."""
+    """Every hypothesis has its own attention weights and log-probs."""
     trained = load_model(g2p)
     model = trained.transformer
     kinds = ["encoder", "decoder", "cross"]
@@ -79,12 +79,12 @@ def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p
         target_ids = torch.tensor([[model.config.bos_id, *hypothesis["token_ids"][:-1]]])
         lengths = torch.tensor([source_ids.size(1)]), torch.tensor([target_ids.size(1)])
         memory, encoder = model.encoder(source_ids, lengths[0])
-        forced = model.decoder(target_ids, lengths[1], model.decoder.cross(memory), lengths[0])
-        expected = [encoder, forced.decoder_attention, forced.cross_attention]
+        decoded = model.decoder(target_ids, lengths[1], model.decoder.cross(memory), lengths[0])
+        expected = [encoder, decoded.decoder_attention, decoded.cross_attention]
         for block, weights in zip(hypothesis["attention"], expected, strict=True):
             theirs = torch.cat(weights).numpy()
             np.testing.assert_allclose(block["data"], theirs, rtol=1e-4, atol=1e-5)
-        log_probs = model.log_probs(forced.hidden)[0]
+        log_probs = model.log_probs(decoded.hidden)[0]
         chosen = log_probs.gather(1, torch.tensor(hypothesis["token_ids"]).unsqueeze(1))
         np.testing.assert_allclose(hypothesis["log_probs"], chosen[:, 0], rtol=1e-4, atol=1e-5)
 
@@ -97,11 +97,10 @@ def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p
         *((each, 36, 4, 5, 7) for each in ScoreFunction),
     ],
 )
-def test_heads_of_any_width_and_score_come_through_http(
+def test_heads_of_any_size_and_score_are_served_over_http(
     tmp_path, score_function, d_model, num_heads, d_qk, d_v
 ):
-    """5 heads of 7, and d_qk, d_v and d_model / num_heads all different: random weights, exported
-    and served."""
+    """Random weights of 5 heads of 7, and of d_qk, d_v and d_model / num_heads that all differ."""
     torch.manual_seed(0)
     source = build_tokenizer(["red green blue"], Unit.words)
     config = TransformerConfig(
@@ -130,7 +129,7 @@ def test_heads_of_any_width_and_score_come_through_http(
     model, length = trained.transformer, torch.tensor([2])
     memory, _ = model.encoder(torch.tensor([source.encode("red blue").ids]), length)
     inputs, cross = torch.tensor([[config.bos_id, 5, 4]]), model.decoder.cross(memory)
-    forced = model.decoder(inputs, torch.tensor([3]), cross, length)
-    pairs = zip(blocks, (forced.decoder_attention, forced.cross_attention), strict=True)
+    decoded = model.decoder(inputs, torch.tensor([3]), cross, length)
+    pairs = zip(blocks, (decoded.decoder_attention, decoded.cross_attention), strict=True)
     for block, weights in pairs:
         np.testing.assert_allclose(block["data"][0], weights[0][0].numpy(), rtol=1e-4, atol=1e-5)

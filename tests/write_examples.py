@@ -1,6 +1,9 @@
-"""python -m tests.write_examples: asks the service every example of its documentation and writes
-what it answers to service/examples.json, to be done after the default model or an answer changes.
-tests/service/test_documentation.py compares."""
+"""python -m tests.write_examples: send every documented example to the service, and write the
+answers to service/api/examples.json.
+
+Run it after the default model or the form of an answer has changed;
+tests/service/api/test_documentation.py compares both.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pairs of texts from disk to batches of ids."""
+"""Read pairs of texts, encode them, and batch them for training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,127 +12,193 @@ from torch.nn.utils.rnn import pad_sequence
 from model.data.tokenizers import SPECIALS, UNK
 from model.network.config import InputError, TransformerConfig
 
-Pair = tuple[str, str]
+Pair = tuple[str, str]  # source, target
+
+
+@dataclass(frozen=True, slots=True)
+class PairFile:
+    """The pairs of a file and where each was read, so that errors can name the line."""
+
+    pairs: list[Pair]
+    places: list[str]  # of each pair, such as "train.tsv:7"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    """A pair as ids, without bos and eos.
+
+    `soft_labels` (T, V) are the probabilities of each token of the target and of eos that a
+    teacher gives. In a batch either all examples have them or none has.
+    """
+
     source_ids: list[int]
     target_ids: list[int]
-    next_probs: Tensor | None = None  # (T, V), of the target and eos; of all of a batch, or none
+    soft_labels: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Padded on the right. `target_ids` enter the decoder, `next_ids` are what it must predict."""
+class TrainingBatch:
+    """Examples padded on the right: `target_ids` enter the decoder, which must predict `next_ids`
+    or, where there are some, the soft labels."""
 
     source_ids: Tensor  # (B, S)
     source_length: Tensor  # (B,)
     target_ids: Tensor  # (B, T): bos and the target
     next_ids: Tensor  # (B, T): the target and eos
     target_length: Tensor  # (B,)
-    next_probs: Tensor | None  # (B, T, V), zeros at padding
+    soft_labels: Tensor | None  # (B, T, V), zeros at padding
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Lines of `source<TAB>target`. Raises InputError naming the first line that is not."""
-    pairs: list[Pair] = []
+    """Read lines of `source<TAB>target`. Raise InputError naming the first other line."""
+    return read_pair_file(path).pairs
+
+
+def read_pair_file(path: Path) -> PairFile:
+    """Read lines of `source<TAB>target` with their places; blank lines are skipped.
+
+    Raise InputError if the file is not UTF-8, has another kind of line, or holds no pair.
+    """
     try:
+        # not splitlines(), which also splits at form feeds and other separators inside a text
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8") from error
+        raise InputError(f"{path} is not UTF-8: convert it") from error
+    found = PairFile([], [])
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         fields = line.split("\t")
         if len(fields) != 2 or not all(field.strip() for field in fields):
             raise InputError(f"{path}:{number}: expected source<TAB>target, got {line!r}")
-        pairs.append((fields[0], fields[1]))
-    if not pairs:
-        raise InputError(f"{path} holds no pairs")
-    return pairs
+        found.pairs.append((fields[0], fields[1]))
+        found.places.append(f"{path}:{number}")
+    if not found.pairs:
+        raise InputError(f"{path} holds no pairs: give lines of source<TAB>target")
+    return found
 
 
 def encode_sources(
-    sources: Sequence[str], tokenizer: Tokenizer, config: TransformerConfig
+    sources: Sequence[str],
+    tokenizer: Tokenizer,
+    config: TransformerConfig,
+    places: Sequence[str] | None = None,
 ) -> list[list[int]]:
-    """Raises InputError naming the first source that is longer than the model allows."""
+    """Return the ids of each source.
+
+    Raise InputError naming the first that is longer than the model allows, and its place.
+    """
     rows = [encoding.ids for encoding in tokenizer.encode_batch([*sources])]
-    for source, ids in zip(sources, rows, strict=True):
+    for i, ids in enumerate(rows):
         if len(ids) > config.max_source_length:
-            limit = f"max_source_length of {config.max_source_length} tokens"
-            raise InputError(f"source {source!r} exceeds the {limit}")
+            place = f"{places[i]}: " if places else ""
+            raise InputError(
+                f"{place}source {sources[i]!r} has {len(ids)} tokens, more than the"
+                f" max_source_length of {config.max_source_length}: shorten or remove it,"
+                " or train with a larger --max-source-length"
+            )
     return rows
 
 
 def encode_pairs(
-    pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer, config: TransformerConfig
+    file: PairFile, source: Tokenizer, target: Tokenizer, config: TransformerConfig
 ) -> list[Example]:
-    """Raises InputError naming the first text that is longer than the model allows."""
-    sources = encode_sources([text for text, _ in pairs], source, config)
-    targets = target.encode_batch([text for _, text in pairs])
-    for (_, text), encoding in zip(pairs, targets, strict=True):
+    """Return the pairs as examples, in the file's order.
+
+    Raise InputError naming the first text that is longer than the model allows, and its place.
+    """
+    sources = encode_sources([text for text, _ in file.pairs], source, config, file.places)
+    targets = target.encode_batch([text for _, text in file.pairs])
+    for (_, text), encoding, place in zip(file.pairs, targets, file.places, strict=True):
         if len(encoding.ids) + 1 > config.max_target_length:
-            limit = f"max_target_length of {config.max_target_length} tokens"
-            raise InputError(f"target {text!r} with bos exceeds the {limit}")
+            raise InputError(
+                f"{place}: target {text!r} has {len(encoding.ids) + 1} tokens with bos, more than"
+                f" the max_target_length of {config.max_target_length}: shorten or remove it,"
+                " or train with a larger --max-target-length"
+            )
     return [Example(ids, t.ids) for ids, t in zip(sources, targets, strict=True)]
 
 
-def refuse_specials(pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> None:
-    """Raises InputError naming the first text that encodes to a special token, <unk> among them."""
-    for tokenizer, texts in zip((source, target), zip(*pairs, strict=True), strict=True):
-        for text, encoding in zip(texts, tokenizer.encode_batch([*texts]), strict=True):
+def find_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> Iterator[str]:
+    """Describe each text that encodes to a special token, <unk> among them: sources first."""
+    for tokenizer, texts in zip((source, target), zip(*file.pairs, strict=True), strict=True):
+        encodings = tokenizer.encode_batch([*texts])
+        for text, encoding, place in zip(texts, encodings, file.places, strict=True):
             for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
                 if token in SPECIALS:
                     why = "not in the vocabulary" if token == UNK else "a token of the model's own"
-                    raise InputError(f"{text!r} has {text[start:end]!r}, {why}")
+                    yield f"{place}: {text!r} has {text[start:end]!r}, {why}"
+                    break
+
+
+def refuse_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> None:
+    """Raise InputError naming the first text that encodes to a special token."""
+    if problem := next(find_special_tokens(file, source, target), None):
+        raise InputError(f"{problem}: remove or respell this text")
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """-> ids (B, longest), lengths (B,)."""
+    """Return ids (B, longest), padded on the right, and lengths (B,)."""
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows])
     return ids, torch.tensor([len(row) for row in rows])
 
 
-def collate(examples: Sequence[Example], config: TransformerConfig) -> Batch:
+def collate(examples: Sequence[Example], config: TransformerConfig) -> TrainingBatch:
+    """Pad examples into a batch, with bos before what the decoder reads and eos after what it
+    predicts."""
     source_ids, source_length = pad([e.source_ids for e in examples], config.pad_id)
     target_ids, target_length = pad(
         [[config.bos_id, *e.target_ids] for e in examples], config.pad_id
     )
     next_ids, _ = pad([[*e.target_ids, config.eos_id] for e in examples], config.pad_id)
-    probs = [e.next_probs.float() for e in examples if e.next_probs is not None]
-    next_probs = pad_sequence(probs, batch_first=True) if probs else None
-    return Batch(source_ids, source_length, target_ids, next_ids, target_length, next_probs)
+    labels = [e.soft_labels.float() for e in examples if e.soft_labels is not None]
+    soft_labels = pad_sequence(labels, batch_first=True) if labels else None  # (B, T, V)
+    return TrainingBatch(
+        source_ids, source_length, target_ids, next_ids, target_length, soft_labels
+    )
 
 
-def join_examples(
+def concatenate_examples(
     examples: Sequence[Example], share: float, config: TransformerConfig, seed: int
 ) -> list[Example]:
-    """`share` of the examples in random threes, so that long sources, of which there may be few,
-    are no news. A three that would exceed the model's lengths stays apart."""
+    """Concatenate a `share` of the examples in random groups of three; return all.
+
+    The model so learns long sources, of which the pairs may have few. A group that would exceed
+    the model's lengths stays apart.
+    """
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
     count = round(share * len(examples)) // 3 * 3
-    joined = [examples[i] for i in order[count:]]
+    result = [examples[i] for i in order[count:]]
     for start in range(0, count, 3):
-        three = [examples[i] for i in order[start : start + 3]]
-        source_ids = [token for example in three for token in example.source_ids]
-        target_ids = [token for example in three for token in example.target_ids]
-        probs = [e.next_probs for e in three if e.next_probs is not None]
-        next_probs = torch.cat([*(p[:-1] for p in probs[:-1]), *probs[-1:]]) if probs else None
+        group = [examples[i] for i in order[start : start + 3]]
+        whole = concatenate(group)
         fits = (
-            len(source_ids) <= config.max_source_length
-            and len(target_ids) < config.max_target_length
+            len(whole.source_ids) <= config.max_source_length
+            and len(whole.target_ids) < config.max_target_length
         )
-        joined += [Example(source_ids, target_ids, next_probs)] if fits else three
-    return joined
+        result += [whole] if fits else group
+    return result
+
+
+def concatenate(group: Sequence[Example]) -> Example:
+    """Return one example of all sources and all targets; only the last one's eos is predicted."""
+    labels = [e.soft_labels for e in group if e.soft_labels is not None]
+    return Example(
+        [token for example in group for token in example.source_ids],
+        [token for example in group for token in example.target_ids],
+        torch.cat([*(each[:-1] for each in labels[:-1]), *labels[-1:]]) if labels else None,
+    )
 
 
 def shuffled_batches(
     examples: Sequence[Example], batch_size: int, config: TransformerConfig, seed: int
-) -> Iterator[Batch]:
-    """Every example once, in batches of like lengths that come in random order."""
+) -> Iterator[TrainingBatch]:
+    """Yield every example once, in batches of similar lengths that come in random order.
+
+    Similar lengths save padding; ties in length are broken at random.
+    """
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
     order.sort(key=lambda i: (len(examples[i].source_ids), len(examples[i].target_ids)))

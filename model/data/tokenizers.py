@@ -1,4 +1,5 @@
-"""Build and load tokenizer.json files. No special ids are added here: the bundle says which."""
+"""Build the tokenizer.json files of a model. They add no special ids: the bundle says which ids
+surround a text."""
 
 import sys
 from collections.abc import Iterable
@@ -9,19 +10,22 @@ from tokenizers.models import WordLevel
 from tokenizers.trainers import WordLevelTrainer
 
 PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
-SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so their ids are 0..3
-
-
-APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # whatever keyboards and editors make of one
+SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so that their ids are 0..3
+APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # keyboards and editors write any of these for '
 
 
 class Unit(StrEnum):
-    characters = "characters"  # in lower case
-    words = "words"  # whatever stands between spaces
+    """How a text is split into tokens."""
+
+    characters = "characters"  # in lower case, apostrophes unified
+    words = "words"  # at white space, otherwise unchanged
 
 
 def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
-    """One token for every unit in `texts`, the most frequent first; all else is <unk>."""
+    """Build a tokenizer with one token for every unit in `texts`, the most frequent first.
+
+    It encodes any other unit as <unk>.
+    """
     tokenizer = Tokenizer(WordLevel(unk_token=UNK))
     if unit is Unit.characters:
         tokenizer.normalizer = normalizers.Sequence(
@@ -36,6 +40,13 @@ def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
         tokenizer.decoder = decoders.Fuse()
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # the trainer's default would keep only the 30,000 most frequent units
     trainer = WordLevelTrainer(vocab_size=sys.maxsize, special_tokens=SPECIALS, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def unit_of(tokenizer: Tokenizer) -> Unit:
+    """Return the unit that `build_tokenizer` split texts into for this tokenizer."""
+    at_spaces = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+    return Unit.words if at_spaces else Unit.characters

@@ -1,6 +1,6 @@
 """How large activations become: where rows hardly differ in size, int8 gives them one scale."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,49 +8,67 @@ from torch import Tensor, nn
 
 from model.data.pairs import pad
 from model.export.quantize import Scales
+from model.export.samples import ordinary_ids, random_rows
+from model.network.config import InputError
 from model.network.transformer import Transformer
 from model.search import greedy_search
 
 LIKE = 4.0  # times the median row: rows up to this size share one scale
 MARGIN = 1.15  # room above the largest row that calibration saw
+SAMPLES = 32
+LONGEST = 24  # ids of a sample
+
+RowSizes = dict[str, list[Tensor]]  # largest absolute value of each row, by the layer's name
 
 
 @torch.no_grad()
 def calibrate(model: Transformer) -> Scales:
-    """Runs random sources, and what the model makes of them, through torch."""
-    rows: dict[str, list[Tensor]] = {}
-    linears = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    """Measure what each linear layer receives for random sources and their decoded targets.
 
-    def watch(name: str) -> Any:
-        def see(_: nn.Module, inputs: tuple[Tensor]) -> None:
-            rows.setdefault(name, []).append(inputs[0].abs().amax(-1).flatten())
-
-        return see
-
-    pairs = samples(model)
-    hooks = [each.register_forward_pre_hook(watch(name)) for name, each in linears.items()]
-    for source, target in pairs:  # one by one: padding is no activation
-        model(*(torch.tensor(x) for x in ([source], [len(source)], [target], [len(target)])))
-    for hook in hooks:
-        hook.remove()
+    Raises InputError if a layer receives NaN or infinity.
+    """
     scales: Scales = {}
-    for name, linear in linears.items():
-        sizes = torch.cat(rows[name])
+    for name, chunks in row_sizes(model).items():
+        sizes = torch.cat(chunks)  # (rows,)
+        if not sizes.isfinite().all():
+            raise InputError(
+                f"int8 cannot be calibrated: {name} receives NaN or infinity; the weights are"
+                " damaged or too large, so export another training run"
+            )
         if 0 < sizes.max() <= LIKE * sizes.median():
-            weight = linear.weight.detach().numpy()
-            scales[weight.tobytes()] = MARGIN * sizes.max().item()
+            scales[name] = MARGIN * sizes.max().item()
     return scales
 
 
+def row_sizes(model: Transformer) -> RowSizes:
+    sizes: RowSizes = {}
+    hooks = [
+        module.register_forward_pre_hook(partial(record, sizes, name))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        for source, target in samples(model):  # one by one: padding is no activation
+            model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sizes
+
+
+def record(sizes: RowSizes, name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
+    sizes.setdefault(name, []).append(inputs[0].abs().amax(-1).flatten())
+
+
 def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Random sources, and decoder inputs that the model makes of them."""
+    """Return random sources, and the decoder inputs that greedy search makes of them."""
     config = model.config
     random = np.random.default_rng(seed)
-    longest = min(24, config.max_source_length), min(24, config.max_target_length - 1)
-    first = max(config.specials) + 1
-    lengths = random.integers(1, longest[0] + 1, 32).tolist()
-    sources = [random.integers(first, config.source_vocab_size, n).tolist() for n in lengths]
-    found = greedy_search(model, *pad(sources, config.pad_id), longest[1])
+    longest = min(LONGEST, config.max_source_length)
+    lengths = random.integers(1, longest + 1, SAMPLES).tolist()
+    sources = random_rows(ordinary_ids(config.source_vocab_size, config), lengths, random)
+    most = min(LONGEST, config.max_target_length - 1)  # bos takes one position
+    found = greedy_search(model, *pad(sources, config.pad_id), most)
     return [
         (source, [config.bos_id, *hypothesis.token_ids[:-1]])
         for source, hypothesis in zip(sources, found, strict=True)

@@ -1,72 +1,115 @@
-"""What the exported graphs attend with: ONNX operators in the place of torch's."""
+"""What the exported graphs attend with: ONNX operators in the place of torch's.
+
+Scaled dot products have fast operators; other scores are computed as torch computes them. No
+operator gives its weights, so those are returned without any key: (..., 0).
+"""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
 from model.export.rewrite import MICROSOFT
 from model.network.attention import (
-    TORCH_KERNEL,
-    Kernel,
     KeysValues,
-    ScaledDotProduct,
+    MultiHeadAttention,
+    SelfAttended,
+    TorchKernel,
     split_heads,
-    write_then_attend,
 )
-from model.network.positions import Rotary
+from model.network.positions import Position, Rotary
+from model.network.scores import ScaledDotProduct
 
 OPSET = 24
 
 
-def attend(
-    score: nn.Module, query: Tensor, memory: KeysValues, valid_lengths: Tensor, dropout: nn.Module
-) -> tuple[Tensor, Tensor]:
-    """Products and a softmax, which ONNX Runtime computes faster than its Attention-24 where many
-    rows attend, each with few queries (docs/adr/0005). One mask, added, serves all layers."""
-    if not isinstance(score, ScaledDotProduct):
-        return TORCH_KERNEL.attend(score, query, memory, valid_lengths, dropout)
-    valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)
-    mask = torch.where(valid, 0.0, torch.finfo(query.dtype).min)
-    scaled = query * query.size(-1) ** -0.5  # not the scores: there are more of them
-    weights = (scaled @ memory.keys.transpose(-2, -1) + mask).softmax(-1)  # (B, H, T, S)
-    return weights @ memory.values, weights
+class OnnxKernel(TorchKernel):
+    def attend(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        memory: KeysValues,
+        valid_lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Attend by products and a softmax, with one mask (B, 1, 1, S) that serves all layers.
 
+        ONNX Runtime computes these faster than its Attention-24 where many rows attend, each with
+        few queries (docs/adr/0005).
+        """
+        if not isinstance(attention.score, ScaledDotProduct):
+            return super().attend(attention, query, memory, valid_lengths)
+        valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)
+        mask = torch.where(valid, 0.0, torch.finfo(query.dtype).min)  # (B, 1, 1, S)
+        scaled = query * query.size(-1) ** -0.5  # (B, H, T, D), fewer numbers than the scores
+        weights = (scaled @ memory.keys.transpose(-2, -1) + mask).softmax(-1)  # (B, H, T, S)
+        return weights @ memory.values, weights
 
-def attend_self(
-    score: nn.Module,
-    query: Tensor,
-    own: KeysValues,
-    valid_lengths: Tensor,
-    dropout: nn.Module,
-    num_heads: int,
-    rotary: Rotary | None,
-) -> tuple[Tensor, KeysValues, Tensor]:
-    """Attention-24, which parts the heads itself, faster than transpositions before it."""
-    if not isinstance(score, ScaledDotProduct):
-        return TORCH_KERNEL.attend_self(
-            score, query, own, valid_lengths, dropout, num_heads, rotary
+    def attend_sequence(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        valid_lengths: Tensor,
+        position: Position,
+    ) -> SelfAttended:
+        """Attend by Attention-24, which splits the heads itself: faster than Transpose nodes."""
+        if not isinstance(attention.score, ScaledDotProduct):
+            return super().attend_sequence(attention, query, own, valid_lengths, position)
+        heads = attention.num_heads
+        keys, values = own  # (B, T, H * D)
+        if position.rotary:
+            query = rotary_embedding(query, heads, position.rotary, position.ids)
+            keys = rotary_embedding(keys, heads, position.rotary, position.ids)
+        mixed = symbolic(
+            "Attention",
+            (query, keys, values, None, None, None, valid_lengths),
+            {"q_num_heads": heads, "kv_num_heads": heads},
+            dtype=query.dtype,
+            shape=values.shape,
+            version=OPSET,
         )
-    if rotary:
-        query, keys = (turned(x, num_heads, rotary) for x in (query, own.keys))
-        own = KeysValues(keys, own.values)
-    mixed = symbolic(
-        "Attention",
-        (query, *own, None, None, None, valid_lengths),
-        {"q_num_heads": num_heads, "kv_num_heads": num_heads},
-        dtype=query.dtype,
-        shape=own.values.shape,
-        version=OPSET,
-    )
-    own = KeysValues(*(split_heads(x, num_heads) for x in own))
-    return mixed, own, query[..., :0]
+        cache = KeysValues(split_heads(keys, heads), split_heads(values, heads))  # (B, H, T, D)
+        return SelfAttended(mixed, cache, query[..., :0])
+
+    def attend_step(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        past: KeysValues,
+        position: Position,
+    ) -> SelfAttended:
+        """Attend by ONNX Runtime's GroupQueryAttention, or by products where it refuses the heads.
+
+        The operator writes the cache in place and attends, which is faster than TensorScatter-24
+        and products (docs/adr/0005).
+        """
+        head_dim = past.keys.size(-1)
+        multiple = 16 if position.rotary else 8  # of the head_dim that the operator takes
+        supported = head_dim == past.values.size(-1) and head_dim % multiple == 0
+        if isinstance(attention.score, ScaledDotProduct) and supported:
+            return group_query_attention(query, own, past, position)
+        return super().attend_step(attention, query, own, past, position)
+
+    def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
+        """Write by TensorScatter-24: in place if input and output are bound to one buffer."""
+        return symbolic(
+            "TensorScatter",
+            (cache, new, position),
+            {"axis": 2},
+            dtype=cache.dtype,
+            shape=cache.shape,
+            version=OPSET,
+        )
 
 
-def turned(x: Tensor, num_heads: int, rotary: Rotary) -> Tensor:
-    """ONNX RotaryEmbedding-23 over (B, T, H * D)."""
-    position = torch.arange(x.size(1)).expand(x.shape[:2])
+ONNX_KERNEL = OnnxKernel()
+
+
+def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, ids: Tensor) -> Tensor:
+    """RotaryEmbedding-23 of x (B, T, H * D) at positions `ids` (T,)."""
     return symbolic(
         "RotaryEmbedding",
-        (x, rotary.cos, rotary.sin, position),
+        (x, rotary.cos, rotary.sin, ids.expand(x.shape[:2])),
         {"num_heads": num_heads},
         dtype=x.dtype,
         shape=x.shape,
@@ -74,54 +117,32 @@ def turned(x: Tensor, num_heads: int, rotary: Rotary) -> Tensor:
     )
 
 
-def attend_cached(
-    score: nn.Module,
-    query: Tensor,
-    own: KeysValues,
-    past: KeysValues,
-    position: Tensor,
-    rotary: Rotary | None,
-) -> tuple[Tensor, KeysValues, Tensor]:
-    """GroupQueryAttention of ONNX Runtime where it computes the score: it writes the cache in place
-    and attends, faster than TensorScatter-24 and products (docs/adr/0005), which take the heads
-    that it refuses."""
-    width = past.keys.size(-1)
-    supported = width == past.values.size(-1) and width % (16 if rotary else 8) == 0
-    if isinstance(score, ScaledDotProduct) and supported:
-        return group_query_attention(query, own, past, position, rotary)
-    return write_then_attend(write_cache, attend)(score, query, own, past, position, rotary)
-
-
 def group_query_attention(
-    query: Tensor, own: KeysValues, past: KeysValues, position: Tensor, rotary: Rotary | None
-) -> tuple[Tensor, KeysValues, Tensor]:
-    heads = past.keys.size(1)
+    query: Tensor, own: KeysValues, past: KeysValues, position: Position
+) -> SelfAttended:
+    """GroupQueryAttention of query, keys and values (R, H * D) over a cache (R, H, T, D)."""
+    heads, capacity = past.keys.size(1), past.keys.size(2)
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
-    length, tables = past.keys.size(2), ()  # above 1: a cache, not a prompt
-    if rotary:
-        tables = rotary.cos, rotary.sin
-        length = torch.sym_min(length, rotary.cos.size(0))  # a table may be shorter than the cache
+    # The operator takes a total length above 1 for a cache, not for a prompt, and refuses one
+    # that is longer than the tables.
+    total_length, tables = capacity, ()
+    if position.rotary:
+        tables = position.rotary.cos, position.rotary.sin
+        total_length = torch.sym_min(capacity, tables[0].size(0))
     mixed, keys, values = symbolic_multi_out(
         f"{MICROSOFT}::GroupQueryAttention",
-        (packed, None, None, *past, position.int(), torch.tensor(length).int(), *tables),
+        (
+            packed,
+            None,
+            None,
+            *past,
+            position.ids.int(),
+            torch.tensor(total_length).int(),
+            *tables,
+        ),
         {"num_heads": heads, "kv_num_heads": heads, "do_rotary": len(tables) // 2},
         dtypes=[query.dtype] * 3,
         shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],
         version=1,
     )
-    return mixed.squeeze(1), KeysValues(keys, values), query[:, :0]
-
-
-def write_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
-    """ONNX TensorScatter-24, in place when the runtime is given one buffer for both ends."""
-    return symbolic(
-        "TensorScatter",
-        (cache, new, position),
-        {"axis": 2},
-        dtype=cache.dtype,
-        shape=cache.shape,
-        version=OPSET,
-    )
-
-
-ONNX_KERNEL = Kernel(attend, attend_self, attend_cached)
+    return SelfAttended(mixed.squeeze(1), KeysValues(keys, values), query[:, :0])

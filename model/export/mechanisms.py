@@ -1,7 +1,7 @@
 """Attention itself, without a network: weighted means of values, exported for /v1/attend.
 
-Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values,
-h hidden width of additive attention.
+Axes: B sequences, T queries, S keys, D size of a query, E size of a key, V size of a value, h
+hidden size of additive attention.
 """
 
 from pathlib import Path
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from model.export.graphs import Axes, Graph, export_graph
-from model.network.attention import (
+from model.export.exporter import Axes, GraphSpec, export_graph
+from model.network.scores import (
     additive_scores,
     average_scores,
     gaussian_scores,
@@ -27,7 +27,7 @@ def pool(scores: Tensor, values: Tensor, valid_lengths: Tensor) -> tuple[Tensor,
     return weights @ values, weights
 
 
-class Average(nn.Module):
+class AveragePooling(nn.Module):
     """Every valid key weighs the same."""
 
     def forward(
@@ -37,7 +37,7 @@ class Average(nn.Module):
         return pool(scores, values, valid_lengths)
 
 
-class ScaledDotProduct(nn.Module):
+class ScaledDotProductPooling(nn.Module):
     """softmax(q . k / sqrt(D)), Vaswani et al. 2017."""
 
     def forward(
@@ -47,7 +47,7 @@ class ScaledDotProduct(nn.Module):
         return pool(scores, values, valid_lengths)
 
 
-class Gaussian(nn.Module):
+class GaussianPooling(nn.Module):
     """softmax(-|width (q - k)|^2 / 2): kernel regression, Nadaraya 1964 and Watson 1964."""
 
     def forward(
@@ -58,8 +58,8 @@ class Gaussian(nn.Module):
         return pool(scores, values, valid_lengths)
 
 
-class Additive(nn.Module):
-    """softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: q and k may differ in width."""
+class AdditivePooling(nn.Module):
+    """softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: q and k may differ in size."""
 
     def forward(
         self,
@@ -77,10 +77,10 @@ class Additive(nn.Module):
         return pool(additive_scores(query, key, score_weight.unsqueeze(0)), values, valid_lengths)
 
 
-def graph_of(module: nn.Module) -> Graph:
+def mechanism_graph(module: nn.Module) -> GraphSpec:
     names = ("sequences", "queries", "keys", "query_width", "key_width", "value_width", "hidden")
     b, t, s, d, e, v, h = (Dim(name) for name in names)
-    if not isinstance(module, Additive | Average):
+    if not isinstance(module, AdditivePooling | AveragePooling):
         e = d
     inputs: Axes = {
         "queries": {0: b, 1: t, 2: d},
@@ -88,28 +88,28 @@ def graph_of(module: nn.Module) -> Graph:
         "values": {0: b, 1: s, 2: v},
         "valid_lengths": {0: b, 1: t},
     }
-    key_width = 5 if e is d else 6
-    example = [torch.zeros(2, 3, 5), torch.zeros(2, 4, key_width), torch.zeros(2, 4, 7)]
+    key_size = 5 if e is d else 6
+    example = [torch.zeros(2, 3, 5), torch.zeros(2, 4, key_size), torch.zeros(2, 4, 7)]
     example += [torch.ones(2, 3, dtype=torch.int64)]
-    if isinstance(module, Gaussian):
+    if isinstance(module, GaussianPooling):
         inputs["width"] = None
         example.append(torch.ones(1))
-    if isinstance(module, Additive):
+    if isinstance(module, AdditivePooling):
         inputs |= {"query_weight": {0: h, 1: d}, "key_weight": {0: h, 1: e}, "score_weight": {0: h}}
         example += [torch.zeros(8, 5), torch.zeros(8, 6), torch.zeros(8)]
-    return Graph(module, tuple(example), inputs, ["outputs", "weights"])
+    return GraphSpec(module, tuple(example), inputs, ["outputs", "weights"])
 
 
 MECHANISMS: dict[str, nn.Module] = {
-    "average": Average(),
-    "gaussian": Gaussian(),
-    "scaled_dot_product": ScaledDotProduct(),
-    "additive": Additive(),
+    "average": AveragePooling(),
+    "gaussian": GaussianPooling(),
+    "scaled_dot_product": ScaledDotProductPooling(),
+    "additive": AdditivePooling(),
 }
 
 
 def export_mechanisms(folder: Path) -> None:
-    """Write {mechanism}.onnx for each."""
+    """Write one {mechanism}.onnx each."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, module in MECHANISMS.items():
-        onnx.save(export_graph(graph_of(module)), folder / f"{name}.onnx")
+        onnx.save(export_graph(mechanism_graph(module)), folder / f"{name}.onnx")

@@ -2,8 +2,8 @@
 
 Weights have a scale for each output channel. Activations have one for each row, taken from the row
 itself, or a constant where calibration finds that rows hardly differ in size, as after a layer
-norm: either way a row's numbers are the same alone and in any batch. Dynamic quantisation of a
-whole tensor (`DynamicQuantizeMatMul`) lets one row change the answer of another.
+norm. Either way a row's numbers are the same alone and in any batch. Dynamic quantisation of a
+whole tensor (`DynamicQuantizeMatMul`) would let one row change the answer of another.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from model.export.rewrite import MICROSOFT
 
 FloatArray = NDArray[np.float32]
 LARGE_EMBEDDING = 1 << 20  # bytes from which an embedding is worth two more operators a look-up
-Scales = dict[bytes, float]  # the largest activation a weight is multiplied with, by its bytes
+Scales = dict[str, float]  # the largest activation a linear layer receives, by the layer's name
 
 
 class Quantizer:
-    """Rewrites one graph. Rows that several products read are quantised once."""
+    """Rewrite of one graph. Rows that several products read are quantised once."""
 
     def __init__(self, graph: onnx.GraphProto, scales: Scales) -> None:
         self._graph = graph
@@ -55,15 +55,12 @@ class Quantizer:
         )
 
     def _fold(self, node: onnx.NodeProto) -> None:
-        """A concatenation of constants is one; of weights it has their activations' scale."""
+        """Replace a concatenation of constants, as of merged products' weights, by one constant."""
         parts = [self._arrays[name] for name in node.input]
-        whole = np.concatenate(parts, node.attribute[0].i)
-        self._arrays[node.output[0]] = whole
-        if scale := self._scales.get(parts[0].tobytes()):
-            self._scales[whole.tobytes()] = scale
+        self._arrays[node.output[0]] = np.concatenate(parts, node.attribute[0].i)
 
     def _product(self, node: onnx.NodeProto, weight: FloatArray) -> None:
-        """weight (K, N): rows as u8 x weight as int8, back to float by both scales, + bias."""
+        """Multiply rows as u8 with weight (K, N) as int8, undo both scales and add the bias."""
         rows, name, *bias = node.input
         output = node.output[0]
         self._arrays |= quantized(f"{name}_int8", weight, axis=0)
@@ -72,7 +69,7 @@ class Quantizer:
         levels, zero = (255, 0) if positive else (127, 128)
         zero_point = f"zero_{zero}"
         self._arrays[zero_point] = np.array(zero, np.uint8)
-        largest = self._scales.get(np.ascontiguousarray(weight.T).tobytes())
+        largest = self._scales.get(node.name)  # of merged products, whose rows are the same, too
         if largest is not None:
             scale, units = f"{rows}_scale", rows
             self._arrays[scale] = np.array(largest / levels, np.float32)
@@ -82,18 +79,21 @@ class Quantizer:
         if f"{units}_u8" not in self._seen:
             self._add("QuantizeLinear", [units, scale, zero_point], f"{units}_u8")
         inputs = [f"{units}_u8", f"{name}_int8", scale, f"{name}_int8_scale", zero_point]
+        product = {"domain": MICROSOFT, "name": node.name}
         if largest is not None:
-            self._add("MatMulIntegerToFloat", [*inputs, "", *bias], output, domain=MICROSOFT)
+            self._add("MatMulIntegerToFloat", [*inputs, "", *bias], output, **product)
             return
-        self._add("MatMulIntegerToFloat", inputs, f"{output}_units", domain=MICROSOFT)
+        self._add("MatMulIntegerToFloat", inputs, f"{output}_units", **product)
         scaled = f"{output}_scaled" if bias else output
         self._add("Mul", [f"{output}_units", f"{rows}_largest"], scaled)
         if bias:
             self._add("Add", [scaled, *bias], output)
 
     def _divided(self, rows: str, positive: bool) -> str:
-        """Rows by their largest sizes. One of zeros is divided by zero; whatever integers come of
-        that are multiplied by the zero again."""
+        """Divide each row by its largest absolute value and return the name of the result.
+
+        A row of zeros is divided by zero; whatever integers result are multiplied by zero again.
+        """
         if f"{rows}_units" not in self._seen:
             self._arrays["last_axis"] = np.array([-1])
             if not positive:
@@ -107,7 +107,7 @@ class Quantizer:
         return name in self._arrays and self._arrays[name].nbytes >= LARGE_EMBEDDING
 
     def _look_up(self, node: onnx.NodeProto) -> None:
-        """An embedding as int8 with a scale for each row."""
+        """Store an embedding as int8 with a scale for each row."""
         (name, ids), output = node.input, node.output[0]
         self._arrays |= quantized(f"{name}_int8", self._arrays[name], axis=1)
         self._add("Gather", [f"{name}_int8", ids], f"{output}_int8")
@@ -121,7 +121,11 @@ class Quantizer:
 
 
 def merge_biases(graph: onnx.GraphProto, constants: dict[str, NDArray[Any]]) -> None:
-    """A product of three axes is exported as MatMul and Add: the bias becomes its third input."""
+    """Make the bias a third input of MatMul, where the exporter wrote MatMul and Add.
+
+    It does so for inputs of three axes. Such a MatMul is no longer valid ONNX: only `Quantizer`
+    reads it.
+    """
     uses = Counter(name for node in graph.node for name in node.input)
     products = {
         node.output[0]: node
@@ -142,7 +146,10 @@ def merge_biases(graph: onnx.GraphProto, constants: dict[str, NDArray[Any]]) -> 
 
 
 def quantized(name: str, weight: FloatArray, axis: int) -> dict[str, NDArray[np.generic]]:
-    """int8 and scales, one for each slice along `axis`: {name} and {name}_scale."""
+    """Return `weight` as int8 and its scales, one for each slice along `axis`.
+
+    Their names are {name} and {name}_scale. A slice of zeros has a scale of 0.
+    """
     scale = np.abs(weight).max(axis, keepdims=True) / np.float32(127)
     unit = np.divide(weight, scale, out=np.zeros_like(weight), where=scale > 0)
     scale = scale.ravel() if axis == 0 else scale
@@ -150,7 +157,10 @@ def quantized(name: str, weight: FloatArray, axis: int) -> dict[str, NDArray[np.
 
 
 def quantize(proto: onnx.ModelProto, scales: Scales) -> None:
-    """Products with constant matrices, and large embeddings, become int8."""
+    """Turn products with constant matrices, and large embeddings, into int8.
+
+    `scales` are by node name, as `name_products` gives them; other products scale each row.
+    """
     Quantizer(proto.graph, scales).run()
     if MICROSOFT not in (opset.domain for opset in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))

@@ -17,15 +17,16 @@ DATA_TYPES = {
     "I8": TensorProto.INT8,
     "I64": TensorProto.INT64,
 }
-
-
 LARGEST_INLINE = 256  # bytes of a constant that may stay inside a graph
 
 
 def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Path) -> None:
-    """Turn every constant that is one of `state`, or the transpose of one, in whatever shape, into
-    a reference to the safetensors file, which all graphs share. Raises ValueError if a large one is
-    neither."""
+    """Replace constants that are tensors of `state` by references to the safetensors file.
+
+    A constant may be the transpose of a tensor, and of any shape. All graphs share the file. Equal
+    tensors may be taken for each other, which changes no number. Raises ValueError if a large
+    constant is no tensor of the model.
+    """
     named: dict[bytes, tuple[str, bool]] = {}
     for name, tensor in state.items():
         for transposed in (True, False) if tensor.dim() == 2 else (False,):
@@ -53,7 +54,7 @@ def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Pat
 
 
 def store_constants(graphs: Sequence[onnx.GraphProto], weights: Path) -> None:
-    """Move the large constants of all graphs into one safetensors file, each of them once."""
+    """Move the large constants of all graphs into one safetensors file, equal ones once."""
     stored: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     arrays: dict[str, NDArray[Any]] = {}
     places: list[dict[str, str]] = []
@@ -75,7 +76,10 @@ def store_constants(graphs: Sequence[onnx.GraphProto], weights: Path) -> None:
 def read_weight(
     name: str, transposed: bool, shape: tuple[int, ...] | None, output: str
 ) -> list[onnx.NodeProto]:
-    """Nodes from the stored tensor to the one the graph computes with; the runtime folds them."""
+    """Return nodes that turn the stored tensor into the constant `output`.
+
+    The runtime folds them when it opens the graph.
+    """
     last, nodes = f"{output}_fp32", list[onnx.NodeProto]()
     nodes.append(helper.make_node("Cast", [name], [last], to=TensorProto.FLOAT))
     if transposed:
@@ -89,8 +93,10 @@ def read_weight(
 
 
 def external_tensors(weights: Path, names: dict[str, str]) -> list[TensorProto]:
-    """Initializers whose bytes stay in the safetensors file (its header gives their places), by
-    their names in the graph and in the file."""
+    """Return initializers whose bytes stay in the safetensors file.
+
+    `names` maps names in the graph to names in the file, whose header gives offsets and lengths.
+    """
     with weights.open("rb") as file:
         header_length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_length))

@@ -1,4 +1,4 @@
-"""What a Transformer is, in numbers."""
+"""The configuration of a Transformer: its sizes and choices, checked once."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,15 +16,15 @@ class NormKind(StrEnum):
 
 
 class InputError(Exception):
-    """What a person gave cannot be used; the message says why."""
+    """A person's input cannot be used; the message says why and what to give instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
-    """The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model.
+    """Sizes and choices; the defaults are the base model of "Attention Is All You Need".
 
-    Lengths count positions: every id that enters the encoder or the decoder, specials included.
-    Raises InputError when the numbers contradict each other.
+    (Vaswani et al. 2017.) Lengths count positions: every id that enters the encoder or the decoder,
+    specials included. Raises InputError if values contradict each other.
     """
 
     source_vocab_size: int
@@ -32,16 +32,14 @@ class TransformerConfig:
     d_model: int = 512
     d_ff: int = 2048
     num_heads: int = 8
-    d_qk: int = 0  # width of a head's queries and keys; 0: d_model / num_heads
-    d_v: int = 0  # width of a head's values; 0: d_model / num_heads
+    d_qk: int = 0  # head_dim of queries and keys; 0: d_model / num_heads
+    d_v: int = 0  # head_dim of values; 0: d_model / num_heads
     score_function: ScoreFunction = ScoreFunction.scaled_dot_product
     norm: NormKind = NormKind.layer_norm
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
-    norm_first: bool = (
-        False  # False: the paper, norm(x + f(x)); True: x + f(norm(x)) and a final norm
-    )
-    rotary: bool = False  # True: queries and keys of self-attention turn by position, too
+    norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x)), final norm
+    rotary: bool = False  # True: self-attention also rotates queries and keys by their positions
     dropout: float = 0.1
     max_source_length: int = 512
     max_target_length: int = 512
@@ -51,36 +49,20 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name, enum in (("score_function", ScoreFunction), ("norm", NormKind)):
-            if getattr(self, name) not in list(enum):
-                known = ", ".join(enum)
-                raise InputError(f"{name} is {getattr(self, name)!r}: give one of {known}")
-            object.__setattr__(self, name, enum(getattr(self, name)))
-        self._set_head_widths()
+        self._check_choice("score_function", ScoreFunction)
+        self._check_choice("norm", NormKind)
+        self._set_head_dims()
         if self.rotary:
             self._check_rotary()
+        if self.norm == NormKind.unbiased_layer_norm and self.d_model < 2:
+            raise InputError("d_model is 1: unbiased_layer_norm needs at least 2")
         if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout {self.dropout} is outside [0, 1)")
+            raise InputError(f"dropout is {self.dropout}: give at least 0 and less than 1")
         smallest = min(self.source_vocab_size, self.target_vocab_size)
         if not 0 <= min(self.specials) <= max(self.specials) < smallest:
-            raise InputError(f"special ids {self.specials} must lie in [0, {smallest})")
-
-    def _set_head_widths(self) -> None:
-        for name in ("d_qk", "d_v"):
-            if not getattr(self, name):
-                object.__setattr__(self, name, self.d_model // self.num_heads)
-                if self.d_model % self.num_heads:
-                    raise InputError(
-                        f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
-                        f" give {name}"
-                    )
-
-    def _check_rotary(self) -> None:
-        if self.d_qk % 2:
-            raise InputError(f"rotary turns pairs of numbers: d_qk {self.d_qk} must be even")
-        if self.score_function == ScoreFunction.additive:
             raise InputError(
-                "additive scores of turned queries and keys tell no distance: no rotary"
+                f"special ids {self.specials} must be at least 0 and less than {smallest}, the size"
+                " of the smaller vocabulary"
             )
 
     def _check_sizes(self) -> None:
@@ -88,10 +70,34 @@ class TransformerConfig:
         for name in (*counts, "max_source_length", "max_target_length"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: give at least 1")
-        if self.norm == NormKind.unbiased_layer_norm and self.d_model < 2:
-            raise InputError("d_model is 1: the unbiased deviation needs at least 2")
-        if min(self.d_qk, self.d_v) < 0:
-            raise InputError(f"head widths {self.d_qk} and {self.d_v}: give 0 or more")
+        for name in ("d_qk", "d_v"):
+            if (size := getattr(self, name)) < 0:
+                raise InputError(f"{name} is {size}: give at least 1, or 0 for d_model / num_heads")
+
+    def _check_choice(self, name: str, choices: type[StrEnum]) -> None:
+        """Turn a string, as JSON has it, into its enum."""
+        value = getattr(self, name)
+        if value not in list(choices):
+            raise InputError(f"{name} is {value!r}: give one of {', '.join(choices)}")
+        object.__setattr__(self, name, choices(value))
+
+    def _set_head_dims(self) -> None:
+        for name in ("d_qk", "d_v"):
+            if getattr(self, name):
+                continue
+            if self.d_model % self.num_heads:
+                raise InputError(
+                    f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
+                    f" give {name}"
+                )
+            object.__setattr__(self, name, self.d_model // self.num_heads)
+
+    def _check_rotary(self) -> None:
+        if self.d_qk % 2:
+            raise InputError(f"rotary positions rotate pairs: d_qk {self.d_qk} must be even")
+        if self.score_function == ScoreFunction.additive:
+            # The score of rotated queries and keys would not depend on their distance alone.
+            raise InputError("rotary positions cannot be combined with additive scores")
 
     @property
     def specials(self) -> tuple[int, int, int]:

@@ -1,31 +1,33 @@
-"""Where a token stands: sines added to embeddings, angles that turn queries and keys."""
+"""Where tokens stand: sines added to the embeddings, and what self-attention is told."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 
-def angles(length: int, width: int) -> Tensor:
-    """(length, width / 2) radians: position x 10000^(-2i / width), rounded up for odd widths."""
-    frequency = 1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+def angles(length: int, size: int) -> Tensor:
+    """(length, size / 2) radians: position x 10000^(-2i / size), rounded up for odd sizes."""
+    frequency = 1e4 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)  # (size / 2,)
     return torch.arange(length, dtype=torch.float64).unsqueeze(1) * frequency
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """(length, M): sines in the even columns, cosines in the odd ones (Vaswani et al. 2017, 3.5).
 
-    An odd width ends with a sine.
+    An odd M ends with a sine.
     """
     radians = angles(length, d_model)  # (length, M / 2)
     pairs = torch.stack([radians.sin(), radians.cos()], dim=-1)  # (length, M / 2, 2)
-    return pairs.flatten(1)[:, :d_model].float()
+    return pairs.flatten(1)[:, :d_model].float()  # (length, M)
 
 
 class Rotary(nn.Module):
-    """Turns queries and keys by angles that grow with their positions, so that their products
-    depend on the distance between them (Su et al. 2021, section 3.4.2).
+    """Rotates queries and keys by angles that grow with their positions (Su et al. 2021, 3.4.2).
 
-    Component i of a head is paired with component i + D / 2.
+    The product of a query and a key then depends on the distance between them. Component i of a
+    head is paired with component i + D / 2.
     """
 
     cos: Tensor
@@ -42,3 +44,26 @@ class Rotary(nn.Module):
         cos, sin = (embedding(position, table).to(x.dtype) for table in (self.cos, self.sin))
         first, second = x.chunk(2, dim=-1)  # (..., D / 2)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What self-attention knows of positions in one pass through the layers.
+
+    `ids` are (T,) for whole sequences, which all begin at 0, and (R,) for a step, whose rows each
+    have a position of their own. Without `rotary`, only the sines of the embedding tell positions.
+    """
+
+    ids: Tensor
+    rotary: Rotary | None
+
+    def place_sequence(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, H, T, D) -> the same, rotated."""
+        return self.rotary(x, self.ids) if self.rotary else x
+
+    def place_step(self, x: Tensor) -> Tensor:
+        """Queries or keys (R, H, 1, D) -> the same, rotated."""
+        if not self.rotary:
+            return x
+        ids = self.ids[:, None, None]  # (R, 1, 1)
+        return self.rotary(x, ids)

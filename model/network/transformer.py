@@ -1,22 +1,26 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), top to bottom.
 
 Axes: B batch, S source length, T target length, R rows of a step (R = B x beams), H heads,
-D width of a head, M d_model, V vocabulary.
+D head_dim, M d_model, V vocabulary.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.nn.functional import embedding
 
-from model.network.attention import TORCH_KERNEL, Kernel, KeysValues, MultiHeadAttention
-from model.network.config import NormKind, TransformerConfig
+from model.network.attention import (
+    TORCH_KERNEL,
+    KeysValues,
+    MultiHeadAttention,
+    TorchKernel,
+)
+from model.network.config import TransformerConfig
 from model.network.dropout import Dropout
-from model.network.positions import Rotary, sinusoidal_positions
+from model.network.norms import layer_norm
+from model.network.positions import Position, Rotary, sinusoidal_positions
 
 
 class Embedding(nn.Module):
@@ -50,32 +54,6 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(self.up(x).relu()))
 
 
-class UnbiasedLayerNorm(nn.Module):
-    """a (x - mean) / (std + epsilon) + b with the unbiased std, as in The Annotated Transformer.
-
-    A constant row gives b, and a finite gradient.
-    """
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = nn.Parameter(torch.zeros(d_model))
-
-    def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)  # (..., M)
-        length = vector_norm(centred, dim=-1, keepdim=True)  # (..., 1), its gradient at 0 is 0
-        deviation = length / math.sqrt(x.size(-1) - 1)
-        return self.weight * centred / (deviation + 1e-6) + self.bias
-
-
-def layer_norm(config: TransformerConfig) -> nn.Module:
-    match config.norm:
-        case NormKind.layer_norm:
-            return nn.LayerNorm(config.d_model)
-        case NormKind.unbiased_layer_norm:
-            return UnbiasedLayerNorm(config.d_model)
-
-
 class Sublayer(nn.Module):
     """The connection around attention and feed-forward: x + f(norm(x)), or norm(x + f(x))."""
 
@@ -102,17 +80,23 @@ class EncoderLayer(nn.Module):
         self.feed_forward_sublayer = Sublayer(config)
 
     def forward(
-        self, x: Tensor, source_length: Tensor, kernel: Kernel, rotary: Rotary | None
+        self, x: Tensor, source_length: Tensor, kernel: TorchKernel, position: Position
     ) -> tuple[Tensor, Tensor]:
         """(B, S, M) -> (B, S, M), encoder attention (B, H, S, S)."""
         y = self.self_sublayer.before(x)
-        y, _, weights = self.self_attention.attend_self(y, source_length, kernel, rotary)
+        y, _, weights = self.self_attention.attend_self(y, source_length, kernel, position)
         x = self.self_sublayer.after(x, y)
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
         return self.feed_forward_sublayer.after(x, y), weights
 
 
-AttendSelf = Callable[[MultiHeadAttention, Tensor], tuple[Tensor, KeysValues, Tensor]]
+class DecoderLayerOutput(NamedTuple):
+    """Hidden x, the decoder's own keys and values, and both kinds of attention weights."""
+
+    x: Tensor
+    cache: KeysValues
+    decoder_attention: Tensor
+    cross_attention: Tensor
 
 
 class DecoderLayer(nn.Module):
@@ -128,23 +112,44 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        attend_self: AttendSelf,
+        target_lengths: Tensor,
         cross: KeysValues,
         source_length: Tensor,
-        kernel: Kernel,
-    ) -> tuple[Tensor, KeysValues, Tensor, Tensor]:
-        """x (B, T, M) whole targets, or (R, M) one position a row.
+        position: Position,
+    ) -> DecoderLayerOutput:
+        """Compute whole targets x (B, T, M), of which each position sees `target_lengths` (B, T).
 
-        Returns x, the decoder's own keys and values, decoder attention, cross attention.
+        Always in torch: no exported operator also gives the attention weights.
         """
         y = self.self_sublayer.before(x)
-        y, own, decoder_attention = attend_self(self.self_attention, y)
-        x = self.self_sublayer.after(x, y)
+        own = self.self_attention.attend_self(y, target_lengths, TORCH_KERNEL, position)
+        x = self.self_sublayer.after(x, own.output)
         y = self.cross_sublayer.before(x)
-        y, cross_attention = self.cross_attention(y, cross, source_length, kernel)
-        x = self.cross_sublayer.after(x, y)
+        y, cross_attention = self.cross_attention(y, cross, source_length, TORCH_KERNEL)
+        x = self._feed_forward(self.cross_sublayer.after(x, y))
+        return DecoderLayerOutput(x, own.cache, own.weights, cross_attention)
+
+    def step(
+        self,
+        x: Tensor,
+        past: KeysValues,
+        cross: KeysValues,
+        source_length: Tensor,
+        kernel: TorchKernel,
+        position: Position,
+    ) -> DecoderLayerOutput:
+        """Compute one position a row, x (R, M), over a cache (R, H, T, D)."""
+        y = self.self_sublayer.before(x)
+        own = self.self_attention.step(y, past, kernel, position)
+        x = self.self_sublayer.after(x, own.output)
+        y = self.cross_sublayer.before(x)
+        y, cross_attention = self.cross_attention.attend_rows(y, cross, source_length, kernel)
+        x = self._feed_forward(self.cross_sublayer.after(x, y))
+        return DecoderLayerOutput(x, own.cache, own.weights, cross_attention)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
-        return self.feed_forward_sublayer.after(x, y), own, decoder_attention, cross_attention
+        return self.feed_forward_sublayer.after(x, y)
 
 
 class Encoder(nn.Module):
@@ -156,19 +161,21 @@ class Encoder(nn.Module):
         self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
     def forward(
-        self, source_ids: Tensor, source_length: Tensor, kernel: Kernel = TORCH_KERNEL
+        self, source_ids: Tensor, source_length: Tensor, kernel: TorchKernel = TORCH_KERNEL
     ) -> tuple[Tensor, list[Tensor]]:
         """(B, S) ids padded on the right, (B,) -> memory (B, S, M), each layer's weights."""
-        x = self.embedding(source_ids, torch.arange(source_ids.size(1), device=source_ids.device))
+        ids = torch.arange(source_ids.size(1), device=source_ids.device)  # (S,)
+        position = Position(ids, self.rotary)
+        x = self.embedding(source_ids, ids)  # (B, S, M)
         encoder_attention: list[Tensor] = []
         for layer in self.layers:
-            x, weights = layer(x, source_length, kernel, self.rotary)
+            x, weights = layer(x, source_length, kernel, position)
             encoder_attention.append(weights)
         return self.norm(x), encoder_attention
 
 
 class Decoded(NamedTuple):
-    """hidden (..., M); per layer the decoder's own keys and values, and both attentions."""
+    """Hidden (..., M); per layer the decoder's own keys and values, and both attentions."""
 
     hidden: Tensor
     cache: list[KeysValues]
@@ -185,7 +192,8 @@ class Decoder(nn.Module):
         self.norm = layer_norm(config) if config.norm_first else nn.Identity()
 
     def cross(self, memory: Tensor) -> list[KeysValues]:
-        """(B, S, M) -> what each layer's cross-attention reads, (B, H, S, D); once per source."""
+        """Memory (B, S, M) -> the keys and values (B, H, S, D) that each layer's cross-attention
+        reads: computed once per source."""
         return [
             layer.cross_attention.project(memory)  # pyright: ignore (ModuleList forgets the type)
             for layer in self.layers
@@ -198,18 +206,20 @@ class Decoder(nn.Module):
         cross: list[KeysValues],
         source_length: Tensor,
     ) -> Decoded:
-        """All positions of (B, T) ids at once; position i sees positions 0..i, never padding."""
-        position = torch.arange(target_ids.size(1), device=target_ids.device)
-        lengths = torch.minimum(position + 1, target_length.unsqueeze(1))  # (B, T)
-        x = self.embedding(target_ids, position)  # (B, T, M)
+        """Teacher forcing: all positions of (B, T) ids at once.
 
-        def attend_self(
-            attention: MultiHeadAttention, y: Tensor
-        ) -> tuple[Tensor, KeysValues, Tensor]:
-            return attention.attend_self(y, lengths, TORCH_KERNEL, self.rotary)
-
-        everywhere = [attend_self] * len(self.layers)
-        return self._layers(x, everywhere, cross, source_length, TORCH_KERNEL)
+        Position i sees positions 0..i, never padding.
+        """
+        ids = torch.arange(target_ids.size(1), device=target_ids.device)  # (T,)
+        position = Position(ids, self.rotary)
+        lengths = torch.minimum(ids + 1, target_length.unsqueeze(1))  # (B, T)
+        x = self.embedding(target_ids, ids)  # (B, T, M)
+        outputs: list[DecoderLayerOutput] = []
+        for layer, memory in zip(self.layers, cross, strict=True):
+            output = layer(x, lengths, memory, source_length, position)
+            outputs.append(output)
+            x = output.x
+        return self._decoded(outputs)
 
     def step(
         self,
@@ -218,38 +228,31 @@ class Decoder(nn.Module):
         cache: list[KeysValues],
         cross: list[KeysValues],
         source_length: Tensor,
-        kernel: Kernel = TORCH_KERNEL,
+        kernel: TorchKernel = TORCH_KERNEL,
     ) -> Decoded:
         """One token (R,) a row, each at its own position (R,), over a cache (R, H, T, D).
 
-        The R rows are the B sources' in order, R / B to a source.
+        The R rows are those of the B sources in order, R / B to a source.
         """
-
-        def over(past: KeysValues) -> AttendSelf:
-            return lambda attention, y: attention.step(y, past, position, kernel, self.rotary)
-
+        placed = Position(position, self.rotary)
         x = self.embedding(token, position)  # (R, M)
-        return self._layers(x, [*map(over, cache)], cross, source_length, kernel)
-
-    def _layers(
-        self,
-        x: Tensor,
-        attend_self: list[AttendSelf],
-        cross: list[KeysValues],
-        source_length: Tensor,
-        kernel: Kernel,
-    ) -> Decoded:
-        cache: list[KeysValues] = []
-        decoder_attention: list[Tensor] = []
-        cross_attention: list[Tensor] = []
-        for layer, attend_own, memory in zip(self.layers, attend_self, cross, strict=True):
-            x, own, decoder_weights, cross_weights = layer(
-                x, attend_own, memory, source_length, kernel
+        outputs: list[DecoderLayerOutput] = []
+        for layer, past, memory in zip(self.layers, cache, cross, strict=True):
+            output = layer.step(  # pyright: ignore (ModuleList forgets the type)
+                x, past, memory, source_length, kernel, placed
             )
-            cache.append(own)
-            decoder_attention.append(decoder_weights)
-            cross_attention.append(cross_weights)
-        return Decoded(self.norm(x), cache, decoder_attention, cross_attention)
+            outputs.append(output)
+            x = output.x
+        return self._decoded(outputs)
+
+    def _decoded(self, outputs: list[DecoderLayerOutput]) -> Decoded:
+        hidden = self.norm(outputs[-1].x)  # (..., M)
+        return Decoded(
+            hidden,
+            [output.cache for output in outputs],
+            [output.decoder_attention for output in outputs],
+            [output.cross_attention for output in outputs],
+        )
 
 
 class Transformer(nn.Module):
@@ -266,17 +269,17 @@ class Transformer(nn.Module):
     def forward(
         self, source_ids: Tensor, source_length: Tensor, target_ids: Tensor, target_length: Tensor
     ) -> Tensor:
-        """(B, S), (B,), decoder inputs (B, T), (B,) -> log-probs (B, T, V) of what comes next."""
+        """(B, S), (B,), decoder inputs (B, T), (B,) -> log-probs (B, T, V) of the next token."""
         memory, _ = self.encoder(source_ids, source_length)
         decoded = self.decoder(target_ids, target_length, self.decoder.cross(memory), source_length)
         return self.log_probs(decoded.hidden)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        """(..., M) -> (..., V): the generator's logits, normalised."""
+        """Hidden (..., M) -> log-probs (..., V)."""
         return self.generator(hidden).log_softmax(dim=-1)
 
     def empty_cache(self, rows: int, capacity: int) -> list[KeysValues]:
-        """Zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
+        """Return zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
         config, weight = self.config, self.generator.weight
         shape = (rows, config.num_heads, capacity)
         return [

@@ -1,7 +1,8 @@
-"""What trained models say together, as examples for another to learn (Hinton et al. 2015).
+"""Knowledge distillation: an ensemble of teachers labels examples for a student to learn.
 
-Models know the pairs that they were trained on by heart. What they know beyond them shows in
-their answers to made-up sources (of sources without targets: Kim & Rush 2016).
+Teachers know the pairs that they were trained on by heart. Their probabilities carry more than
+the pairs do (soft labels, Hinton et al. 2015), above all on sources that no pair has: synthetic
+ones, which only the teachers label (Kim & Rush 2016).
 """
 
 import random
@@ -19,37 +20,41 @@ from model.data.pairs import Example, collate, pad
 from model.network.config import InputError
 from model.network.transformer import KeysValues, Transformer
 
-ORDERS = (3, 4, 5)  # how many ids decide the next one of a made-up source
-START, END = -1, -2
+ORDERS = (3, 4, 5)  # how many ids decide the next one of a synthetic source
+START, END = -1, -2  # no ids of a vocabulary
 BATCH_SIZE = 512
 
 Row = TypeVar("Row")
 SourceIds = tuple[int, ...]
-NGrams = dict[SourceIds, tuple[list[int], list[int]]]  # what follows these ids, and how often
+NGrams = dict[SourceIds, tuple[list[int], list[int]]]  # context -> next ids, how often each
 
 
-def made_up_sources(
+def synthetic_sources(
     sources: Collection[SourceIds], count: int, max_length: int, seed: int
 ) -> list[SourceIds]:
-    """`count` others, drawn from n-gram models of `sources`.
+    """Sample `count` different sources, none of them in `sources`, from their n-gram models.
 
-    Raises InputError if these are too few to make so many up.
+    Raise InputError if `sources` are too few to yield so many.
     """
     generator = random.Random(seed)
     models = [(order, count_n_grams(sources, order)) for order in ORDERS]
-    known, found = set(sources), dict[SourceIds, None]()
+    known, found = set(sources), dict[SourceIds, None]()  # a dict keeps the order
     for _ in range(20 * count):
         if len(found) == count:
             break
-        source = draw(*generator.choice(models), max_length, generator)
+        source = sample_source(*generator.choice(models), max_length, generator)
         if source and source not in known:
             found[source] = None
     if len(found) < count:
-        raise InputError(f"of {len(known)} sources only {len(found)} others were made up")
+        raise InputError(
+            f"only {len(found)} of {count} synthetic sources could be sampled from {len(known)}"
+            " sources: lower --made-up or train on more pairs"
+        )
     return [*found]
 
 
 def count_n_grams(sources: Collection[SourceIds], order: int) -> NGrams:
+    """Count which ids follow each context of `order` ids, padded with START, ended by END."""
     counts: defaultdict[SourceIds, Counter[int]] = defaultdict(Counter)
     for source in sources:
         ids = (*[START] * order, *source, END)
@@ -58,10 +63,10 @@ def count_n_grams(sources: Collection[SourceIds], order: int) -> NGrams:
     return {context: ([*after], [*after.values()]) for context, after in counts.items()}
 
 
-def draw(
+def sample_source(
     order: int, n_grams: NGrams, max_length: int, generator: random.Random
 ) -> SourceIds | None:
-    """A walk from START to END, if that takes no more than `max_length` ids."""
+    """Walk from START to END; None if that takes more than `max_length` ids."""
     ids = [START] * order
     for _ in range(max_length + 1):
         ids += generator.choices(*n_grams[tuple(ids[-order:])])
@@ -70,35 +75,39 @@ def draw(
     return None
 
 
-def answer(
+def label_sources(
     teachers: Sequence[Transformer], sources: Sequence[SourceIds], max_new_tokens: int
 ) -> list[Example]:
-    """The teachers' greedy answers with the probabilities that led to them, shortest sources first.
+    """Return sources with the ensemble's greedy outputs and soft labels, the shortest first.
 
-    Those that do not end are left out.
+    Outputs that do not end within `max_new_tokens` are left out.
     """
     config = teachers[0].config
-    answers: list[Example] = []
-    for chunk in like_lengths(sources, len, "answering made-up sources"):
+    labelled: list[Example] = []
+    for chunk in batches_by_length(sources, len, "labelling synthetic sources"):
         source_ids, source_length = pad(chunk, config.pad_id)
-        next_ids, next_probs = greedy(teachers, source_ids, source_length, max_new_tokens)
-        for source, ids, probs in zip(chunk, next_ids.tolist(), next_probs.half(), strict=True):
+        next_ids, probs = ensemble_greedy_search(
+            teachers, source_ids, source_length, max_new_tokens
+        )
+        for source, ids, labels in zip(chunk, next_ids.tolist(), probs.half(), strict=True):
             if config.eos_id in ids:
                 end = ids.index(config.eos_id)
-                answers.append(Example([*source], ids[:end], probs[: end + 1].clone()))
-    return answers
+                # clone() frees the memory of the batch's other rows and positions
+                labelled.append(Example([*source], ids[:end], labels[: end + 1].clone()))
+    return labelled
 
 
 @torch.no_grad()
-def greedy(
+def ensemble_greedy_search(
     teachers: Sequence[Transformer],
     source_ids: Tensor,
     source_length: Tensor,
     max_new_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """(B, S), (B,) -> ids (B, T), with whatever comes after eos, and probabilities (B, T, V).
+    """Return ids (B, T) and probabilities (B, T, V), the mean over the teachers.
 
-    Over caches, which `generate.greedy_search`, the oracle of the tests, does without.
+    Ids after a row's first eos mean nothing. Unlike `model.search.greedy_search`, it uses a KV
+    cache: hundreds of thousands of sources are labelled.
     """
     config, rows = teachers[0].config, source_ids.size(0)
     chosen: list[Tensor] = [torch.full((rows,), config.bos_id)]
@@ -109,51 +118,51 @@ def greedy(
         caches = [t.empty_cache(rows, 0) for t in teachers]
         while len(means) < max_new_tokens and not ended.all():
             position = torch.full((rows,), len(means))
-            said: list[Tensor] = []  # (B, V) of each teacher
+            probs: list[Tensor] = []  # (B, V) of each teacher
             for i, teacher in enumerate(teachers):
-                cache = [one_longer(own) for own in caches[i]]
+                cache = [grow_cache(layer) for layer in caches[i]]
                 decoded = teacher.decoder.step(chosen[-1], position, cache, cross[i], source_length)
                 caches[i] = decoded.cache
-                said.append(teacher.log_probs(decoded.hidden).float().exp())
-            means.append(torch.stack(said).mean(0))
+                probs.append(teacher.log_probs(decoded.hidden).float().exp())
+            means.append(torch.stack(probs).mean(0))
             chosen.append(means[-1].argmax(-1))
             ended |= chosen[-1] == config.eos_id
     return torch.stack(chosen[1:], 1), torch.stack(means, 1)
 
 
-def one_longer(cache: KeysValues) -> KeysValues:
-    """(R, H, T, D) -> (R, H, T + 1, D), in what the projections give under autocast."""
+def grow_cache(cache: KeysValues) -> KeysValues:
+    """(R, H, T, D) -> (R, H, T + 1, D), in the bfloat16 of the projections under autocast."""
     keys, values = (functional.pad(x.bfloat16(), (0, 0, 0, 1)) for x in cache)
     return KeysValues(keys, values)
 
 
 @torch.no_grad()
-def teach(
+def add_soft_labels(
     teachers: Sequence[Transformer], examples: Sequence[Example], label_smoothing: float
 ) -> list[Example]:
-    """Each with the probabilities of what comes next: half its own, smoothed, half the teachers'.
+    """Return the examples with soft labels, the shortest sources first.
 
-    The shortest sources come first.
+    Half of each label is the example's own target, smoothed; half is the mean of the teachers.
     """
-    taught: list[Example] = []
-    for chunk in like_lengths(examples, lambda e: len(e.source_ids), "asking about the pairs"):
+    labelled: list[Example] = []
+    for chunk in batches_by_length(examples, lambda e: len(e.source_ids), "labelling the pairs"):
         batch = collate(chunk, teachers[0].config)
         inputs = batch.source_ids, batch.source_length, batch.target_ids, batch.target_length
         with torch.autocast(batch.source_ids.device.type, dtype=torch.bfloat16):
-            said = torch.stack([teacher(*inputs).float().exp() for teacher in teachers]).mean(0)
-        size = said.size(-1)
+            mean = torch.stack([teacher(*inputs).float().exp() for teacher in teachers]).mean(0)
+        size = mean.size(-1)
         own = functional.one_hot(batch.next_ids, size) * (1 - label_smoothing)
-        next_probs = ((own + label_smoothing / size + said) / 2).half()  # (B, T, V)
-        for example, probs in zip(chunk, next_probs, strict=True):
-            own_probs = probs[: len(example.target_ids) + 1].clone()
-            taught.append(replace(example, next_probs=own_probs))
-    return taught
+        soft_labels = ((own + label_smoothing / size + mean) / 2).half()  # (B, T, V)
+        for example, labels in zip(chunk, soft_labels, strict=True):
+            unpadded = labels[: len(example.target_ids) + 1].clone()
+            labelled.append(replace(example, soft_labels=unpadded))
+    return labelled
 
 
-def like_lengths(
-    rows: Sequence[Row], length: Callable[[Row], int], doing: str
+def batches_by_length(
+    rows: Sequence[Row], length: Callable[[Row], int], description: str
 ) -> Iterator[list[Row]]:
-    """All rows, in batches of like lengths, with a bar of progress."""
+    """Yield all rows in batches of similar lengths, with a progress bar."""
     ordered = sorted(rows, key=length)
-    for start in track(range(0, len(ordered), BATCH_SIZE), doing):
+    for start in track(range(0, len(ordered), BATCH_SIZE), description):
         yield ordered[start : start + BATCH_SIZE]

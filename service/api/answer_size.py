@@ -1,91 +1,146 @@
-"""How large an answer may become, known before anything of it is computed."""
+"""Limit the size of an answer before anything of it is computed."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from fastapi import Request
 
-from service.api import requests
-from service.api.validation import read_selection
+from service.api.requests import AttentionSelection
+from service.api.validation_attention import select
 from service.engine.model import Model
 from service.errors import TooLarge
 from service.http.waiting import settings_of
+from service.search.options import SearchOptions
+from service.tokenizer import Tokens
+
+# Bytes of memory in this process: as the engine sends them, as a document, and as JSON.
+TOKEN_BYTES = 128
+ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
+FEW_ROWS = 16  # of an attention matrix: advised where all would be too many
 
 SEND_LESS = "send fewer or shorter sequences"
-LOWER = ", or lower max_new_tokens"
-FEW_ROWS = 16  # steps of a target that are advised where all would be too many
+SEND_LESS_OR_LOWER = f"{SEND_LESS}, or lower max_new_tokens"
 
 
-def check_size(request: Request, needed: int, advice: str) -> None:
-    """Raises TooLarge if the arrays of an answer, as float32, could exceed the limit. `advice` is
-    what else the client can do about it."""
+class Lengths(NamedTuple):
+    """Tokens of a source, tokens of its target, and positions that the decoder reads for them."""
+
+    source: int
+    target: int
+    decoder: int
+
+
+def measure(model: Model, source: Tokens, target_length: int, prefix_length: int) -> Lengths:
+    """Return the lengths of a source whose target has, or may get, `target_length` tokens after a
+    target prefix."""
+    starts = len(model.engine.bundle.manifest.decoder_start_ids)
+    return Lengths(len(source), target_length, starts - 1 + prefix_length + target_length)
+
+
+def check_size(request: Request, nbytes: int, advice: str) -> None:
+    """Raise TooLarge if an answer of `nbytes` exceeds the limit. `advice` says how to get less."""
     limit = settings_of(request).max_answer_bytes
-    if needed > limit:
-        raise TooLarge(
-            f"the answer could take {needed} bytes as float32 and the limit is {limit}:"
-            f" {SEND_LESS}{advice}"
+    if nbytes > limit:
+        raise TooLarge(f"the answer could take {nbytes} bytes and the limit is {limit}: {advice}")
+
+
+def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
+    """Bytes of all generated tokens and their alternatives, if every hypothesis is as long as it
+    may become."""
+    tokens = sources * search.num_hypotheses * search.max_new_tokens
+    return tokens * (TOKEN_BYTES + search.top_log_probs * ALTERNATIVE_BYTES)
+
+
+def check_hypotheses(request: Request, search: SearchOptions, sources: int) -> None:
+    """Raise TooLarge if the hypotheses could exceed the limit, with options that would fit."""
+    limit, nbytes = settings_of(request).max_answer_bytes, hypotheses_nbytes(search, sources)
+    if nbytes > limit:
+        raise TooLarge.at(
+            "/top_log_probs" if search.top_log_probs else "/max_new_tokens",
+            f"may take {nbytes} bytes for {sources * search.num_hypotheses} hypotheses and the"
+            f" limit is {limit}: {fewer_tokens(search, sources, limit)}",
         )
+
+
+def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
+    """Return advice with the most alternatives that fit; else with the most tokens."""
+    for count in reversed(range(search.top_log_probs)):
+        if hypotheses_nbytes(replace(search, top_log_probs=count), sources) <= limit:
+            return f'"top_log_probs": {count} would fit'
+    longest = limit // (TOKEN_BYTES * sources * search.num_hypotheses)
+    needed = max([1, search.min_new_tokens, *map(len, search.allowed_targets)])
+    if longest < needed:
+        return "send fewer sources, or lower num_hypotheses"
+    less = f'"max_new_tokens": {longest}'
+    return f'{less}, "top_log_probs": 0 would fit' if search.top_log_probs else f"{less} would fit"
 
 
 def check_attention(
     request: Request,
     model: Model,
-    wanted: requests.AttentionSelection | None,
-    lengths: Counter[tuple[int, int, int]],
-    advice: str = "",
-    besides: int = 0,
+    selected: AttentionSelection | None,
+    lengths: Sequence[Lengths],
+    advice: str,
+    search: SearchOptions | None = None,
 ) -> None:
-    """`lengths`: how often there is a source of so many tokens, with at most so many steps, and
-    with what the decoder reads for them; `besides`: bytes of other arrays; `advice` as of
-    check_size. Raises TooLarge, naming a selection that would fit if there is one."""
-    if wanted is None:
+    """Raise TooLarge if the selected weights could exceed the limit, together with the hypotheses
+    of `search`. Advise a selection that would fit; if there is none, say `advice`."""
+    if selected is None:
         return
     limit = settings_of(request).max_answer_bytes
+    sources = Counter(lengths)  # equal ones are computed once
+    tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
+    targets = search.num_hypotheses if search else 1
 
-    def needed(selection: requests.AttentionSelection) -> int:
-        return attention_bytes(model, selection, lengths) + besides
+    def needed(selection: AttentionSelection) -> int:
+        return attention_nbytes(model, selection, sources, targets, tokens)
 
-    if needed(wanted) <= limit:
+    if needed(selected) <= limit:
         return
-    advice = f"{SEND_LESS}{advice}"
-    if fitting := next((less for less in smaller(wanted) if needed(less) <= limit), None):
+    if fitting := next((less for less in smaller(selected) if needed(less) <= limit), None):
         advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
     raise TooLarge.at(
         "/attention",
-        f"needs {needed(wanted)} bytes and the limit is {limit}, of an answer as float32 and of"
-        f" what is computed for one source: {advice}",
+        f"may take {needed(selected)} bytes (in the answer, or to compute it for one source) and"
+        f" the limit is {limit}: {advice}",
     )
 
 
-def attention_bytes(
-    model: Model, wanted: requests.AttentionSelection, lengths: Counter[tuple[int, int, int]]
+def attention_nbytes(
+    model: Model,
+    selected: AttentionSelection,
+    sources: Counter[Lengths],
+    targets: int,
+    other_bytes: int,
 ) -> int:
-    """Bytes of attention in the answer, or of the largest forward pass if that is more.
+    """Bytes of the answer, or of the largest forward pass if that is more.
 
-    `lengths` counts sources by (source tokens, steps, positions the decoder reads).
+    `targets` is how many each source has; `other_bytes` are in the answer beside the weights. A
+    pass computes the weights of every layer and head, whichever are selected.
     """
-    selection, config = read_selection(wanted, model), model.engine.bundle.manifest.config
-    answer = sum(count * selection.nbytes(*each) for each, count in lengths.items())
-    return max(answer, *(selection.pass_nbytes(config, s, read) for s, _, read in lengths))
+    config = model.engine.bundle.manifest.config
+    selection = select(selected, config)
+    weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
+    passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
+    return max(targets * weights + other_bytes, *passes)
 
 
-def decoder_positions(model: Model, forced: int, steps: int) -> int:
-    """Positions that the decoder reads for `steps` tokens after `forced` ones."""
-    return len(model.engine.bundle.manifest.decoder_start_ids) - 1 + forced + steps
-
-
-def smaller(wanted: requests.AttentionSelection) -> Iterator[requests.AttentionSelection]:
-    """Less of the same, then less still; at last each kind alone."""
-    if wanted.reduce_heads == "none":
-        wanted = wanted.model_copy(update={"reduce_heads": "mean"})
-        yield wanted
-    if wanted.reduce_layers == "none":
-        wanted = wanted.model_copy(update={"reduce_layers": "mean"})
-        yield wanted
-    for kind in sorted(wanted.kinds):  # cross first
-        if kind == "cross" or not wanted.alignment:
-            rows = None if kind == "encoder" else wanted.rows  # which encoder alone has none of
-            alone = wanted.model_copy(update={"kinds": [kind], "rows": rows})
+def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
+    """Yield selections of less and less: reduced heads, reduced layers, then each kind alone."""
+    if selected.reduce_heads == "none":
+        selected = selected.model_copy(update={"reduce_heads": "mean"})
+        yield selected
+    if selected.reduce_layers == "none":
+        selected = selected.model_copy(update={"reduce_layers": "mean"})
+        yield selected
+    for kind in sorted(selected.kinds):  # cross first
+        if kind == "cross" or not selected.alignment:
+            rows = (
+                None if kind == "encoder" else selected.rows
+            )  # encoder attention has no such rows
+            alone = selected.model_copy(update={"kinds": [kind], "rows": rows})
             yield alone
             if kind != "encoder" and rows is None:
                 yield alone.model_copy(update={"rows": [0, FEW_ROWS]})

@@ -1,4 +1,4 @@
-"""POST /v1/attend"""
+"""POST /v1/attend: attention over given numbers, without a model."""
 
 import time
 from typing import Annotated
@@ -6,24 +6,23 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, responses
-from service.api.answer_size import check_size
+from service.api.answer_size import SEND_LESS, check_size
 from service.api.attend_arrays import (
-    AttendRequest,
+    attended_nbytes,
     check_finite,
     check_heatmaps,
     feeds_of,
-    nbytes,
     picture_of,
     write_attended,
 )
+from service.api.attend_request import AttendRequest
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.http.content import form_of, send
-from service.http.waiting import in_turn
+from service.http.content import negotiate, send
+from service.http.waiting import compute_limited
 
-ATTENDED = {"image/svg+xml": to_svg, "image/png": to_png}
-
+PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -31,33 +30,45 @@ router = APIRouter(responses=responses.PROBLEMS)
 @router.post(
     "/v1/attend",
     response_model=responses.AttendAnswer,
-    responses={200: {"content": {form: {} for form in ATTENDED}}},
-    summary="Attend without a model",
+    responses={200: {"content": {form: {} for form in PICTURES}}},
+    summary="Compute attention without a model",
     tags=["attention"],
 )
 async def attend(
     body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
     request: Request,
 ) -> Response:
-    """Attention itself: outputs and weights of queries over keys and values that you give, as JSON
-    or, by the Accept header, as a picture."""
-    form = form_of(request, [JSON, *ATTENDED])
+    """Compute attention itself: the outputs and the attention weights of the queries over the keys
+    and values that you send.
+
+    The answer is JSON or, if the Accept header asks for image/svg+xml or image/png, a picture: a
+    heatmap of the weights and, for a regression (numbers, not vectors), a plot of the points and
+    the predicted line.
+    """
+    form = negotiate(request, [JSON, *PICTURES])
     seconds: dict[str, float] = {}
 
     def work() -> Pieces:
-        feeds = feeds_of(body)
-        if form in ATTENDED:
-            check_heatmaps(len(feeds["queries"]))
-        check_size(request, nbytes(body.mechanism, feeds), "")
-        started = time.monotonic()
-        attended = request.app.state.mechanisms.attend(body.mechanism, feeds)
-        ended = time.monotonic()
-        check_finite(feeds["valid_lengths"], *attended)
-        if form in ATTENDED:
-            pieces: Pieces = [ATTENDED[form](picture_of(body, *attended))]
-        else:
-            pieces = to_json_pieces(write_attended(body, *attended))
-        seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
-        return pieces
+        return compute_answer(body, request, form, seconds)
 
-    return send(request, await in_turn(request, work), seconds, form)
+    return send(request, await compute_limited(request, work), seconds, form)
+
+
+def compute_answer(
+    body: AttendRequest, request: Request, form: str, seconds: dict[str, float]
+) -> Pieces:
+    """Return the answer in the media type `form`, and add to `seconds` how long each stage took."""
+    feeds = feeds_of(body)
+    if form in PICTURES:
+        check_heatmaps(len(feeds["queries"]))
+    check_size(request, attended_nbytes(body.mechanism, feeds), SEND_LESS)
+    started = time.monotonic()
+    outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
+    ended = time.monotonic()
+    check_finite(feeds["valid_lengths"], outputs, weights)
+    if form in PICTURES:
+        pieces: Pieces = [PICTURES[form](picture_of(body, outputs, weights))]
+    else:
+        pieces = to_json_pieces(write_attended(body, outputs, weights))
+    seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
+    return pieces

@@ -1,225 +1,187 @@
-"""Attention without a model: what is sent, as arrays whose shapes agree, and back.
+"""The arrays of /v1/attend: from the request, whose shapes must agree, and back to the answer.
 
-Axes: B sequences, T queries, S keys, D and E widths of queries and keys, V width of values.
+Axes: B sequences, T queries, S keys, D and E numbers in a query and in a key, V numbers in a value.
 """
 
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, Tag
 
-from service.api.requests import Strict
+from service.api.attend_request import AdditiveWeights, AttendRequest, Numbers
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
-from service.formats.heatmaps import draw_attention
 from service.formats.picture import Picture
+from service.formats.plots import draw_attention
 
 MOST_HEATMAPS = 4
 
 
-def depth_variant(value: Any) -> str | None:
-    names = ["as numbers", "as vectors", "as sequences"]
-    for name in names:
-        if not isinstance(value, list) or not value:
-            return None
-        value = value[0]
-        if not isinstance(value, list):
-            return name
-    return None
-
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Row = Annotated[list[Finite], Field(min_length=1, fail_fast=True)]
-Rows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
-Numbers = Annotated[
-    Annotated[Row, Tag("as numbers")]
-    | Annotated[Rows, Tag("as vectors")]
-    | Annotated[list[Rows], Field(min_length=1, fail_fast=True), Tag("as sequences")],
-    Discriminator(
-        depth_variant,
-        custom_error_type="numbers",
-        custom_error_message="Input should be a list of numbers, of vectors, or of sequences of"
-        " vectors, none of them empty",
-    ),
-]
-Length = Annotated[int, Field(ge=0, le=1 << 31)]
-Lengths = Annotated[
-    Annotated[list[Length], Field(fail_fast=True), Tag("as numbers")]
-    | Annotated[
-        list[Annotated[list[Length], Field(min_length=1, fail_fast=True)]], Tag("as vectors")
-    ],
-    Discriminator(
-        depth_variant,
-        custom_error_type="lengths",
-        custom_error_message="Input should be a list of integers, or of lists of integers",
-    ),
-]
-
-
-class AdditiveWeights(Strict):
-    query: Rows = Field(description="W_q, hidden x width of a query")
-    key: Rows = Field(description="W_k, hidden x width of a key")
-    score: Row = Field(description="w, hidden")
-
-
-class AttendRequest(Strict):
-    mechanism: Literal["average", "gaussian", "scaled_dot_product", "additive"] = Field(
-        description="how a query scores a key: all the same; -|width (q - k)|^2 / 2;"
-        " q . k / sqrt(d); w . tanh(W_q q + W_k k)"
-    )
-    queries: Numbers = Field(description="numbers, vectors, or sequences of vectors")
-    keys: Numbers = Field(description="numbers, vectors, or sequences of vectors")
-    values: Numbers = Field(description="one for each key")
-    valid_lengths: Lengths | None = Field(
-        default=None, description="how many keys are seen: one a sequence, or one a query"
-    )
-    causal: bool = Field(default=False, description="query i sees keys 0 to i")
-    width: Finite | None = Field(default=None, description="of the Gaussian's inverse; 1 if absent")
-    weights: AdditiveWeights | None = Field(default=None, description="of additive attention")
-    truth: Row | None = Field(
-        default=None,
-        description="what numbers should come out: drawn beside the outputs",
-    )
-
-
 def feeds_of(body: AttendRequest) -> Feeds:
-    """What the mechanism's graph takes: queries (B, T, D), keys (B, S, E), values (B, S, V),
-    valid_lengths (B, T) and its parameters. Raises Invalid naming shapes that do not agree."""
+    """Return the inputs of the mechanism's graph: queries (B, T, D), keys (B, S, E), values
+    (B, S, V), valid_lengths (B, T) and the parameters of the mechanism.
+
+    Raise Invalid naming shapes that do not agree.
+    """
     queries = array_of(body.queries, "/queries")
     keys = array_of(body.keys, "/keys")
     values = array_of(body.values, "/values")
     if not len(queries) == len(keys) == len(values):
         shapes = f"{queries.shape}, /keys {keys.shape} and /values {values.shape}"
-        raise Invalid.at("/queries", f"have shape {shapes}; give as many sequences each")
+        raise Invalid.at("/queries", f"have shape {shapes}: give as many sequences in each")
     if keys.shape[1] != values.shape[1]:
         shapes = f"{values.shape} and /keys {keys.shape}"
-        raise Invalid.at("/values", f"have shape {shapes}; give one for each key")
-    feeds: Feeds = {"queries": queries, "keys": keys, "values": values}
-    feeds["valid_lengths"] = lengths_of(body, len(queries), queries.shape[1], keys.shape[1])
+        raise Invalid.at("/values", f"have shape {shapes}: give one value for each key")
     check_truth(body, queries.shape[1])
-    return feeds | parameters_of(body, queries.shape[2], keys.shape[2])
+    return {
+        "queries": queries,
+        "keys": keys,
+        "values": values,
+        "valid_lengths": valid_lengths_of(body, len(queries), queries.shape[1], keys.shape[1]),
+        **parameters_of(body, queries.shape[2], keys.shape[2]),
+    }
 
 
 def check_truth(body: AttendRequest, queries: int) -> None:
     if body.truth is None:
         return
     if not is_regression(body):
-        raise Invalid.at("/truth", "is of regressions: queries, keys and values must be numbers")
-    if len(rectangle(body.truth, np.float32, "/truth")) != queries:
-        counts = f"{len(body.truth)} for {queries} queries"
-        raise Invalid.at("/truth", f"has {counts}; give one for each")
+        detail = "belongs to a regression: queries, keys and values must be numbers, or omit truth"
+        raise Invalid.at("/truth", detail)
+    if len(array_from(body.truth, np.float32, "/truth")) != queries:
+        detail = f"has {len(body.truth)} numbers for {queries} queries: give one for each"
+        raise Invalid.at("/truth", detail)
 
 
 def is_regression(body: AttendRequest) -> bool:
-    """Numbers to numbers."""
+    """Whether queries, keys and values are numbers rather than vectors."""
     return not any(isinstance(each[0], list) for each in (body.queries, body.keys, body.values))
 
 
 def array_of(numbers: Numbers, pointer: str) -> FloatArray:
-    """Numbers are vectors of width 1, and vectors alone are one sequence -> (B, N, D)."""
-    array = rectangle(numbers, np.float32, pointer)
+    """Return an array (B, N, D): numbers are vectors of one number, and vectors are one
+    sequence."""
+    array = array_from(numbers, np.float32, pointer)
     if array.ndim == 1:
         return array[None, :, None]
     return array if array.ndim == 3 else array[None]
 
 
-def rectangle(numbers: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
-    """Raises Invalid naming both lengths where lists differ, and numbers beyond float32."""
-    check_lengths(numbers, pointer)
+def array_from(lists: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
+    """Return nested lists as an array. Raise Invalid for lists of different lengths, and for
+    numbers too large for float32."""
+    check_equal_lengths(lists, pointer)
     with np.errstate(over="ignore"):
-        array = np.array(numbers, dtype)
+        array = np.array(lists, dtype)
     if not np.isfinite(array).all():
         raise Invalid.at(pointer, "must hold only numbers that fit a float32")
     return array
 
 
-def check_lengths(lists: Any, pointer: str) -> None:
+def check_equal_lengths(lists: Any, pointer: str) -> None:
     while isinstance(lists[0], list):
         for i, each in enumerate(lists):
             if len(each) != len(lists[0]):
-                lengths = f"has length {len(each)} where the first has {len(lists[0])}"
-                raise Invalid.at(f"{pointer}/{i}", f"{lengths}; give lists of equal lengths")
+                lengths = f"has length {len(each)} but the first has length {len(lists[0])}"
+                raise Invalid.at(f"{pointer}/{i}", f"{lengths}: give lists of equal lengths")
         lists = list(chain.from_iterable(lists))
 
 
-def lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
-    """How many keys each query sees, (B, T)."""
+def valid_lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
+    """Return how many keys each query may attend to, (B, T)."""
     lengths = np.full((sequences, queries), keys)
     if body.valid_lengths is not None:
-        given = rectangle(body.valid_lengths, np.int64, "/valid_lengths")
+        given = array_from(body.valid_lengths, np.int64, "/valid_lengths")
         if given.shape not in ((sequences,), (sequences, queries)):
             raise Invalid.at(
                 "/valid_lengths",
-                f"has shape {given.shape}; give one a sequence, ({sequences},), or one a query,"
-                f" ({sequences}, {queries})",
+                f"has shape {given.shape}: give one number per sequence, shape ({sequences},), or"
+                f" one per query, shape ({sequences}, {queries})",
             )
         if given.max() > keys:
-            raise Invalid.at("/valid_lengths", f"holds {given.max()}, but there are {keys} keys")
+            detail = f"holds {given.max()} but there are {keys} keys: give 0 to {keys}"
+            raise Invalid.at("/valid_lengths", detail)
         lengths[:] = given if given.ndim == 2 else given[:, None]
     return np.minimum(lengths, np.arange(1, queries + 1)) if body.causal else lengths
 
 
-def parameters_of(body: AttendRequest, query_width: int, key_width: int) -> Feeds:
-    """What the mechanism has besides queries, keys and values; nothing it has not."""
+def parameters_of(body: AttendRequest, query_size: int, key_size: int) -> Feeds:
+    """Return the parameters of the mechanism; empty if it has none.
+
+    Raise Invalid for parameters of another mechanism, and for vectors it cannot compare.
+    """
     if body.width is not None and body.mechanism != "gaussian":
-        raise Invalid.at("/width", f"means nothing to {body.mechanism}: only gaussian has one")
+        detail = f"has no effect on {body.mechanism}: omit it, or set mechanism to gaussian"
+        raise Invalid.at("/width", detail)
     if body.weights is not None and body.mechanism != "additive":
-        raise Invalid.at("/weights", f"mean nothing to {body.mechanism}: only additive has some")
-    if body.mechanism in ("gaussian", "scaled_dot_product") and query_width != key_width:
-        widths = f"queries of width {query_width} and keys of width {key_width}"
-        raise Invalid.at("/keys", f"{body.mechanism} cannot compare {widths}; additive can")
+        detail = f"have no effect on {body.mechanism}: omit them, or set mechanism to additive"
+        raise Invalid.at("/weights", detail)
+    if body.mechanism in ("gaussian", "scaled_dot_product") and query_size != key_size:
+        raise Invalid.at(
+            "/keys",
+            f"have {key_size} numbers each and /queries {query_size}, which {body.mechanism} cannot"
+            " compare: give as many in both, or set mechanism to additive",
+        )
     if body.mechanism == "gaussian":
         width = 1.0 if body.width is None else body.width
-        return {"width": rectangle([width], np.float32, "/width")}
-    if body.mechanism != "additive":
-        return {}
-    if body.weights is None:
-        raise Invalid.at("/weights", "is required: additive attention has no sensible default")
-    query = rectangle(body.weights.query, np.float32, "/weights/query")
-    key = rectangle(body.weights.key, np.float32, "/weights/key")
-    score = rectangle(body.weights.score, np.float32, "/weights/score")
+        return {"width": array_from([width], np.float32, "/width")}
+    if body.mechanism == "additive":
+        return additive_parameters(body.weights, query_size, key_size)
+    return {}
+
+
+def additive_parameters(weights: AdditiveWeights | None, query_size: int, key_size: int) -> Feeds:
+    if weights is None:
+        detail = "are required: additive attention has no default weights"
+        raise Invalid.at("/weights", detail)
+    query = array_from(weights.query, np.float32, "/weights/query")
+    key = array_from(weights.key, np.float32, "/weights/key")
+    score = array_from(weights.score, np.float32, "/weights/score")
     hidden = len(score)
-    if (query.shape, key.shape) != ((hidden, query_width), (hidden, key_width)):
+    if (query.shape, key.shape) != ((hidden, query_size), (hidden, key_size)):
         raise Invalid.at(
             "/weights",
-            f"has query {query.shape}, key {key.shape} and score {score.shape}; with this score"
-            f" the others must be ({hidden}, {query_width}) and ({hidden}, {key_width})",
+            f"have shapes query {query.shape}, key {key.shape} and score {score.shape}: with this"
+            f" score give query ({hidden}, {query_size}) and key ({hidden}, {key_size})",
         )
     return {"query_weight": query, "key_weight": key, "score_weight": score}
 
 
-def nbytes(mechanism: str, feeds: Feeds) -> int:
-    """Of the largest arrays an answer takes: the weights, the outputs and, where the mechanism
-    compares vectors in every pair, the differences or sums of all queries and keys."""
-    sequences, queries, width = feeds["queries"].shape
-    keys, value_width = feeds["values"].shape[1:]
-    if mechanism == "additive":
-        width = len(feeds["score_weight"])
-    vectors = width if mechanism in ("additive", "gaussian") else 0
-    return 4 * sequences * queries * (keys * (vectors + 1) + value_width)
+def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
+    """Bytes of the largest arrays that are computed: the weights, the outputs and, for mechanisms
+    that combine each query with each key as vectors, all these vectors."""
+    sequences, queries, query_size = feeds["queries"].shape
+    keys, value_size = feeds["values"].shape[1:]
+    vector_size = 0
+    if mechanism == "gaussian":
+        vector_size = query_size
+    elif mechanism == "additive":
+        vector_size = len(feeds["score_weight"])
+    return 4 * sequences * queries * (keys * (vector_size + 1) + value_size)
 
 
 def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
-    """Raises Invalid where scores or outputs left the range of a float32: then they are not finite,
-    or a query that sees keys has weights that do not sum to 1."""
+    """Raise Invalid if scores or outputs left the range of float32.
+
+    Then they are not finite, or a query that attends to keys has weights that do not sum to 1.
+    """
     sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
     if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):
-        raise Invalid("scores or outputs exceed what a float32 holds; send smaller numbers")
+        raise Invalid("scores or outputs exceed the range of a float32: send smaller numbers")
 
 
 def check_heatmaps(sequences: int) -> None:
-    """Raises NotAcceptable for more sequences than a picture takes."""
+    """Raise NotAcceptable for more sequences than a picture can show."""
     if sequences > MOST_HEATMAPS:
         raise NotAcceptable(
-            f"a picture takes {MOST_HEATMAPS} sequences, there are {sequences}:"
-            " application/json takes more"
+            f"a picture can show {MOST_HEATMAPS} sequences but there are {sequences}: send fewer,"
+            " or accept application/json"
         )
 
 
 def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
-    """A heatmap a sequence; of a regression also the line plot."""
+    """Return a heatmap for each sequence; for a regression also a plot of points and lines."""
     nothing = np.zeros((2, 0))
     if not is_regression(body):
         return draw_attention(weights, nothing, nothing, nothing)
@@ -230,7 +192,8 @@ def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) ->
 
 
 def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
-    """As deep as they were asked: numbers for numbers, one sequence for one sequence."""
+    """Return the answer, nested as deep as the request: numbers for numbers, one sequence for one
+    sequence."""
     if not isinstance(body.values[0], list):
         outputs = outputs[..., 0]
     if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):

@@ -1,21 +1,33 @@
-"""The endpoints that show attention: of a model, and without one."""
+"""POST /v1/attention."""
 
-from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
-from service.api.answer_size import LOWER, check_attention, decoder_positions
-from service.api.serialize import read_target, write_blocks
-from service.api.steps import answers_to, model_of, read, read_targets, respond, search_of
-from service.api.validation import read_selection
+from service.api.answer_size import SEND_LESS, SEND_LESS_OR_LOWER, check_attention, measure
+from service.api.serialize import write_attention
+from service.api.steps import (
+    TextField,
+    count_texts,
+    find_model,
+    read_pairs,
+    read_texts,
+    respond,
+    submit_and_wait,
+)
+from service.api.validation import options_size, read_search_options
+from service.api.validation_attention import read_selection
 from service.engine.messages import Entry
+from service.engine.model import Model
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import FORMS, OF_ONE
-from service.http.content import form_of
+from service.http.content import negotiate
+from service.http.waiting import compute
+from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
@@ -32,59 +44,76 @@ async def attention(
     body: Annotated[requests.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
     request: Request,
 ) -> Response:
-    """Attention weights of every source with its target: the one given, or the one decoded.
+    """Return the attention weights of every source with its target: the target that you send or, if
+    you send none, the one that the model decodes.
 
-    The Accept header chooses the form. application/npz (read by numpy.load) and
-    application/safetensors name each block `{result}.0.{kind}`; their `meta` is the JSON without
-    `data`. image/svg+xml and image/png are heatmaps of one source; text/html is a page that needs
-    no other file.
+    The Accept header selects the format:
+
+    - application/json, the default.
+    - application/npz (read by numpy.load) and application/safetensors: one array per kind, named
+      `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
+    - image/svg+xml and image/png: heatmaps, for a single source.
+    - text/html: an interactive page in one file.
     """
-    one = isinstance(body.source, str) or len(body.source) == 1
-    forms = [form for form in FORMS if one or form not in OF_ONE]
-    form = form_of(request, forms, "this" if one else "of several sources this")
-    model = model_of(request, body.model)
+    single = count_texts(body.source) == 1
+    forms = [form for form in FORMS if single or form not in OF_ONE]
+    form = negotiate(request, forms, "this" if single else "of several sources this")
+    model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
-    search = await search_of(model, body)
-    seconds, sources = await read(request, model.source, body.source, "/source")
-    targets: list[Tokens] | None = None
-    if body.target is not None:
-        if given := body.model_fields_set & requests.Searching.model_fields.keys() - {"model"}:
-            raise Invalid.at(f"/{min(given)}", "means nothing where the target is given")
-        targets = await read_targets(request, model, body.target, len(sources), seconds)
-    steps = (
-        [len(target.tokens) for target in targets]
-        if targets
-        else [search.max_new_tokens] * len(sources)
-    )
-    lengths = Counter(
-        (len(source.tokens), n, decoder_positions(model, len(search.target_prefix), n))
-        for source, n in zip(sources, steps, strict=True)
-    )
-    check_attention(request, model, body.attention, lengths, "" if targets else LOWER)
+    search, sources, targets = await read_body(request, seconds, model, body)
+    check_weights(request, model, body, search, sources, targets)
+    target_ids = [target.ids for target in targets] if targets else [[] for _ in sources]
     entries = [
-        Entry(
-            source_ids=np.array(source.ids),
-            search=None if targets else search,
-            target_ids=targets[i].ids if targets else [],
-            selection=selection,
-        )
-        for i, source in enumerate(sources)
+        Entry(np.array(source.ids), search, ids, selection)
+        for source, ids in zip(sources, target_ids, strict=True)
     ]
-    answers = await answers_to(request, model, entries)
+    answers = await submit_and_wait(request, model, entries)
 
     def write() -> Document:
-        pairs = zip(entries, answers, strict=True)
-        decoded = targets or [read_target(model, e, a.hypotheses[0])[0] for e, a in pairs]
-        results: list[dict[str, Any]] = [
-            {
-                "source": source.text,
-                "target": target.text,
-                "attention": write_blocks(model, entry, source, target, answer.attention[0]),
-            }
-            for entry, source, target, answer in zip(
-                entries, sources, decoded, answers, strict=True
-            )
-        ]
-        return {"model": model.name, "results": results}
+        return write_attention(model, entries, sources, targets, answers)
 
     return await respond(request, write, seconds, answers, form)
+
+
+async def read_body(
+    request: Request,
+    seconds: dict[str, float],
+    model: Model,
+    body: requests.AttentionRequest,
+) -> tuple[SearchOptions | None, list[Tokens], list[Tokens] | None]:
+    """Return the sources with either the search for their targets, or the targets that are given.
+
+    Raise Invalid for search options beside given targets.
+    """
+    source = TextField("/source", body.source, model.source)
+    if body.target is None:
+        search = await compute(lambda: read_search_options(body, model), options_size(body))
+        return search, await read_texts(request, seconds, source), None
+    search_fields = requests.Searching.model_fields.keys() - {"model"}
+    if given := body.model_fields_set & search_fields:
+        detail = "has no effect when target is given: omit it, or omit target to decode the sources"
+        raise Invalid.at(f"/{min(given)}", detail)
+    target = TextField("/target", body.target, model.target)
+    sources, targets = await read_pairs(request, seconds, source, target)
+    return None, sources, targets
+
+
+def check_weights(
+    request: Request,
+    model: Model,
+    body: requests.AttentionRequest,
+    search: SearchOptions | None,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens] | None,
+) -> None:
+    """Raise TooLarge if the weights could exceed the limit."""
+    if search is None:
+        target_lengths, prefix, advice = map(len, targets or []), 0, SEND_LESS
+    else:
+        target_lengths = [search.max_new_tokens] * len(sources)
+        prefix, advice = len(search.target_prefix), SEND_LESS_OR_LOWER
+    lengths = [
+        measure(model, source, length, prefix)
+        for source, length in zip(sources, target_lengths, strict=True)
+    ]
+    check_attention(request, model, body.attention, lengths, advice)

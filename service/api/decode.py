@@ -1,25 +1,30 @@
-"""The endpoints of models: a request becomes entries, their answers become JSON."""
+"""POST /v1/decode."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
-from service.api.answer_size import LOWER, check_attention, check_size, decoder_positions
-from service.api.serialize import usage_of, write_hypotheses
-from service.api.steps import (
-    answers_to,
-    model_of,
-    read,
-    respond,
-    search_of,
+from service.api.answer_size import (
+    SEND_LESS_OR_LOWER,
+    check_attention,
+    check_hypotheses,
+    measure,
 )
-from service.api.stream import Stream
-from service.api.validation import read_selection
+from service.api.serialize import write_decoded
+from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
+from service.api.stream import EVENT_STREAM, Stream
+from service.api.validation import options_size, read_search_options
+from service.api.validation_attention import read_selection
 from service.engine.messages import Answer, Entry
+from service.engine.model import Model
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
+from service.http.waiting import compute
+from service.search.options import SearchOptions
+from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -27,51 +32,61 @@ router = APIRouter(responses=responses.PROBLEMS)
 @router.post(
     "/v1/decode",
     response_model=responses.DecodeAnswer,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    summary="Decode sources",
+    responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+    summary="Decode sources into targets",
     tags=["models"],
 )
 async def decode(
     body: Annotated[requests.DecodeRequest, Body(openapi_examples=examples.DECODE)],
     request: Request,
 ) -> Response:
-    """Decode every source: greedily, with beams or by sampling; and, if wanted, show the attention
-    of what was decoded.
+    """Generate a target for every source, by greedy search, beam search or sampling, and optionally
+    return the attention weights of each target.
 
-    With `stream`, server-sent events. `token` {result, hypothesis, text, token, token_id, log_prob,
-    top_log_probs}: the texts of a hypothesis, one after the other, are its text. Of beams, `beam`
-    {result, stable, tentative}: stable text that no later event takes back, and the present best.
-    At the end `done`, the whole answer, or `error`, a problem document; comments keep it open.
+    With `stream`, the answer is a stream of server-sent events:
+
+    - `token`, for greedy search and sampling: {result, hypothesis, text, token, token_id, log_prob,
+      top_log_probs}. The texts of a hypothesis, joined, are its whole text.
+    - `beam`, for beam search: {result, stable, tentative}. `stable` is text that no later event
+      takes back; `tentative` is the text of the best hypothesis so far.
+    - `done`, at the end: the complete answer, as without `stream`.
+    - `error`, at the end if something failed: a problem document.
+
+    `result` and `hypothesis` count from 0. Comments are sent now and then to keep the connection
+    open.
     """
-    model = model_of(request, body.model)
+    negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
-    more = {"num_hypotheses": body.num_hypotheses, "top_log_probs": body.top_log_probs}
-    search = await search_of(model, body, **more)
-    seconds, sources = await read(request, model.source, body.source, "/source")
-    steps, count = search.max_new_tokens, search.num_hypotheses
-    read_at_most = decoder_positions(model, len(search.target_prefix), steps)
-    lengths = Counter((len(source.tokens), steps, read_at_most) for source in sources)
-    lengths = Counter({each: count * often for each, often in lengths.items()})
-    alternatives = 8 * count * len(sources) * steps * search.top_log_probs  # with their ids
-    check_size(request, alternatives, f"{LOWER}, or ask for fewer top_log_probs")
-    check_attention(request, model, body.attention, lengths, LOWER, alternatives)
+    search = await compute(
+        lambda: read_search_options(body, model, body.num_hypotheses, body.top_log_probs),
+        options_size(body),
+    )
+    sources = await read_texts(request, seconds, TextField("/source", body.source, model.source))
+    check_answer(request, model, body, search, sources)
     entries = [
         Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
         for source in sources
     ]
 
-    def write(answers: Sequence[Answer]) -> dict[str, Any]:
-        results = [
-            {
-                "hypotheses": write_hypotheses(model, entry, source, answer),
-                "source_tokens": len(source.tokens),
-            }
-            for entry, source, answer in zip(entries, sources, answers, strict=True)
-        ]
-        decoded = [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
-        return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
+    def write(answers: Sequence[Answer]) -> Document:
+        return write_decoded(model, entries, sources, answers)
 
     if body.stream:
         return await Stream(request, model, entries, write).respond()
-    answers = await answers_to(request, model, entries)
+    answers = await submit_and_wait(request, model, entries)
     return await respond(request, lambda: write(answers), seconds, answers)
+
+
+def check_answer(
+    request: Request,
+    model: Model,
+    body: requests.DecodeRequest,
+    search: SearchOptions,
+    sources: Sequence[Tokens],
+) -> None:
+    """Raise TooLarge if the hypotheses and their attention could exceed the limit."""
+    check_hypotheses(request, search, len(sources))
+    longest, prefix = search.max_new_tokens, len(search.target_prefix)
+    lengths = [measure(model, source, longest, prefix) for source in sources]
+    check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)

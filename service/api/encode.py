@@ -1,4 +1,4 @@
-"""POST /v1/encode"""
+"""POST /v1/encode."""
 
 import base64
 from typing import Annotated, Any
@@ -7,16 +7,14 @@ import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
-from service.api.answer_size import check_size
-from service.api.steps import (
-    answers_to,
-    model_of,
-    read,
-    respond,
-)
+from service.api.answer_size import SEND_LESS, check_size
+from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
 from service.arrays import FloatArray
 from service.engine.messages import Entry
 from service.errors import Invalid
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
+from service.tokenizer import Tokens
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -24,58 +22,68 @@ router = APIRouter(responses=responses.PROBLEMS)
 @router.post(
     "/v1/encode",
     response_model=responses.EncodeAnswer,
-    summary="Encode sources",
+    summary="Encode sources as vectors",
     tags=["models"],
 )
 async def encode(
     body: Annotated[requests.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
     request: Request,
 ) -> Response:
-    """The encoder's output for every source: a vector a token, or one for all."""
-    model = model_of(request, body.model)
-    seconds, sources = await read(request, model.source, body.source, "/source")
+    """Return the output of the encoder for every source: one vector per token or, with pooling, one
+    vector per source."""
+    negotiate(request, [JSON])
+    model, seconds = find_model(request, body.model), dict[str, float]()
     d_model = model.engine.bundle.manifest.config.d_model
     if body.dimensions is not None and body.dimensions > d_model:
-        detail = f"{body.dimensions} is more than a vector has: give 1 to {d_model}"
-        raise Invalid.at("/dimensions", detail)
-    lengths = [len(source.tokens) if body.pooling == "none" else 1 for source in sources]
-    check_size(request, 4 * d_model * sum(lengths), ", or pool")
-    entries = [Entry(source_ids=np.array(source.ids)) for source in sources]
-    answers = await answers_to(request, model, entries)
-    field = "hidden" if body.pooling == "none" else "embedding"
+        detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
+        raise Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}")
+    sources = await read_texts(request, seconds, TextField("/source", body.source, model.source))
+    vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
+    advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
+    check_size(request, 4 * d_model * vectors, advice)
+    entries = [Entry(np.array(source.ids)) for source in sources]
+    answers = await submit_and_wait(request, model, entries)
 
-    def write() -> dict[str, Any]:
-        how = (body.pooling, body.normalize, body.dimensions)
-        vectors = [pool(answer.encoded, *how) for answer in answers]
+    def write() -> Document:
         results = [
-            {
-                field: to_base64(vector) if body.encoding == "base64" else vector,
-                "shape": list(vector.shape),
-                "tokens": [token.text for token in source.tokens],
-            }
-            for source, vector in zip(sources, vectors, strict=True)
+            write_vectors(body, source, answer.encoded)
+            for source, answer in zip(sources, answers, strict=True)
         ]
         return {"model": model.name, "results": results}
 
     return await respond(request, write, seconds, answers)
 
 
+def write_vectors(
+    body: requests.EncodeRequest, source: Tokens, memory: FloatArray
+) -> dict[str, Any]:
+    vectors = pool(memory, body.pooling)[..., : body.dimensions]
+    if body.normalize:
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors = np.ascontiguousarray(vectors)
+    return {
+        "hidden" if body.pooling == "none" else "embedding": (
+            to_base64(vectors) if body.encoding == "base64" else vectors
+        ),
+        "shape": list(vectors.shape),
+        "tokens": [token.text for token in source.tokens],
+    }
+
+
+def pool(memory: FloatArray, pooling: requests.Pooling) -> FloatArray:
+    """(S, M) -> (M,), or unchanged if pooling is none."""
+    match pooling:
+        case "none":
+            return memory
+        case "mean":
+            return memory.mean(axis=0)
+        case "max":
+            return memory.max(axis=0)
+        case "first":
+            return memory[0]
+        case "last":
+            return memory[-1]
+
+
 def to_base64(vectors: FloatArray) -> str:
     return base64.b64encode(vectors.astype("<f4").tobytes()).decode()
-
-
-def pool(
-    memory: FloatArray, pooling: str, normalize: bool, dimensions: int | None = None
-) -> FloatArray:
-    """(S, M) -> (M,), or (S, M) if pooling is none; cut to `dimensions` of the M."""
-    vectors = {
-        "none": lambda: memory,
-        "mean": lambda: memory.mean(axis=0),
-        "max": lambda: memory.max(axis=0),
-        "first": lambda: memory[0],
-        "last": lambda: memory[-1],
-    }[pooling]()
-    vectors = vectors[..., :dimensions]
-    if normalize:
-        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.ascontiguousarray(vectors)

@@ -1,5 +1,7 @@
-"""The requests shown in /docs, which work as they stand with the default model; and what it answers
-(examples.json, written by tests/write_examples.py)."""
+"""The examples in /docs: requests that work unchanged with the default model, and its answers.
+
+The answers are in examples.json, which tests/write_examples.py writes.
+"""
 
 import json
 from pathlib import Path
@@ -12,18 +14,18 @@ ANSWERS = Path(__file__).with_name("examples.json")
 
 
 def show_answers(document: dict[str, Any]) -> None:
-    """Adds the answers to an OpenAPI document, in which FastAPI would leave out each null."""
+    """Add the answers to an OpenAPI document, afterwards, because FastAPI leaves out every null."""
     for path, answers in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
         (operation,) = document["paths"][path].values()
         content = operation["responses"]["200"]["content"]
         for name, answer in answers.items():
             streamed = isinstance(answer, list)
             form = content["text/event-stream" if streamed else "application/json"]
-            value = "".join(map(event, answer)) if streamed else answer
+            value = "".join(map(event_text, answer)) if streamed else answer
             form.setdefault("examples", {})[name] = {"value": value}
 
 
-def event(named: list[Any]) -> str:
+def event_text(named: list[Any]) -> str:
     name, data = named
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
@@ -34,15 +36,15 @@ DECODE: Examples = {
         "value": {"source": ["attention", "transformer"]},
     },
     "attention": {
-        "summary": "… and show which letters each sound comes from",
+        "summary": "Pronounce a word, with the attention of each sound to the letters",
         "value": {"source": ["attention"], "attention": {"kinds": ["cross"]}},
     },
     "beams": {
-        "summary": "The three best of four beams",
+        "summary": "Search with four beams and return the best three",
         "value": {"source": "read", "beam_size": 4, "num_hypotheses": 3},
     },
     "samples": {
-        "summary": "Three samples, the same for the same seed",
+        "summary": "Draw three samples; the same seed gives the same samples",
         "value": {
             "source": "transformer",
             "temperature": 1.0,
@@ -52,7 +54,7 @@ DECODE: Examples = {
         },
     },
     "choice": {
-        "summary": "Which of these is it?",
+        "summary": "Choose between two given pronunciations",
         "value": {
             "source": "read",
             "allowed_targets": ["R EH1 D", "R IY1 D"],
@@ -61,15 +63,15 @@ DECODE: Examples = {
         },
     },
     "prefix": {
-        "summary": "It begins like this; show the two likeliest sounds at each step",
+        "summary": "Continue a given beginning, with the two most probable sounds at each position",
         "value": {"source": "data", "target_prefix": "D AE1", "top_log_probs": 2},
     },
     "stop": {
-        "summary": "Only up to a sound, or to a sequence of them",
+        "summary": "Stop after a sound, or after a sequence of sounds",
         "value": {"source": "banana", "stop": ["AE1", "AH0 N AA1"]},
     },
     "varied": {
-        "summary": "No pair of sounds twice, four sounds at least, one never, few again",
+        "summary": "Avoid repetition: no pair of sounds twice, four or more sounds, one never",
         "value": {
             "source": "banana",
             "no_repeat_ngram_size": 2,
@@ -79,22 +81,22 @@ DECODE: Examples = {
         },
     },
     "stream": {
-        "summary": "Sounds as they come",
+        "summary": "Stream each sound as soon as it is generated",
         "value": {"source": "pronunciation", "stream": True},
     },
     "start": {
-        "summary": "Only the first three sounds",
+        "summary": "Generate at most three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},
     },
 }
 
 ATTENTION: Examples = {
     "decoded": {
-        "summary": "Cross-attention of the last layer, for what the model decodes",
+        "summary": "Cross-attention of the last layer, for the pronunciation the model decodes",
         "value": {"source": "thought", "attention": {"layers": [-1]}},
     },
     "alignment": {
-        "summary": "Which letters belong to each sound, by the mean of all layers and heads",
+        "summary": "Align sounds with letters, by the mean of all layers and heads",
         "value": {
             "source": "thought",
             "attention": {
@@ -106,7 +108,7 @@ ATTENTION: Examples = {
         },
     },
     "rollout": {
-        "summary": "How the encoder's layers together mix the letters",
+        "summary": "Attention rollout: how all layers of the encoder together mix the letters",
         "value": {
             "source": "thought",
             "attention": {
@@ -118,7 +120,7 @@ ATTENTION: Examples = {
         },
     },
     "given": {
-        "summary": "All three kinds, one head, for a pronunciation you give",
+        "summary": "All three kinds of attention in one head, for a given pronunciation",
         "value": {
             "source": "read",
             "target": "R EH1 D",
@@ -129,27 +131,27 @@ ATTENTION: Examples = {
 
 SCORE: Examples = {
     "pairs": {
-        "summary": "How probable are these two pronunciations?",
+        "summary": "Compare how probable two pronunciations are",
         "value": {"source": ["read", "read"], "target": ["R EH1 D", "R IY1 D"]},
     },
 }
 
 ENCODE: Examples = {
-    "hidden": {"summary": "A vector for every letter", "value": {"source": "heed"}},
+    "hidden": {"summary": "One vector for every letter", "value": {"source": "heed"}},
     "embedding": {
-        "summary": "One vector of length 1 for each word",
+        "summary": "One vector of length 1 for each word, for comparisons",
         "value": {"source": ["color", "colour"], "pooling": "mean", "normalize": True},
     },
     "base64": {
-        "summary": "… its first 64 dimensions, as base64",
+        "summary": "The first 64 numbers of the vector of a word, as base64",
         "value": {"source": "color", "pooling": "mean", "dimensions": 64, "encoding": "base64"},
     },
 }
 
 TOKENIZE: Examples = {
-    "source": {"summary": "Letters of a word", "value": {"text": "Don\u2019t"}},
+    "source": {"summary": "Split a word into letters", "value": {"text": "Don\u2019t"}},
     "target": {
-        "summary": "Sounds of a pronunciation",
+        "summary": "Split a pronunciation into sounds",
         "value": {"text": "D OW1 N T", "side": "target"},
     },
 }
@@ -157,14 +159,14 @@ TOKENIZE: Examples = {
 
 DETOKENIZE: Examples = {
     "target": {
-        "summary": "Sounds of ids",
+        "summary": "Turn ids into a pronunciation",
         "value": {"token_ids": [[28, 26, 11, 2]]},
     },
 }
 
 
 def regression_points() -> tuple[list[float], list[float]]:
-    """50 noisy points of y = 2 sin x + x^0.8 on [0, 5): a regression that attention can do."""
+    """Return 50 noisy points of y = 2 sin x + x^0.8 on [0, 5), for regressions by attention."""
     random = np.random.default_rng(0)
     x = np.sort(random.uniform(0, 5, 50)).round(2)
     y = (2 * np.sin(x) + x**0.8 + random.normal(0, 0.5, 50)).round(2)
@@ -175,27 +177,27 @@ X, Y = regression_points()
 QUERIES = np.arange(0, 5, 0.1).round(1)
 TRUTH = (2 * np.sin(QUERIES) + QUERIES**0.8).round(2)
 REGRESSION = {"queries": QUERIES.tolist(), "keys": X, "values": Y, "truth": TRUTH.tolist()}
-LEARNED_WIDTH = 2.75  # after five epochs; tests/model/test_pooling.py learns it
+LEARNED_WIDTH = 2.75  # after five epochs; tests/model/export/test_mechanisms.py learns it
 
 ATTEND: Examples = {
     "average": {
-        "summary": "Regression of 50 points: the mean of all",
+        "summary": "Regression of 50 points by their mean",
         "value": {"mechanism": "average", **REGRESSION},
     },
     "gaussian": {
-        "summary": "… by a Gaussian kernel (Nadaraya-Watson)",
+        "summary": "The same regression by a Gaussian kernel (Nadaraya-Watson)",
         "value": {"mechanism": "gaussian", **REGRESSION},
     },
     "learned": {
-        "summary": "… with the width that gradient descent finds in five epochs",
+        "summary": "The same, with the width that gradient descent finds in five epochs",
         "value": {"mechanism": "gaussian", "width": LEARNED_WIDTH, **REGRESSION},
     },
     "scaled_dot_product": {
-        "summary": "… by scaled dot products",
+        "summary": "The same regression by scaled dot products",
         "value": {"mechanism": "scaled_dot_product", **REGRESSION},
     },
     "additive": {
-        "summary": "… by additive attention with a hidden width of 2",
+        "summary": "The same regression by additive attention with 2 hidden units",
         "value": {
             "mechanism": "additive",
             "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -1.0]},
@@ -203,7 +205,7 @@ ATTEND: Examples = {
         },
     },
     "masked": {
-        "summary": "Two sequences of which 2 and 3 keys are valid",
+        "summary": "Two sequences in which only the first 2 and 3 keys are attended to",
         "value": {
             "mechanism": "scaled_dot_product",
             "queries": [[[1.0, 0.0]], [[0.0, 1.0]]],

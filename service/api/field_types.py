@@ -1,5 +1,8 @@
-"""Values of the JSON that comes in, each variant of a union named, so that a fault is reported once
-and in its place."""
+"""Types of request fields that accept several forms.
+
+The form is recognised before it is validated, and each has a tag ("as text"), so that a fault is
+reported once and in its place. Tags are no part of the JSON pointer to a fault.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 
 def source_variant(value: Any) -> str | None:
-    """Names the variant before it is validated, so that a fault is reported once, in its place."""
+    """Return the tag of a text, of texts or of lists of ids; None for anything else."""
     if isinstance(value, str):
         return "as text"
     if value == [] or (isinstance(value, list) and isinstance(value[0], str)):
@@ -17,13 +20,20 @@ def source_variant(value: Any) -> str | None:
 
 
 def indices_variant(value: Any) -> str | None:
+    """Return the tag of the word "all" or of a list."""
     if value == "all":
         return "as all"
     return "as indices" if isinstance(value, list) else None
 
 
+def text_variant(value: Any) -> str | None:
+    """Return the tag of a text, an id or a list."""
+    kinds = {str: "as text", int: "as id", list: "as list"}
+    return kinds.get(type(value))
+
+
 def check_unicode(text: str) -> str:
-    """JSON can escape half a surrogate pair, which no tokenizer can read."""
+    """Raise for half a surrogate pair, which JSON can escape but no tokenizer can read."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -34,7 +44,7 @@ def check_unicode(text: str) -> str:
 
 def check_not_empty(text: str) -> str:
     if not text:
-        raise PydanticCustomError("empty", "should not be empty")
+        raise PydanticCustomError("empty", "must not be empty")
     return text
 
 
@@ -51,7 +61,7 @@ Sequences = Annotated[
     Discriminator(
         source_variant,
         custom_error_type="sequences",
-        custom_error_message="Input should be a text, a list of texts, or a list of lists of ids",
+        custom_error_message="must be a text, a list of texts, or a list of lists of ids",
     ),
 ]
 Plain = Annotated[
@@ -59,7 +69,7 @@ Plain = Annotated[
     Discriminator(
         source_variant,
         custom_error_type="sequences",
-        custom_error_message="Input should be a text or a list of texts",
+        custom_error_message="must be a text or a list of texts",
     ),
 ]
 Indices = Annotated[
@@ -68,46 +78,43 @@ Indices = Annotated[
     Discriminator(
         indices_variant,
         custom_error_type="indices",
-        custom_error_message="Input should be 'all' or a list of indices",
+        custom_error_message="must be 'all' or a list of indices",
     ),
 ]
 
 Source = Annotated[
     Sequences,
     Field(
-        description="a text, a list of texts, or a list of lists of ids, which are taken as is",
+        description="The input: a text, a list of texts, or a list of lists of token ids. Texts are"
+        " tokenized, with the special tokens the model needs; ids are used unchanged.",
         examples=[["attention", "transformer"]],
     ),
 ]
-
-
-def text_variant(value: Any) -> str | None:
-    """A text, or what a list may hold instead of it, or a list."""
-    kinds = {str: "as text", int: "as id", list: "as list"}
-    return kinds.get(type(value))
-
 
 Prefix = Annotated[
     Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
     Discriminator(
         text_variant,
         custom_error_type="prefix",
-        custom_error_message="Input should be a text or a list of ids",
+        custom_error_message="must be a text or a list of ids",
     ),
 ]
 Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
-STOP = "Input should be a text, or a list of texts and ids"
 Endings = list[
     Annotated[
         Ending | Annotated[int, Tag("as id")],
         Discriminator(
             text_variant,
             custom_error_type="stop",
-            custom_error_message="Input should be a text or an id",
+            custom_error_message="must be a text or an id",
         ),
     ]
 ]
 Stop = Annotated[
     Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
-    Discriminator(text_variant, custom_error_type="stop", custom_error_message=STOP),
+    Discriminator(
+        text_variant,
+        custom_error_type="stop",
+        custom_error_message="must be a text, or a list of texts and ids",
+    ),
 ]

@@ -1,16 +1,16 @@
-"""What is served, and whether it answers."""
+"""GET /v1/models, and the probes /livez and /readyz."""
 
 import asyncio
 
 from fastapi import APIRouter, Request
 
 from service.api import responses
-from service.api.steps import model_of, models_of
-from service.api.validation import ATTENTION_GRAPHS
+from service.api.steps import find_model, models_of
+from service.api.validation_attention import ATTENTION_GRAPHS
 from service.engine.model import Model
 from service.errors import Unavailable
 
-PATIENCE = 1.0  # seconds in which an engine must say how it is
+STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
 router = APIRouter(responses=responses.PROBLEMS)
 
 
@@ -36,7 +36,7 @@ def describe(model: Model) -> responses.ModelCard:
     tags=["service"],
 )
 async def list_models(request: Request) -> responses.ModelList:
-    """The models served here, with their limits, licence and configuration."""
+    """List every model with its limits, licence and configuration."""
     return responses.ModelList(models=[describe(model) for model in models_of(request).values()])
 
 
@@ -46,21 +46,22 @@ async def list_models(request: Request) -> responses.ModelList:
     tags=["service"],
 )
 async def show_model(name: str, request: Request) -> responses.ModelCard:
-    """Its limits, licence and configuration."""
-    return describe(model_of(request, name))
+    """Return the limits, licence and configuration of one model."""
+    return describe(find_model(request, name))
 
 
-@router.get("/livez", summary="Is the service alive?", tags=["service"])
+@router.get("/livez", summary="Check that the service is alive", tags=["service"])
 async def live(request: Request) -> responses.Health:
-    """The service answers, and no engine has died: then only a new start helps."""
+    """Return 200 while every engine runs, else 503: the service must then be restarted."""
     if dead := [name for name, model in models_of(request).items() if model.engine.gone]:
-        raise Unavailable(f"lost their engines: {', '.join(dead)}; start the service again")
+        raise Unavailable(f"the engines of {', '.join(dead)} have died: restart the service")
     return responses.Health(status="ok")
 
 
 async def is_ready(model: Model) -> bool:
+    """Return whether the engine reports in time that its workers make progress."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(STATUS_TIMEOUT):
             return (await model.engine.status()).ready
     except (TimeoutError, Unavailable):
         return False
@@ -68,11 +69,11 @@ async def is_ready(model: Model) -> bool:
 
 @router.get(
     "/readyz",
-    summary="Do the models answer?",
+    summary="Check that the models are ready",
     tags=["service"],
 )
 async def ready(request: Request) -> responses.Health:
-    """Every model's worker takes requests and gets on with them."""
-    if idle := [name for name, model in models_of(request).items() if not await is_ready(model)]:
-        raise Unavailable(f"not ready: {', '.join(idle)}")
+    """Return 200 if every model accepts requests and its workers make progress, else 503."""
+    if late := [name for name, model in models_of(request).items() if not await is_ready(model)]:
+        raise Unavailable(f"these models are not ready: {', '.join(late)}; try again later")
     return responses.Health(status="ok")

@@ -1,4 +1,8 @@
-"""The JSON that comes in, checked."""
+"""The JSON bodies of requests to a model.
+
+Only the form of a body is validated here; `validation` compares the fields with each other and
+with the model. Descriptions are shown in /docs.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -8,6 +12,8 @@ from pydantic_core import PydanticCustomError
 from service.api.field_types import Indices, Plain, Prefix, Sequences, Source, Stop, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
 
+Pooling = Literal["none", "mean", "max", "first", "last"]
+
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -15,7 +21,8 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def bound(cls, value: Any) -> Any:
-        """A fault for each of 100,000 unknown fields would cost a second to report."""
+        """Refuse very many unknown fields at once: a fault for each of 100,000 would cost a second
+        to report."""
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
             context = {"count": len(value), "fields": ", ".join(cls.model_fields)}
             raise PydanticCustomError("fields", "has {count} fields; there is {fields}", context)
@@ -24,7 +31,9 @@ class Strict(BaseModel):
 
 class ModelRequest(Strict):
     model: str | None = Field(
-        default=None, description="needed only where several models are served"
+        default=None,
+        description="Name of the model, as GET /v1/models lists it. Required only if the service"
+        " has several models.",
     )
 
 
@@ -33,157 +42,190 @@ class AttentionSelection(Strict):
         default=["cross"],
         min_length=1,
         max_length=3,
-        description="encoder: source to source; decoder: target to target; cross: target to source",
+        description="Which attention: encoder (source tokens attend to source tokens), decoder"
+        " (target tokens attend to earlier target tokens), cross (target tokens attend to source"
+        " tokens).",
     )
     layers: Indices = Field(
-        default="all", description="all, or indices; negative ones count from the end"
+        default="all",
+        description='Which layers: "all", or indices from 0; negative ones count from the last.',
     )
     heads: Indices = Field(
-        default="all", description="all, or indices; negative ones count from the end"
+        default="all",
+        description='Which heads: "all", or indices from 0; negative ones count from the last.',
     )
     reduce_heads: HeadReduction = Field(
-        default="none", description="over the selected heads, before layers are reduced"
+        default="none",
+        description="How to combine the selected heads into one matrix: none (keep all), mean or"
+        " max. Heads are combined before layers.",
     )
     reduce_layers: LayerReduction = Field(
         default="none",
-        description="over the selected layers. rollout (Abnar and Zuidema 2020), of encoder and"
-        " decoder with reduced heads: the product, from the lowest layer up, of W + I with rows"
-        " scaled to sum to 1, where I stands for the residual connection",
+        description="How to combine the selected layers into one matrix: none (keep all), mean, max"
+        " or rollout. rollout (Abnar and Zuidema 2020) estimates how much of each input reaches"
+        " each output through all layers: it multiplies, from the lowest layer up, the matrices"
+        " W + I with rows scaled to sum to 1, where I stands for the residual connection. It needs"
+        " reduce_heads, and kinds without cross.",
     )
     rows: list[int] | None = Field(
         default=None,
         min_length=2,
         max_length=2,
-        description="[start, stop) of the steps of decoder and cross, as in a slice of Python:"
-        " negative ones count from the end, and what is not there is left out",
+        description="Return only the rows [start, stop) of decoder and cross attention; there is"
+        " one row per generated token. Negative numbers count from the end, as in a Python slice;"
+        " missing rows are skipped. null: all rows.",
     )
     alignment: AlignmentMethod | None = Field(
         default=None,
-        description="also the pairs of a source and a target token that belong together: for each"
-        " target token its largest weight (argmax), or all of at least `threshold`; of cross, and"
-        " of no special token. They count the tokens of source and target, what was forced too",
+        description="Also return which source token belongs to which target token, computed from"
+        " the cross-attention. argmax: for each target token the source token with the largest"
+        " weight. threshold: all pairs whose weight is at least `threshold`. Special tokens are"
+        " never paired. Pairs are positions in the whole source and target, with target_prefix.",
     )
     threshold: float | None = Field(
-        default=None, gt=0, le=1, description="of alignment by threshold; absent: 0.2"
+        default=None,
+        gt=0,
+        le=1,
+        description="Least weight of a pair, for alignment by threshold. null: 0.2.",
     )
     decimals: int | None = Field(
-        default=None, ge=0, le=9, description="that weights are rounded to; absent: no rounding"
+        default=None,
+        ge=0,
+        le=9,
+        description="Round weights to so many decimals, for a shorter answer. null: no rounding.",
     )
-
-
-MaxNewTokens = Annotated[
-    int | None,
-    Field(
-        ge=1, description="tokens to generate at most, eos counted; null: as many as the model may"
-    ),
-]
 
 
 class EncodeRequest(ModelRequest):
     source: Source
-    pooling: Literal["none", "mean", "max", "first", "last"] = Field(
-        default="none", description="none: one vector a token; else one a source"
+    pooling: Pooling = Field(
+        default="none",
+        description="How to combine the vectors of the tokens. none: return one vector per token;"
+        " mean, max, first or last: one vector per source.",
     )
     normalize: bool = Field(
-        default=False, description="scale every vector to length 1, after it was cut"
+        default=False,
+        description="Scale every vector to length 1, after it was cut to `dimensions`.",
     )
     dimensions: int | None = Field(
-        default=None, ge=1, description="cut every vector to its first so many; null: keep all"
+        default=None,
+        ge=1,
+        description="Keep only the first so many numbers of every vector. null: keep all.",
     )
     encoding: Literal["float", "base64"] = Field(
-        default="float", description="base64: of little-endian float32, row by row"
+        default="float",
+        description="How vectors are written. float: lists of numbers; base64: the bytes of"
+        " little-endian float32 numbers, row after row, as base64 text.",
     )
 
 
 class Searching(ModelRequest):
-    """How to look for a target."""
+    """How to search for a target."""
 
-    max_new_tokens: MaxNewTokens = None
+    max_new_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Generate at most so many tokens, end-of-sequence token included. null: the"
+        " model's own limit.",
+    )
     beam_size: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="hypotheses kept at each step; 1 is greedy search. The"
-        " least likely of many may hold special tokens; suppress_tokens leaves them out",
+        description="Number of beams: partial hypotheses kept at each decoding step. 1 is greedy"
+        " search. The worst of many beams may contain special tokens such as padding; exclude them"
+        " with suppress_tokens.",
     )
     length_penalty: float = Field(
         default=1.0,
         ge=-10,
         le=10,
         allow_inf_nan=False,
-        description="score = sum of log-probs / tokens ** length_penalty; more favours longer ones",
+        description="Exponent in the score that ranks hypotheses: sum of log-probs / number of"
+        " tokens ** length_penalty. Larger values favour longer hypotheses.",
     )
     early_stopping: bool = Field(
         default=True,
-        description="stop when beam_size hypotheses have ended, though a beam that goes on might"
-        " score better; false: when, moreover, none scores better than the worst of them at its"
-        " present length",
+        description="When beam search ends. true: stop as soon as beam_size hypotheses are"
+        " finished. false: continue until no live beam, at its present length, can beat the worst"
+        " of them.",
     )
     temperature: float = Field(
         default=0.0,
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="0: take the best. Above 0 every token is drawn, from the probabilities to the"
-        " power of 1 / temperature, no special one but eos; not with beam_size above 1",
+        description="0: choose the most probable token (or search with beams). Above 0: draw every"
+        " token at random, from the probabilities to the power of 1 / temperature; padding, start"
+        " and unknown tokens are never drawn. temperature (sampling) and beam_size > 1 (beam"
+        " search) cannot be combined.",
     )
     top_k: int | None = Field(
         default=None,
         ge=1,
-        description="with a temperature: draw from the k most probable only",
+        description="With a temperature: draw only from the k most probable tokens. null: all.",
     )
     top_p: float | None = Field(
         default=None,
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="with a temperature: draw from the fewest tokens whose probabilities sum to p,"
-        " after temperature and top_k",
+        description="With a temperature: draw only from the fewest tokens whose probabilities sum"
+        " to at least p, after temperature and top_k. null: all.",
     )
     seed: int | None = Field(
         default=None,
         ge=0,
         lt=1 << 63,
-        description="of the draws: the same seed gives the same answer, whatever else is decoded;"
-        " null: another one each time",
+        description="With a temperature: seed of the random draws. The same seed gives the same"
+        " answer, whatever else is decoded at the same time. null: a new seed for each request.",
     )
-    min_new_tokens: int = Field(default=0, ge=0, description="tokens before eos, at least")
+    min_new_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="Generate at least so many tokens before the end-of-sequence token.",
+    )
     repetition_penalty: float = Field(
         default=1.0,
         ge=0.01,
         le=100,
         allow_inf_nan=False,
-        description="above 1 makes tokens that occurred less likely: their logits are divided by it"
-        " where positive, else multiplied; log_probs are those after it",
+        description="Above 1: make tokens that already occurred less probable. Their logits are"
+        " divided by it if positive, else multiplied. log_probs are computed after it.",
     )
     no_repeat_ngram_size: int = Field(
-        default=0, ge=0, le=64, description="no sequence of so many tokens occurs twice; 0: any may"
+        default=0,
+        ge=0,
+        le=64,
+        description="Never generate the same sequence of so many tokens twice. 0: no such rule.",
     )
     suppress_tokens: list[int] = Field(
         default=[],
         max_length=1 << 16,
         fail_fast=True,
-        description="ids that are never generated",
+        description="Token ids that are never generated.",
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,
         min_length=1,
         max_length=10_000,
         fail_fast=True,
-        description="whole targets: the answer is one of them. Fewer than num_hypotheses give fewer"
-        " hypotheses; with target_prefix, those that begin with it. Not with min_new_tokens,"
-        " no_repeat_ngram_size, suppress_tokens or stop.",
+        description="Complete targets to choose from: the answer is one of them. Fewer targets than"
+        " num_hypotheses give fewer hypotheses. With target_prefix, only those that begin with it"
+        " count. Cannot be combined with min_new_tokens, no_repeat_ngram_size, suppress_tokens or"
+        " stop.",
     )
     target_prefix: Prefix | None = Field(
         default=None,
-        description="how every target begins, a text or ids: part of text, but not of the generated"
-        " tokens, their number, log_probs or score",
+        description="How every target must begin: a text or a list of token ids. It is part of"
+        " `text`, but not of the generated tokens, their number, log_probs or score.",
     )
     stop: Stop = Field(
         default=[],
-        description="texts or ids that end a hypothesis and stay in its text and tokens. A text is"
-        " looked for in what was generated, target_prefix not included, and may end inside a token;"
-        " ids (see /v1/tokenize, side target) stand for whole tokens.",
+        description="Where to stop: a text, or a list of texts and token ids. The text or token"
+        " stays in the answer. A text is searched in the generated text, without target_prefix, and"
+        " may end inside a token; an id stands for a whole token (see /v1/tokenize with side"
+        " target).",
     )
 
 
@@ -193,46 +235,66 @@ class DecodeRequest(Searching):
         default=1,
         ge=1,
         le=64,
-        description="to return: of beams the best, at most beam_size; with a temperature, so many"
-        " samples",
+        description="Sets how many beams or samples are returned: without a temperature the best"
+        " beams, at most beam_size; with a temperature so many samples.",
     )
     top_log_probs: int = Field(
-        default=0, ge=0, le=20, description="alternatives to show with each token"
+        default=0,
+        ge=0,
+        le=20,
+        description="How many of the most probable tokens to return beside each generated token.",
     )
     attention: AttentionSelection | None = Field(
-        default=None, description="attention weights to return; {} is all cross-attention"
+        default=None,
+        description="Which attention weights to return with each hypothesis. {} selects all"
+        " cross-attention; null returns none.",
     )
-    stream: bool = Field(default=False, description="answer as server-sent events")
+    stream: bool = Field(
+        default=False,
+        description="Send the answer as server-sent events while it is generated.",
+    )
 
 
 class AttentionRequest(Searching):
     source: Source
     target: Sequences | None = Field(
         default=None,
-        description="One for each source; absent: what the model decodes. eos is added to texts.",
+        description="Targets to show the attention of, one for each source. An end-of-sequence"
+        " token is added to texts; ids are used unchanged. null: decode the sources, with the"
+        " search options of this request.",
     )
     attention: AttentionSelection = Field(
-        default=AttentionSelection(), description="which weights; absent: all cross-attention"
+        default=AttentionSelection(),
+        description="Which attention weights to return. Default: all cross-attention.",
     )
 
 
 class ScoreRequest(ModelRequest):
     source: Source
     target: Sequences = Field(
-        description="one for each source; eos is added to texts, lists of ids are taken as is",
+        description="Targets to score, one for each source. An end-of-sequence token is added to"
+        " texts; ids are used unchanged.",
         examples=[["AH0 T EH1 N SH AH0 N"]],
     )
 
 
 class DetokenizeRequest(ModelRequest):
     token_ids: list[list[int]] = Field(
-        min_length=1, description="lists of ids, one for each text", examples=[[[28, 26, 11, 2]]]
+        min_length=1,
+        description="Lists of token ids, one for each text.",
+        examples=[[[28, 26, 11, 2]]],
     )
-    side: Literal["source", "target"] = Field(default="target", description="whose tokenizer")
+    side: Literal["source", "target"] = Field(
+        default="target", description="Whose tokenizer to use: the sources' or the targets'."
+    )
 
 
 class TokenizeRequest(ModelRequest):
-    text: Annotated[Plain, Field(description="a text or a list of texts", examples=["don't"])]
+    text: Annotated[
+        Plain, Field(description="A text or a list of texts to tokenize.", examples=["don't"])
+    ]
     side: Literal["source", "target"] = Field(
-        default="source", description="whose tokenizer: targets end with eos"
+        default="source",
+        description="Whose tokenizer to use: the sources' or the targets', which adds an"
+        " end-of-sequence token.",
     )

@@ -1,21 +1,17 @@
-"""POST /v1/score"""
+"""POST /v1/score."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
 from service.api.serialize import usage_of, write_score
-from service.api.steps import (
-    answers_to,
-    model_of,
-    read,
-    read_targets,
-    respond,
-)
+from service.api.steps import TextField, find_model, read_pairs, respond, submit_and_wait
 from service.engine.messages import Entry
 from service.errors import NotFound
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -30,19 +26,26 @@ async def score(
     body: Annotated[requests.ScoreRequest, Body(openapi_examples=examples.SCORE)],
     request: Request,
 ) -> Response:
-    """The log-prob of every token of a target, given its source."""
-    model = model_of(request, body.model)
+    """Return how probable each target is for its source: the log-probability of every token, given
+    the source and the tokens before it."""
+    negotiate(request, [JSON])
+    model, seconds = find_model(request, body.model), dict[str, float]()
     if "score" not in model.engine.opened.graphs:
-        raise NotFound("not_supported", f"model {model.name} scores nothing")
-    seconds, sources = await read(request, model.source, body.source, "/source")
-    targets = await read_targets(request, model, body.target, len(sources), seconds)
+        detail = f"model {model.name} cannot score targets: its score graph is missing or not open"
+        raise NotFound("not_supported", detail)
+    sources, targets = await read_pairs(
+        request,
+        seconds,
+        TextField("/source", body.source, model.source),
+        TextField("/target", body.target, model.target),
+    )
     entries = [
         Entry(np.array(source.ids), target_ids=target.ids, scores=True)
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await answers_to(request, model, entries)
+    answers = await submit_and_wait(request, model, entries)
 
-    def write() -> dict[str, Any]:
+    def write() -> Document:
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 

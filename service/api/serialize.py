@@ -1,16 +1,40 @@
-"""What the engine answered, in the shapes of service.schemas."""
+"""Write what the engine answered as the documents of service.api.responses.
 
+Numbers stay NumPy's float32, which are written with as few digits as they need.
+"""
+
+import math
+import sys
 from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
+import orjson
 
 from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
+from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.tokenizer import Token, Tokens
+
+LARGEST_EXPONENT = math.log(sys.float_info.max)
+
+
+def write_decoded(
+    model: Model, entries: Sequence[Entry], sources: Sequence[Tokens], answers: Sequence[Answer]
+) -> Document:
+    """Return the answer of /v1/decode."""
+    results = [
+        {
+            "hypotheses": write_hypotheses(model, entry, source, answer),
+            "source_tokens": len(source.tokens),
+        }
+        for entry, source, answer in zip(entries, sources, answers, strict=True)
+    ]
+    decoded = [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
+    return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
 
 
 def write_hypotheses(
@@ -28,7 +52,8 @@ def write_hypothesis(
     hypothesis: Hypothesis,
     attention: dict[AttentionKind, FloatArray],
 ) -> dict[str, Any]:
-    target, generated = read_target(model, entry, hypothesis)
+    target = read_target(model, entry, hypothesis)
+    generated = target.tokens[len(entry.prefix) :]
     written: dict[str, Any] = {
         "text": target.text,
         "tokens": [token.text for token in generated],
@@ -38,23 +63,47 @@ def write_hypothesis(
         "finish_reason": hypothesis.finish_reason,
     }
     if hypothesis.top_log_probs:
-        written["top_log_probs"] = [alternatives(model, one) for one in hypothesis.top_log_probs]
+        tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
+        # As JSON at once: objects take five times the memory, and there may be a million of them.
+        text = orjson.dumps(tops, option=orjson.OPT_SERIALIZE_NUMPY)
+        written["top_log_probs"] = orjson.Fragment(text)
     if entry.selection.layers:
         written["attention"] = write_blocks(model, entry, source, target, attention)
     return written
 
 
-def alternatives(model: Model, top_log_probs: Alternatives) -> list[dict[str, Any]]:
+def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:
     return [
         {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
-        for i, log_prob in top_log_probs
+        for i, log_prob in alternatives
     ]
 
 
-def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> tuple[Tokens, list[Token]]:
-    """The whole target, and the tokens of it that were generated."""
-    target = model.target.decode([*entry.prefix, *hypothesis.token_ids])
-    return target, target.tokens[len(entry.prefix) :]
+def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> Tokens:
+    """Return the whole target: the target prefix and the generated tokens."""
+    return model.target.decode([*entry.prefix, *hypothesis.token_ids])
+
+
+def write_attention(
+    model: Model,
+    entries: Sequence[Entry],
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens] | None,
+    answers: Sequence[Answer],
+) -> Document:
+    """Return the answer of /v1/attention, with the decoded targets if none were given."""
+    if targets is None:
+        pairs = zip(entries, answers, strict=True)
+        targets = [read_target(model, entry, answer.hypotheses[0]) for entry, answer in pairs]
+    results: list[dict[str, Any]] = [
+        {
+            "source": source.text,
+            "target": target.text,
+            "attention": write_blocks(model, entry, source, target, answer.attention[0]),
+        }
+        for entry, source, target, answer in zip(entries, sources, targets, answers, strict=True)
+    ]
+    return {"model": model.name, "results": results}
 
 
 def write_blocks(
@@ -64,10 +113,15 @@ def write_blocks(
     target: Tokens,
     attention: dict[AttentionKind, FloatArray],
 ) -> list[dict[str, Any]]:
+    """Return a labelled block for each selected kind.
+
+    The decoder reads each token one position after it was predicted, so that its columns start
+    with the start tokens and end before the last token.
+    """
     start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
-    forced = len(entry.prefix)
-    generated = target.tokens[forced:]
-    read = [*start.tokens, *target.tokens[:forced], *generated[:-1]]
+    prefix_length = len(entry.prefix)
+    generated = target.tokens[prefix_length:]
+    read = [*start.tokens, *target.tokens[:prefix_length], *generated[:-1]]
     axes: dict[AttentionKind, tuple[list[Token], list[Token]]] = {
         "encoder": (source.tokens, source.tokens),
         "decoder": (generated, read),
@@ -75,7 +129,8 @@ def write_blocks(
     }
     selection = entry.selection
     return [
-        selection.block(kind, attention[kind], *axes[kind], forced) for kind in selection.layers
+        selection.block(kind, attention[kind], *axes[kind], prefix_length)
+        for kind in selection.layers
     ]
 
 
@@ -90,19 +145,23 @@ def write_tokens(text: Tokens) -> dict[str, Any]:
 
 
 def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, int]:
-    """Tokens in and out."""
+    """Return how many tokens went in and came out."""
     return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}
 
 
 def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
-    """Perplexity is exp(-mean)."""
     assert answer.log_probs is not None
     log_probs = answer.log_probs.astype(np.float64)
-    mean = log_probs.mean()
+    mean = float(log_probs.mean())
     return {
         "tokens": [token.text for token in target.tokens],
         "log_probs": answer.log_probs,
         "sum": np.float32(log_probs.sum()),
         "mean": np.float32(mean),
-        "perplexity": float(np.exp(-mean)),
+        "perplexity": perplexity_of(mean),
     }
+
+
+def perplexity_of(mean: float) -> float:
+    """Return exp(-mean), or the largest number that JSON can hold if it is larger."""
+    return math.exp(-mean) if -mean < LARGEST_EXPONENT else sys.float_info.max

@@ -1,128 +1,176 @@
-"""What every endpoint does: find the model, read the texts, wait for the engine, send a form."""
+"""The steps that endpoints share: find the model, read the texts, submit and wait, respond."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fastapi import Request, Response
 
-from service.api import requests
-from service.api.validation import search_options
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import (
-    Invalid,
-    NotFound,
-    TooLarge,
-)
+from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, shorten
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FORMS, OF_ONE
 from service.http.content import send
-from service.http.waiting import compute, finish, in_turn, settings_of
-from service.search.options import SearchOptions
+from service.http.waiting import compute, compute_limited, settings_of, wait_for
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
 
-MANY = 1 << 20  # numbers to write: many at once would keep the event loop from the lock
+MANY = 1 << 20  # numbers in an answer: many such at once would keep the lock from the event loop
+
+TextsOrIds = str | Sequence[str | list[int]]
 
 
 def models_of(request: Request) -> dict[str, Model]:
     return request.app.state.models
 
 
-def model_of(request: Request, name: str | None) -> Model:
+def find_model(request: Request, name: str | None) -> Model:
+    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all."""
     models = models_of(request)
     if name is None and len(models) == 1:
         return next(iter(models.values()))
     if name is None:
-        raise Invalid.at("/model", f"must name one of the models here: {', '.join(models)}")
+        detail = f"is required, because several models are served: give one of {', '.join(models)}"
+        raise Invalid.at("/model", detail)
     if name not in models:
-        detail = f"no model {name!r} is served here; there is {', '.join(models)}"
+        detail = f"no model {shorten(name)!r} is served: give one of {', '.join(models)}"
         raise NotFound("unknown_model", detail)
     return models[name]
 
 
-async def read(
-    request: Request, tokenizer: Tokenizer, value: str | Sequence[str | list[int]], pointer: str
-) -> tuple[dict[str, float], list[Tokens]]:
-    """The first fault refuses the whole request."""
+class TextField(NamedTuple):
+    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it."""
+
+    pointer: str
+    value: TextsOrIds
+    tokenizer: Tokenizer
+
+
+async def read_texts(request: Request, seconds: dict[str, float], field: TextField) -> list[Tokens]:
+    """Return the tokens of each text, and add to `seconds` how long this took.
+
+    Raise the errors of `read_fields`.
+    """
+    (sequences,) = await read_fields(request, seconds, [field])
+    return sequences
+
+
+async def read_pairs(
+    request: Request, seconds: dict[str, float], source: TextField, target: TextField
+) -> tuple[list[Tokens], list[Tokens]]:
+    """Return the tokens of sources and of as many targets. Raise Invalid for more or fewer of
+    them, and the errors of `read_fields`."""
+    sources, targets = count_texts(source.value), count_texts(target.value)
+    if sources != targets:
+        detail = f"holds {targets} targets for {sources} sources: give one for each source"
+        raise Invalid.at(target.pointer, detail)
+    read_sources, read_targets = await read_fields(request, seconds, [source, target])
+    return read_sources, read_targets
+
+
+def count_texts(value: TextsOrIds) -> int:
+    return 1 if isinstance(value, str) else len(value)
+
+
+async def read_fields(
+    request: Request, seconds: dict[str, float], fields: Sequence[TextField]
+) -> list[list[Tokens]]:
+    """Return the tokens of each text or list of ids in each field.
+
+    One refusal names up to MOST_FAULTS faults in all fields together. It is TooLarge if every
+    fault is one of size, else Invalid: a client that only shortens its texts would fail again.
+    """
     limit = settings_of(request).max_sources
-    if not isinstance(value, str) and len(value) > limit:
-        raise TooLarge.at(pointer, f"holds {len(value)} sequences; the limit is {limit}")
-
-    def read_all() -> list[Tokens]:
-        if isinstance(value, str):
-            return [tokenizer.encode(value, pointer)]
-        return [
-            tokenizer.encode(item, f"{pointer}/{i}")
-            if isinstance(item, str)
-            else tokenizer.read_ids(item, f"{pointer}/{i}")
-            for i, item in enumerate(value)
-        ]
-
+    for field in fields:
+        if (count := count_texts(field.value)) > limit:
+            detail = f"holds {count} sequences and the limit is {limit}: send several requests"
+            raise TooLarge.at(field.pointer, detail)
     started = time.monotonic()
-    size = len(value) if isinstance(value, str) else sum(map(len, value))
-    sequences = await compute(read_all, size)
-    return {"tokenize": time.monotonic() - started}, sequences
+    size = sum(
+        len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
+        for field in fields
+    )
+    sequences = await compute(lambda: tokenize_fields(fields), size)
+    seconds["tokenize"] = time.monotonic() - started
+    return sequences
 
 
-async def read_targets(
-    request: Request,
-    model: Model,
-    value: str | Sequence[str | list[int]],
-    count: int,
-    seconds: dict[str, float],
-) -> list[Tokens]:
-    """One for each source. Raises Invalid if there are more or fewer."""
-    more, targets = await read(request, model.target, value, "/target")
-    seconds["tokenize"] += more["tokenize"]
-    if len(targets) != count:
-        detail = f"holds {len(targets)} for {count} sources; give one for each"
-        raise Invalid.at("/target", detail)
-    return targets
+def tokenize_fields(fields: Sequence[TextField]) -> list[list[Tokens]]:
+    errors: list[HeedError] = []
+    sequences = [tokenize_field(field, errors) for field in fields]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        faults = [fault for error in errors for fault in error.faults]
+        kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
+        raise kind.of(faults)
+    return sequences
 
 
-async def answers_to(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Waits for all. On the first failure, and on what `finish` raises, drops the rest."""
-    each = submit(request, model, entries)
-    try:
-        return await finish(request, gathered(each))
-    finally:
-        drop(each)
+def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
+    """Return the tokens of the valid texts, and append the errors of the others to `errors`.
+
+    Stop when these have MOST_FAULTS faults: a refusal names no more.
+    """
+    pointer, value, tokenizer = field
+    if isinstance(value, str):
+        items: list[tuple[str, str | list[int]]] = [(pointer, value)]
+    else:
+        items = [(f"{pointer}/{i}", item) for i, item in enumerate(value)]
+    sequences: list[Tokens] = []
+    for place, item in items:
+        if sum(len(error.faults) for error in errors) >= MOST_FAULTS:
+            break
+        try:
+            if isinstance(item, str):
+                sequences.append(tokenizer.encode(item, place))
+            else:
+                sequences.append(tokenizer.read_ids(item, place))
+        except (Invalid, TooLarge) as error:
+            errors.append(error)
+    return sequences
 
 
 def submit(
     request: Request,
     model: Model,
     entries: Sequence[Entry],
-    tell: Callable[[int, Progress], None] | None = None,
+    on_progress: Callable[[int, Progress], None] | None = None,
 ) -> "list[asyncio.Future[Answer]]":
-    """Raises TooLarge if the queue could never take them."""
+    """Hand the entries to the engine. Raise TooLarge if its queue could never hold them."""
     rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_queue
     if rows > limit:
         raise TooLarge(
-            f"this takes {rows} rows (sources, times their beams or samples); the limit is {limit}"
+            f"this request takes {rows} rows (sources times their beams or samples) and the limit"
+            f" is {limit}: send fewer sources, or lower beam_size or num_hypotheses"
         )
-    return model.engine.submit(entries, tell)
+    return model.engine.submit(entries, on_progress)
 
 
-def gathered(each: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Future[list[Answer]]":
-    """Ends with the first failure, which need not be looked at."""
-    answers = asyncio.gather(*each)
-    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is logged
+async def submit_and_wait(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
+    """Return the answers to all entries. On the first failure, and when the client leaves or the
+    time is up, cancel the others."""
+    futures = submit(request, model, entries)
+    try:
+        return await wait_for(request, gather_answers(futures))
+    finally:
+        cancel_all(futures)
+
+
+def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Future[list[Answer]]":
+    """Return a future of all answers, which ends with the first failure."""
+    answers = asyncio.gather(*futures)
+    # asyncio logs a failure that nobody looks at, such as one after the client has left.
+    answers.add_done_callback(lambda done: done.cancelled() or done.exception())
     return answers
 
 
-def drop(each: "Sequence[asyncio.Future[Answer]]") -> None:
-    for answer in each:
-        answer.cancel()
-
-
-async def search_of(model: Model, body: requests.Searching, **more: int) -> SearchOptions:
-    """Raises Invalid for options that contradict each other or the model."""
-    size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
-    manifest = model.engine.bundle.manifest
-    return await compute(lambda: search_options(body, manifest, model.target, **more), size)
+def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
+    """Cancel what has not ended, which frees its rows in the engine."""
+    for future in futures:
+        future.cancel()
 
 
 async def respond(
@@ -133,8 +181,11 @@ async def respond(
     form: str = JSON,
     size: int = 0,
 ) -> Response:
-    """`size`: what is to be written besides the answers. A stage lasted as long as it did for the
-    slowest source."""
+    """Send the document that `write` makes, in the media type `form`.
+
+    `size` counts the numbers and texts in it that are not in `answers`: large documents are written
+    in a thread. The time of a stage is that of the slowest answer.
+    """
     started = time.monotonic()
 
     def work() -> Pieces:
@@ -142,7 +193,7 @@ async def respond(
 
     size += sum(answer.size for answer in answers)
     slow = form in OF_ONE or size > MANY
-    pieces = await (in_turn(request, work) if slow else compute(work, size))
+    pieces = await (compute_limited(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))

@@ -1,4 +1,4 @@
-"""/v1/decode as server-sent events: what is certain, as soon as it is."""
+"""The answer of /v1/decode as server-sent events: tokens are sent as soon as they are certain."""
 
 import asyncio
 import time
@@ -12,20 +12,22 @@ from fastapi import Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
-from service.api.serialize import alternatives
-from service.api.steps import drop, gathered, submit
+from service.api.serialize import write_alternatives
+from service.api.steps import cancel_all, gather_answers, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import DeadlineExceeded, HeedError
-from service.formats.json import to_json, to_json_pieces
-from service.http.problems import problem_of
-from service.http.waiting import compute, finish, settings_of
+from service.formats.json import Document, to_json, to_json_pieces
+from service.http.problems import problem
+from service.http.waiting import compute, settings_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
+EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds after the deadline to read what has been sent
-Write = Callable[[Sequence[Answer]], dict[str, Any]]
-Told = tuple[int, Progress] | None  # None: all entries have ended
+
+ProgressOf = tuple[int, Progress]  # of the entry in this place
+ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,73 +37,85 @@ class Stream:
     request: Request
     model: Model
     entries: Sequence[Entry]
-    write: Write
+    write: Callable[[Sequence[Answer]], Document]
 
     async def respond(self) -> Response:
-        """Waits for the first event: until then errors are raised, and answered as usual."""
-        told: asyncio.Queue[Told] = asyncio.Queue()
+        """Wait for the first event: until then errors are raised, and answered as usual."""
+        queue: ProgressQueue = asyncio.Queue()
         deadline = time.monotonic() + settings_of(self.request).timeout
 
-        def tell(place: int, progress: Progress) -> None:
-            told.put_nowait((place, progress))
+        def on_progress(place: int, progress: Progress) -> None:
+            queue.put_nowait((place, progress))
 
-        each = submit(self.request, self.model, self.entries, tell)
-        answers = gathered(each)
-        answers.add_done_callback(lambda _: told.put_nowait(None))
-        with ExitStack() as unless_answered:
-            unless_answered.callback(drop, each)
-            first = await finish(self.request, asyncio.ensure_future(told.get()))
+        futures = submit(self.request, self.model, self.entries, on_progress)
+        answers = gather_answers(futures)
+        answers.add_done_callback(lambda _: queue.put_nowait(None))
+        with ExitStack() as unless_streaming:
+            unless_streaming.callback(cancel_all, futures)
+            first = await wait_for(self.request, asyncio.ensure_future(queue.get()))
             if first is None:
-                answers.result()
-            unless_answered.pop_all()
-        events = self._events(first, told, each, answers, deadline)
+                answers.result()  # raises if an entry has failed
+            unless_streaming.pop_all()
+        events = self._events(first, queue, futures, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return Bounded(events, deadline + GRACE, headers)
+        return BoundedResponse(events, deadline + GRACE, headers)
 
     async def _events(
         self,
-        first: Told,
-        told: asyncio.Queue[Told],
-        each: "Sequence[asyncio.Future[Answer]]",
+        first: ProgressOf | None,
+        queue: ProgressQueue,
+        futures: "Sequence[asyncio.Future[Answer]]",
         answers: "asyncio.Future[list[Answer]]",
         deadline: float,
     ) -> AsyncGenerator[bytes | memoryview]:
-        """Ended by the client, at any point: then its rows are given up."""
-        texts, came = Texts(self.model, self.entries), [first]
-        try:
-            while came[-1] is not None:
-                yield await texts.events(came) or format_sse_event(comment="ping")
-                came = [await self._next(told, deadline)]
-                while came[-1] is not None and not told.empty():
-                    came.append(told.get_nowait())
-            if last := await texts.events(came):
-                yield last
-            done = answers.result()
-            size = sum(answer.size for answer in done)
-            yield b"event: done\ndata: "
-            for piece in await compute(lambda: to_json_pieces(self.write(done)), size):
-                yield piece
-            yield b"\n\n"
-        except HeedError as error:
-            yield sse("error", problem_of(self.request, error))
-        finally:
-            drop(each)
+        """Yield the events, then the whole answer or the problem that prevented it.
 
-    async def _next(self, told: asyncio.Queue[Told], deadline: float) -> Told:
-        """Empty when nothing comes for a while. Raises DeadlineExceeded."""
+        A client that leaves closes this generator, at any `yield`: then its rows are cancelled.
+        """
+        writer, received = EventWriter(self.model, self.entries), [first]
+        try:
+            while received[-1] is not None:
+                yield await writer.write(received) or format_sse_event(comment="ping")
+                received = await self._receive(queue, deadline)
+            if last := await writer.write(received):
+                yield last
+            async for piece in self._done_event(answers.result()):
+                yield piece
+        except HeedError as error:
+            yield write_event("error", problem(self.request, error))
+        finally:
+            cancel_all(futures)
+
+    async def _receive(self, queue: ProgressQueue, deadline: float) -> list[ProgressOf | None]:
+        """Wait for progress and return all there is, so that it is sent at once; nothing new after
+        PING_AFTER seconds. Raise DeadlineExceeded."""
         left = deadline - time.monotonic()
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
-                return await told.get()
+                received = [await queue.get()]
         except TimeoutError:
             if left > PING_AFTER:
-                return 0, []
+                return [(0, [])]
             limit = settings_of(self.request).timeout
-            raise DeadlineExceeded(f"not done within {limit:g} seconds") from None
+            raise DeadlineExceeded(
+                f"the answer was not complete within {limit:g} seconds: send fewer sources, or"
+                " lower max_new_tokens"
+            ) from None
+        while received[-1] is not None and not queue.empty():
+            received.append(queue.get_nowait())
+        return received
+
+    async def _done_event(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the event of the whole answer in pieces, since it may be large."""
+        size = sum(answer.size for answer in answers)
+        yield b"event: done\ndata: "
+        for piece in await compute(lambda: to_json_pieces(self.write(answers)), size):
+            yield piece
+        yield b"\n\n"
 
 
-class Bounded(EventSourceResponse):
-    """Cut off at a moment, which only happens where the client has stopped to read."""
+class BoundedResponse(EventSourceResponse):
+    """Events that are cut off at `until`, which only happens if the client has stopped reading."""
 
     def __init__(
         self, events: AsyncGenerator[bytes | memoryview], until: float, headers: dict[str, str]
@@ -115,43 +129,47 @@ class Bounded(EventSourceResponse):
                 await super().__call__(scope, receive, send)
 
 
-def sse(name: str, content: bytes) -> bytes:
+def write_event(name: str, content: bytes) -> bytes:
     return format_sse_event(event=name, data_str=content.decode())
 
 
-class Texts:
-    """Progress in ids -> events in text."""
+class EventWriter:
+    """Turns the progress of entries, in ids, into events with text."""
 
     def __init__(self, model: Model, entries: Sequence[Entry]) -> None:
         self._model = model
         self._entries = entries
-        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}
-        self._standing: dict[int, BeamProgress] = {}  # what was last said of a result
+        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by result, hypothesis
+        self._sent: dict[int, BeamProgress] = {}  # the last of each result
 
-    async def events(self, came: Sequence[Told]) -> bytes:
-        """One after the other, to be sent together."""
-        told = [one for one in came if one]
-        size = sum(sum(map(len, each)) if isinstance(each, BeamProgress) else 1 for _, each in told)
-        return await compute(lambda: b"".join(self._write(*one) for one in told), size)
+    async def write(self, received: Sequence[ProgressOf | None]) -> bytes:
+        """Return the events, one after the other; empty if nothing is new."""
+        news = [each for each in received if each]
+        size = sum(progress_size(progress) for _, progress in news)
+        return await compute(lambda: b"".join(self._write(*each) for each in news), size)
 
     def _write(self, place: int, progress: Progress) -> bytes:
-        if not isinstance(progress, BeamProgress):
-            return b"".join(sse("token", to_json(self._token(place, taken))) for taken in progress)
-        if progress == self._standing.get(place):
+        if isinstance(progress, BeamProgress):
+            return self._write_beam(place, progress)
+        tokens = (self._token(place, taken) for taken in progress)
+        return b"".join(write_event("token", to_json(token)) for token in tokens)
+
+    def _write_beam(self, place: int, progress: BeamProgress) -> bytes:
+        if progress == self._sent.get(place):
             return b""
-        self._standing[place] = progress
+        self._sent[place] = progress
         decode, prefix = self._model.target.decode, self._entries[place].prefix
         stable, best = (decode([*prefix, *ids]).text for ids in progress)
-        return sse("beam", to_json({"result": place, "stable": stable, "tentative": best}))
+        return write_event("beam", to_json({"result": place, "stable": stable, "tentative": best}))
 
     def _token(self, place: int, taken: TokenEvent) -> dict[str, Any]:
-        """The texts of one hypothesis, one after the other, are its whole text."""
+        """Return a token with the text it adds: the texts of a hypothesis, joined, are its text."""
         key, target = (place, taken.hypothesis), self._model.target
         text = ""
         if key not in self._readers:
             self._readers[key] = target.reader()
             text = "".join(map(self._readers[key], self._entries[place].prefix))
-        event: dict[str, Any] = {
+        token: dict[str, Any] = {
             "result": place,
             "hypothesis": taken.hypothesis,
             "text": text + self._readers[key](taken.token_id),
@@ -160,5 +178,12 @@ class Texts:
             "log_prob": np.float32(taken.log_prob),
         }
         if taken.top_log_probs:
-            event["top_log_probs"] = alternatives(self._model, taken.top_log_probs)
-        return event
+            token["top_log_probs"] = write_alternatives(self._model, taken.top_log_probs)
+        return token
+
+
+def progress_size(progress: Progress) -> int:
+    """Tokens and alternatives that the events of this progress hold."""
+    if isinstance(progress, BeamProgress):
+        return sum(map(len, progress))
+    return sum(1 + len(taken.top_log_probs) for taken in progress)

@@ -1,16 +1,16 @@
-"""POST /v1/tokenize and /v1/detokenize"""
+"""POST /v1/tokenize and /v1/detokenize."""
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Request, Response
 
 from service.api import examples, requests, responses
 from service.api.serialize import write_tokens
-from service.api.steps import (
-    model_of,
-    read,
-    respond,
-)
+from service.api.steps import TextField, find_model, read_texts, respond
+from service.engine.model import Model
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
+from service.tokenizer import Tokenizer
 
 router = APIRouter(responses=responses.PROBLEMS)
 
@@ -25,12 +25,14 @@ async def tokenize(
     body: Annotated[requests.TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
     request: Request,
 ) -> Response:
-    """What the encoder reads of a text, or what the decoder is to predict; specials included."""
-    model = model_of(request, body.model)
-    tokenizer = model.source if body.side == "source" else model.target
-    seconds, texts = await read(request, tokenizer, body.text, "/text")
+    """Show how texts become tokens: with side source what the encoder reads, with side target what
+    the decoder is to predict. Special tokens are included."""
+    negotiate(request, [JSON])
+    model, seconds = find_model(request, body.model), dict[str, float]()
+    field = TextField("/text", body.text, tokenizer_of(model, body.side))
+    texts = await read_texts(request, seconds, field)
 
-    def write() -> dict[str, Any]:
+    def write() -> Document:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
 
     return await respond(request, write, seconds, size=sum(map(len, texts)))
@@ -39,20 +41,25 @@ async def tokenize(
 @router.post(
     "/v1/detokenize",
     response_model=responses.DetokenizeAnswer,
-    summary="Join tokens to texts",
+    summary="Join tokens into texts",
     tags=["models"],
 )
 async def detokenize(
     body: Annotated[requests.DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
     request: Request,
 ) -> Response:
-    """The text of ids, and where in it each token stands."""
-    model = model_of(request, body.model)
-    tokenizer = model.source if body.side == "source" else model.target
-    seconds, texts = await read(request, tokenizer, body.token_ids, "/token_ids")
+    """Turn token ids into texts, and show where in its text each token is."""
+    negotiate(request, [JSON])
+    model, seconds = find_model(request, body.model), dict[str, float]()
+    field = TextField("/token_ids", body.token_ids, tokenizer_of(model, body.side))
+    texts = await read_texts(request, seconds, field)
 
-    def write() -> dict[str, Any]:
+    def write() -> Document:
         results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
     return await respond(request, write, seconds, size=sum(map(len, texts)))
+
+
+def tokenizer_of(model: Model, side: Literal["source", "target"]) -> Tokenizer:
+    return model.source if side == "source" else model.target

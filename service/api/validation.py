@@ -1,49 +1,38 @@
-"""What a request says of the search and of attention, as options that agree with each other and
-with the model."""
+"""Validate the options of a search: they must agree with each other and with the model."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from service.api import requests
-from service.api.field_types import Indices
-from service.attention import NO_ATTENTION, AttentionKind, Selection
-from service.bundle import GraphName, Manifest
+from service.api.requests import Searching
+from service.bundle import Manifest
 from service.engine.model import Model
-from service.errors import Fault, Invalid, NotFound, TooLarge
+from service.errors import Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
-THRESHOLD = 0.2  # of an alignment
-ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
-    "encoder": "encoder_attention",
-    "decoder": "attention",
-    "cross": "attention",
-}
-OF_SAMPLES = ("top_k", "top_p", "seed")  # mean nothing without a temperature
-BANS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
+SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
+NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
 
-def search_options(
-    body: requests.Searching,
-    manifest: Manifest,
-    target: Tokenizer,
-    num_hypotheses: int = 1,
-    top_log_probs: int = 0,
+def options_size(body: Searching) -> int:
+    """Characters and ids that `read_search_options` has to read, which may be very many."""
+    return len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
+
+
+def read_search_options(
+    body: Searching, model: Model, num_hypotheses: int = 1, top_log_probs: int = 0
 ) -> SearchOptions:
-    """Raises Invalid naming the option that contradicts another one or the model."""
-    check_samples(body, num_hypotheses)
-    prefix = read_prefix(body.target_prefix, target, manifest.eos_id)
-    max_new_tokens = count_new_tokens(body.max_new_tokens, len(prefix), manifest)
-    if body.min_new_tokens > max_new_tokens:
-        detail = f"{body.min_new_tokens} is more than max_new_tokens, {max_new_tokens}"
-        raise Invalid.at("/min_new_tokens", detail)
-    vocabulary = manifest.config.target_vocab_size
-    check_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary)
-    if len(set(body.suppress_tokens)) == vocabulary:
-        raise Invalid.at("/suppress_tokens", "leaves nothing to generate")
-    stops = [body.stop] if isinstance(body.stop, str) else body.stop
-    numbered = ((i, stop) for i, stop in enumerate(stops) if isinstance(stop, int))
-    check_ids(numbered, "/stop", vocabulary)
+    """Return the options of the search that `body` describes.
+
+    Raise Invalid naming the option that contradicts another one or the model.
+    """
+    manifest = model.engine.bundle.manifest
+    vocabulary_size = manifest.config.target_vocab_size
+    check_sampling(body, num_hypotheses)
+    prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
+    max_new_tokens = read_max_new_tokens(body, len(prefix), manifest)
+    check_suppressed(body.suppress_tokens, vocabulary_size)
+    stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
     return SearchOptions(
         max_new_tokens=max_new_tokens,
         min_new_tokens=body.min_new_tokens,
@@ -53,57 +42,102 @@ def search_options(
         early_stopping=body.early_stopping,
         repetition_penalty=body.repetition_penalty,
         no_repeat_ngram_size=body.no_repeat_ngram_size,
-        suppress_tokens=tuple(sorted(suppressed(body, manifest))),
-        allowed_targets=read_allowed(body, prefix, max_new_tokens, target),
+        suppress_tokens=tuple(sorted(suppressed_ids(body, manifest))),
+        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target),
         temperature=body.temperature,
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
         seed=secrets.randbits(63) if body.seed is None else body.seed,
         target_prefix=tuple(prefix),
-        stop=tuple(stop for stop in stops if isinstance(stop, str)),
-        stop_ids=frozenset(stop for stop in stops if isinstance(stop, int)),
-        top_log_probs=min(top_log_probs, vocabulary),
+        stop=stop_texts,
+        stop_ids=stop_ids,
+        top_log_probs=min(top_log_probs, vocabulary_size),
     )
 
 
-def check_samples(body: requests.Searching, num_hypotheses: int) -> None:
-    if body.temperature == 0:
-        if num_hypotheses > body.beam_size:
-            detail = f"{num_hypotheses} is more than the {body.beam_size} of beam_size"
-            raise Invalid.at("/num_hypotheses", f"{detail}; or sample, with a temperature")
-        for name in OF_SAMPLES:
-            if getattr(body, name) is not None:
-                raise Invalid.at(f"/{name}", "means nothing unless temperature is above 0")
-    elif body.beam_size > 1:
-        detail = "samples, and beam_size searches: give a temperature, or a beam_size above 1"
-        raise Invalid.at("/temperature", detail)
+def check_sampling(body: Searching, num_hypotheses: int) -> None:
+    """Raise Invalid if the options mix sampling with beam search, or belong to the other of the
+    two."""
+    if body.temperature:
+        if body.beam_size > 1:
+            raise Invalid.at(
+                "/temperature",
+                f"is {body.temperature:g}: temperature (sampling) and beam_size > 1 (beam search)"
+                " cannot be combined; leave one of them out",
+            )
+        return
+    if num_hypotheses > body.beam_size:
+        raise Invalid.at(
+            "/num_hypotheses",
+            f"is {num_hypotheses} but beam_size is {body.beam_size}: lower num_hypotheses to at"
+            f" most {body.beam_size}, raise beam_size, or set temperature to sample",
+        )
+    for name in SAMPLING_OPTIONS:
+        if getattr(body, name) is not None:
+            detail = f"has no effect without sampling: set temperature above 0, or omit {name}"
+            raise Invalid.at(f"/{name}", detail)
 
 
-def count_new_tokens(wanted: int | None, prefix: int, manifest: Manifest) -> int:
-    """Raises Invalid if that is more than the decoder has positions for."""
+def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest) -> int:
+    """Return how many tokens may be generated: as many as requested, or as the model's default.
+
+    Raise Invalid if the decoder has too few positions for them.
+    """
     positions = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
-    limit = positions - prefix
+    limit = positions - prefix_length
     if limit < 1:
-        detail = f"has {prefix} tokens; this model can generate {positions}, of them one at least"
-        raise Invalid.at("/target_prefix", detail)
-    if wanted is not None and wanted > limit:
-        after = " after target_prefix" if prefix else ""
-        detail = f"{wanted} is more than this model can generate{after}: give 1 to {limit}"
-        raise Invalid.at("/max_new_tokens", detail)
-    return wanted or min(limit, manifest.decoding.max_new_tokens)
+        raise Invalid.at(
+            "/target_prefix",
+            f"has {prefix_length} tokens but targets of this model have at most {positions}, one"
+            f" of them generated: give at most {positions - 1}",
+        )
+    requested = body.max_new_tokens
+    if requested is not None and requested > limit:
+        after = " after this target_prefix" if prefix_length else ""
+        detail = f"is {requested} but this model can generate at most {limit} tokens{after}"
+        raise Invalid.at("/max_new_tokens", f"{detail}: give 1 to {limit}")
+    max_new_tokens = requested or min(limit, manifest.decoding.max_new_tokens)
+    if body.min_new_tokens > max_new_tokens:
+        raise Invalid.at(
+            "/min_new_tokens",
+            f"is {body.min_new_tokens} but at most {max_new_tokens} tokens are generated"
+            " (max_new_tokens): lower min_new_tokens or raise max_new_tokens",
+        )
+    return max_new_tokens
 
 
-def check_ids(ids: Iterable[tuple[int, int]], pointer: str, vocabulary: int) -> None:
-    """With their places. The first that does not exist refuses them all."""
-    for place, token_id in ids:
-        if not 0 <= token_id < vocabulary:
-            detail = f"{token_id} is not allowed: ids are 0 to {vocabulary - 1}"
+def check_suppressed(ids: Sequence[int], vocabulary_size: int) -> None:
+    check_ids(enumerate(ids), "/suppress_tokens", vocabulary_size)
+    if len(set(ids)) == vocabulary_size:
+        detail = "holds every id of the vocabulary, so nothing could be generated: omit some"
+        raise Invalid.at("/suppress_tokens", detail)
+
+
+def read_stops(
+    stop: str | Sequence[str | int], vocabulary_size: int
+) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Return the texts and the ids that end a hypothesis."""
+    stops = [stop] if isinstance(stop, str) else stop
+    numbered = [(i, each) for i, each in enumerate(stops) if isinstance(each, int)]
+    check_ids(numbered, "/stop", vocabulary_size)
+    texts = tuple(each for each in stops if isinstance(each, str))
+    return texts, frozenset(token_id for _, token_id in numbered)
+
+
+def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int) -> None:
+    """Raise Invalid for the first id outside the vocabulary. Each comes with its place in the
+    list."""
+    for place, token_id in numbered:
+        if not 0 <= token_id < vocabulary_size:
+            detail = f"is {token_id}, which is no token id: give 0 to {vocabulary_size - 1}"
             raise Invalid.at(f"{pointer}/{place}", detail)
 
 
-def suppressed(body: requests.Searching, manifest: Manifest) -> set[int]:
-    """A draw is no padding and no start. A search may hold them where its beams reach down to
-    the unlikely."""
+def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
+    """Return the ids that are never generated.
+
+    Sampling also leaves out padding, start and unknown tokens: a high temperature would draw them.
+    """
     ids = {*body.suppress_tokens}
     if body.temperature:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
@@ -112,116 +146,49 @@ def suppressed(body: requests.Searching, manifest: Manifest) -> set[int]:
 
 
 def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) -> list[int]:
+    """Return the ids of the target prefix; none if there is no prefix."""
     if not prefix:
         return []
     try:
         if isinstance(prefix, str):
-            return target.encode(prefix, "/target_prefix").ids[:-1]  # the eos after it
+            return target.encode(prefix, "/target_prefix").ids[:-1]  # without the eos at its end
         ids = target.read_ids(prefix, "/target_prefix").ids
-    except TooLarge as error:  # it leaves nothing to generate, which is no question of size
+    except TooLarge as error:
+        # A prefix as long as the target contradicts the model: status 422, as for one less long.
         raise Invalid(error.detail, error.faults) from error
     if eos_id in ids:
-        raise Invalid.at(f"/target_prefix/{ids.index(eos_id)}", "ends the target: nothing follows")
+        detail = f"is {eos_id} (end of sequence), after which nothing can be generated: omit it"
+        raise Invalid.at(f"/target_prefix/{ids.index(eos_id)}", detail)
     return ids
 
 
-def read_allowed(
-    body: requests.Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer
+def read_allowed_targets(
+    body: Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer
 ) -> tuple[tuple[int, ...], ...]:
-    """What may follow the prefix, each with its eos."""
+    """Return the ids that follow the prefix in each allowed target, eos included, without
+    duplicates. Targets that begin otherwise are skipped."""
     if body.allowed_targets is None:
         return ()
-    for name in BANS:
+    for name in NOT_WITH_ALLOWED_TARGETS:
         if getattr(body, name):
-            raise Invalid.at(f"/{name}", "cannot be given with allowed_targets, which it may break")
+            detail = (
+                "cannot be combined with allowed_targets, which it may forbid: omit one of them"
+            )
+            raise Invalid.at(f"/{name}", detail)
     allowed: dict[tuple[int, ...], None] = {}
     for i, text in enumerate(body.allowed_targets):
         ids = target.encode(text, f"/allowed_targets/{i}").ids
         if ids[: len(prefix)] != prefix:
             continue
-        if len(ids) - len(prefix) > max_new_tokens:
-            detail = f"takes {len(ids) - len(prefix)} tokens; max_new_tokens is {max_new_tokens}"
-            raise Invalid.at(f"/allowed_targets/{i}", detail)
-        allowed[tuple(ids[len(prefix) :])] = None
+        generated = ids[len(prefix) :]
+        if len(generated) > max_new_tokens:
+            raise Invalid.at(
+                f"/allowed_targets/{i}",
+                f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}:"
+                " raise max_new_tokens or omit this target",
+            )
+        allowed[tuple(generated)] = None
     if not allowed:
-        raise Invalid.at("/allowed_targets", "has none that begins with target_prefix")
+        detail = "has no target that begins with target_prefix: add one, or change the prefix"
+        raise Invalid.at("/allowed_targets", detail)
     return tuple(allowed)
-
-
-def read_selection(body: requests.AttentionSelection | None, model: Model) -> Selection:
-    """Return the weights that `body` asks for; none if it is absent.
-
-    Raises NotFound if the bundle lacks a graph it needs, and Invalid naming the range of an index,
-    or the option that contradicts another.
-    """
-    if body is None:
-        return NO_ATTENTION
-    for kind in body.kinds:
-        if ATTENTION_GRAPHS[kind] not in model.engine.opened.graphs:
-            raise NotFound("not_supported", f"model {model.name} shows no {kind} attention")
-    check_selection(body)
-    config = model.engine.bundle.manifest.config
-    depth: dict[AttentionKind, int] = {
-        "encoder": config.num_encoder_layers,
-        "decoder": config.num_decoder_layers,
-        "cross": config.num_decoder_layers,
-    }
-    layers: dict[AttentionKind, list[int]] = {
-        kind: resolve(body.layers, depth[kind], f"{kind} layer", "layers") for kind in body.kinds
-    }
-    return Selection(
-        layers=layers,
-        heads=resolve(body.heads, config.num_heads, "head", "heads"),
-        reduce_heads=body.reduce_heads,
-        reduce_layers=body.reduce_layers,
-        rows=(body.rows[0], body.rows[1]) if body.rows else None,
-        alignment=body.alignment,
-        threshold=THRESHOLD if body.threshold is None else body.threshold,
-        decimals=body.decimals,
-    )
-
-
-def check_selection(body: requests.AttentionSelection) -> None:
-    kinds, rows = set(body.kinds), body.rows or [0, 1]
-    rollout = body.reduce_layers == "rollout"
-    start, stop = rows
-    nothing = ((start < 0) == (stop < 0) and stop <= start) or (start < 0 and stop == 0)
-    for field, wrong, detail in (
-        ("kinds", len(kinds) < len(body.kinds), "names a kind twice"),
-        (
-            "reduce_layers",
-            rollout and "cross" in kinds,
-            "rollout is of self-attention: give kinds encoder or decoder, not cross",
-        ),
-        (
-            "reduce_layers",
-            rollout and body.reduce_heads == "none",
-            "rollout needs reduce_heads, mean or max",
-        ),
-        ("alignment", body.alignment and "cross" not in kinds, "is of kind cross: add it"),
-        (
-            "threshold",
-            body.threshold is not None and body.alignment != "threshold",
-            "means nothing unless alignment is threshold",
-        ),
-        ("rows", body.rows and kinds == {"encoder"}, "are steps of decoder and cross"),
-        ("rows", nothing, f"{rows} selects no step"),
-    ):
-        if wrong:
-            raise Invalid.at(f"/attention/{field}", detail)
-
-
-def resolve(indices: Indices, size: int, what: str, field: str) -> list[int]:
-    if indices == "all":
-        return list(range(size))
-    faults = [
-        Fault(f"/attention/{field}/{i}", f"there is no {what} {index}: give {-size} to {size - 1}")
-        for i, index in enumerate(indices)
-        if not -size <= index < size
-    ]
-    if faults:
-        raise Invalid.of(faults)
-    resolved = [index % size for index in indices]
-    if len(set(resolved)) < len(resolved):
-        raise Invalid.at(f"/attention/{field}", f"names a {what} twice")
-    return resolved

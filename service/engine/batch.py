@@ -56,7 +56,7 @@ class Batch:
 
         Returns those entries; and, if attention was asked for, what cross-attention reads of them.
         """
-        candidates = self._session.step(self._cache, self._tokens, *self._search.wanted)
+        candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)
         for i, entry in enumerate(self.entries):
             if entry.streams and (progress := self._search.progress(i)):

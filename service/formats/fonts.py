@@ -1,6 +1,5 @@
-"""Fonts of this machine, and the width of a text in them."""
+"""Which font of this machine a label is drawn in, and how wide the label is in it."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -8,11 +7,11 @@ from functools import cache, lru_cache
 from PIL import Image, ImageDraw, ImageFont
 
 from service.formats.picture import FONT_SIZE
+from service.formats.printable import printable
 
 Font = ImageFont.FreeTypeFont
 
-
-# Looked for on this machine: of each label the first that has its letters. Unifont has all.
+# In order of preference. Unifont has a glyph for nearly every character.
 FONTS = (
     "DejaVuSans.ttf",
     "NotoSansCJK-Regular.ttc",
@@ -20,50 +19,38 @@ FONTS = (
     "unifont.otf",
     "unifont_upper.otf",
 )
-
-
-NO_XML = re.compile(r"[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MARGIN = 1.1  # the viewer of an SVG may choose a wider font than ours
 
 
 @lru_cache(1 << 14)
 def width_of(text: str) -> float:
-    """In the font that a PNG has for it, and a little more: of an SVG the viewer chooses."""
+    """Return the width of a label in units of a picture, a little more than a PNG needs."""
     text = printable(text)
-    return 1.1 * font_of(text, FONT_SIZE).getlength(text)
-
-
-def printable(text: str) -> str:
-    """Every character one that XML may hold: controls as their pictures."""
-
-    def shown(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return chr(0x2400 + code) if code < 0x20 else "\ufffd"
-
-    return NO_XML.sub(shown, text)
+    return MARGIN * font_of(text, FONT_SIZE).getlength(text)
 
 
 @cache
 def fonts(size: int) -> Sequence[Font]:
-    """Those of this machine, and Pillow's own, which has Latin letters."""
+    """Return the FONTS this machine has, and Pillow's own, which has Latin letters."""
     found: list[Font] = []
     for name in FONTS:
         try:
             found.append(ImageFont.truetype(name, size))
-        except OSError:
+        except OSError:  # not installed
             continue
     own = ImageFont.load_default(size)
     return [*found, own] if isinstance(own, Font) else found
 
 
 def font_of(text: str, size: int) -> Font:
-    """The first that has most of its letters."""
+    """Return the first of the fonts that have most of the letters of `text`."""
     letters = {c for c in text if not c.isspace() and unicodedata.category(c)[0] not in "MC"}
     return max(fonts(size), key=lambda font: sum(has(font, letter) for letter in letters))
 
 
 @lru_cache(1 << 15)
 def has(font: Font, letter: str) -> bool:
-    """Of a letter that it lacks, a font draws what it draws of no letter."""
+    """Whether `font` has a glyph for the letter: all missing letters are drawn alike."""
     return glyph(font, letter) != glyph(font, "\uffff")
 
 

@@ -1,27 +1,39 @@
-"""An attention document as one HTML page that needs no other file."""
+"""How a document becomes one HTML file that needs no other.
 
-import re
+The file draws with the page's own modules. They import each other by names ("view/labels.js") that
+an import map resolves: the page's to addresses below /web, the file's to the modules themselves.
+"""
+
+import base64
+import json
 from pathlib import Path
 from string import Template
 
-from service.formats.json import HOLE, Document, Pieces, to_json_pieces
-
-MODULES = ("labels.js", "bipartite.js", "heatmap.js")
-
-
-MODULE_LINES = re.compile(r"^import .*$|^export (?=\w)", re.MULTILINE)
+from service.formats.json import Document, Pieces, to_json_pieces
+from service.settings import WEB
 
 
-WEB = Path(__file__).parents[1] / "web"
-
-
-def to_page(document: Document) -> Pieces:
-    """One file that needs no other: the modules of the page, less their imports of each other, and
-    the document, in which nothing may end a script."""
-    modules = [(WEB / name).read_text(encoding="utf-8") for name in MODULES]
-    script = MODULE_LINES.sub("", "\n".join(modules))
-    style = (WEB / "style.css").read_text(encoding="utf-8")
-    page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    before, after = page.substitute(style=style, script=script, document=HOLE.decode()).split("\0")
+def to_html(document: Document) -> Pieces:
+    before, after = read(WEB / "export" / "index.html").split("$document")
+    style = read(WEB / "view" / "style.css")
+    before = Template(before).substitute(style=style, import_map=import_map())
+    # "</script>" in a text would end the script that holds the document.
     written = [bytes(piece).replace(b"<", b"\\u003c") for piece in to_json_pieces(document)]
     return [before.encode(), *written, after.encode()]
+
+
+def import_map() -> str:
+    """The modules the file needs, each as a data: URL by the name that others import it by."""
+    modules = [
+        path for folder in ("view", "export") for path in sorted((WEB / folder).glob("*.js"))
+    ]
+    urls = {path.relative_to(WEB).as_posix(): data_url(path) for path in modules}
+    return json.dumps({"imports": urls})
+
+
+def data_url(module: Path) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(module.read_bytes()).decode()
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,59 +1,96 @@
-"""The forms in which attention is sent: one document, as JSON, arrays, pictures or a page.
+"""How documents become JSON, in pieces.
 
-A document is as in responses.AttentionAnswer, `data` being arrays. A form is made of pieces, so
-that none of them holds the interpreter lock for long while streams wait for it.
+The pieces together are byte for byte what `to_json` returns. They are made one after another, so
+that other threads (those that stream tokens) can take the interpreter's lock in between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from service.arrays import FloatArray
-
-Document = dict[str, Any]
+Document = dict[str, Any]  # as in service.api.responses, with NumPy arrays for lists of numbers
 Pieces = list[bytes | memoryview]
 
 JSON = "application/json"
-SMALL = 1 << 10  # numbers that are written with what is around them
-LARGE = 1 << 16  # numbers in a piece of JSON: two milliseconds of work
-PIECE = 1 << 20  # bytes
-HOLE = b"\0"  # where an array belongs: orjson itself never writes this byte
+NUMBERS = 1 << 16  # that orjson writes in one call: two milliseconds of work
+PIECE = 1 << 20  # bytes; smaller parts are concatenated until they are about as many
 
 
-def to_json(content: Document) -> bytes:
-    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+def to_json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def to_json_pieces(content: Document) -> Pieces:
-    large: list[FloatArray] = []
-
-    def write(value: Any) -> orjson.Fragment:
-        if isinstance(value, np.ndarray) and value.size > SMALL:
-            large.append(value)
-            return orjson.Fragment(HOLE)
-        return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
-
-    first, *rest = orjson.dumps(content, write).split(HOLE)
-    pieces, some, size = list[bytes | memoryview](), [first], 0
-    for array, text in zip(large, rest, strict=True):
-        for part in (*array_pieces(array), text):
-            some.append(part)
-            size += len(part)
-            if size > PIECE:
-                pieces.append(b"".join(some))
-                some, size = [], 0
-    return [*pieces, b"".join(some)]
+def to_json_pieces(document: Document) -> Pieces:
+    return list(concatenate(write(document)))
 
 
-def array_pieces(array: FloatArray) -> Iterator[bytes]:
-    step = LARGE // max(1, array[0].size)
-    for start in range(0, len(array), step or 1):
-        yield b"," if start else b"["
-        if step:
-            some = orjson.dumps(array[start : start + step], option=orjson.OPT_SERIALIZE_NUMPY)
-            yield some[1:-1]
+def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in fewer parts: each but the last has at least PIECE bytes."""
+    collected: list[bytes] = []
+    size = 0
+    for part in parts:
+        collected.append(part)
+        size += len(part)
+        if size >= PIECE:
+            yield b"".join(collected)
+            collected, size = [], 0
+    yield b"".join(collected)
+
+
+def write(value: Any) -> Iterator[bytes]:
+    """Yield the JSON of `value` in parts of at most NUMBERS numbers."""
+    size = size_of(value)
+    if size <= NUMBERS:
+        yield to_json(value)
+    elif isinstance(value, dict):
+        for i, (name, item) in enumerate(value.items()):
+            yield (b"," if i else b"{") + to_json(name) + b":"
+            yield from write(item)
+        yield b"}"
+    else:
+        yield b"["
+        yield from write_items(value, size)
+        yield b"]"
+
+
+def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
+    """Yield the items, which hold `size` numbers, with commas between them."""
+    step = max(1, len(items) * NUMBERS // size)  # so many hold NUMBERS, if they are alike
+    for start in range(0, len(items), step):
+        group = items[start : start + step]
+        if start:
+            yield b","
+        if (group_size := size_of(group)) <= NUMBERS:
+            yield to_json(group)[1:-1]
+        elif len(group) > 1:
+            yield from write_items(group, group_size)
         else:
-            yield from array_pieces(array[start])
-    yield b"]"
+            yield from write(group[0])
+
+
+def size_of(value: Any) -> int:
+    """Return how many numbers and texts `value` holds: exactly of those in arrays, estimated of
+    lists without arrays, whose items are taken to be as large as the first.
+
+    The estimate keeps this fast: visiting every item takes about as long as writing it.
+    """
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, list) and value:
+        first = value[0]
+        return sum(map(size_of, value)) if holds_array(first) else len(value) * size_of(first)
+    return 1
+
+
+def holds_array(value: Any) -> bool:
+    """Whether an array is in `value`, as far as the first item of every list tells."""
+    if isinstance(value, dict):
+        return any(map(holds_array, value.values()))
+    if isinstance(value, list):
+        return bool(value) and holds_array(value[0])
+    return isinstance(value, np.ndarray)

@@ -1,6 +1,7 @@
-"""Shapes to SVG and to PNG."""
+"""The shapes that pictures are made of, whether they are written as SVG or as PNG."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +9,10 @@ from numpy.typing import NDArray
 Colour = tuple[int, int, int]
 
 INK, PAPER = (34, 34, 34), (255, 255, 255)
-DASH = (6, 4)  # drawn and left out, in units of a picture
+DASH = (6, 4)  # length of a dash, and of the gap after it
 FONT_SIZE = 12
+STROKE = 2  # width of a line
+RADIUS = 3  # of a dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +42,20 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """`anchor` start, middle or end of the text is at (x, y), and its middle across; `upwards` it
-    is turned by 90 degrees."""
+    """A text whose `anchor` is at x and whose middle is at y; `upwards`, it reads from below."""
 
     x: float
     y: float
     text: str
-    anchor: str = "middle"
+    anchor: Literal["start", "middle", "end"] = "middle"
     upwards: bool = False
 
 
 @dataclass(slots=True)
 class Picture:
-    """`title` is what a screen reader says."""
+    """Shapes, each over those before it; x grows to the right and y downwards from the corner."""
 
     width: float
     height: float
-    title: str
+    title: str  # what a screen reader says
     shapes: list[Cells | Line | Dot | Label] = field(default_factory=list)

@@ -1,77 +1,110 @@
-"""Pictures as PNG."""
+"""How pictures become PNG images."""
 
 import io
-from itertools import compress
+import math
+from itertools import pairwise
 
-import numpy as np
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
-from service.formats.fonts import font_of, printable
-from service.formats.picture import DASH, FONT_SIZE, INK, PAPER, Cells, Dot, Label, Line, Picture
+from service.formats.fonts import font_of
+from service.formats.picture import (
+    DASH,
+    FONT_SIZE,
+    INK,
+    PAPER,
+    RADIUS,
+    STROKE,
+    Cells,
+    Dot,
+    Label,
+    Line,
+    Picture,
+)
+from service.formats.printable import printable
 
-MOST_PIXELS = 16_000_000  # of a PNG that is twice as large as the SVG's units
+MOST_PIXELS = 16_000_000  # of an image with two pixels per unit; larger pictures get one
 
-
-def dashes(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """A line in pieces of DASH with gaps between, as SVG draws it: corners fall where they do."""
-    x, y = np.array(points).T
-    along = np.concatenate([[0.0], np.hypot(np.diff(x), np.diff(y)).cumsum()])  # from the start
-    starts = np.arange(0, along[-1], sum(DASH))
-    ends = np.minimum(starts + DASH[0], along[-1])
-    places = np.unique(np.concatenate([starts, ends, along]))
-    dash = np.searchsorted(starts, places, side="right") - 1  # the one begun last
-    drawn = places <= ends[dash]
-    corners = zip(np.interp(places, along, x), np.interp(places, along, y), strict=True)
-    pieces: list[list[tuple[float, float]]] = [[] for _ in starts]
-    for i, (a, b) in zip(dash[drawn], compress(corners, drawn), strict=True):
-        pieces[i].append((float(a), float(b)))
-    return pieces
+Point = tuple[float, float]
 
 
 def to_png(picture: Picture) -> bytes:
-    """Twice the size of the SVG's units, or of a large one the same."""
     scale = 2 if 4 * picture.width * picture.height <= MOST_PIXELS else 1
     image = Image.new("RGB", (round(picture.width * scale), round(picture.height * scale)), PAPER)
     draw = ImageDraw.Draw(image)
     for shape in picture.shapes:
         match shape:
-            case Cells(x, y, width, height, colours):
-                left, top, right, bottom = (
-                    round(scale * at) for at in (x, y, x + width, y + height)
-                )
-                size = (max(1, right - left), max(1, bottom - top))
-                cells = Image.fromarray(colours).resize(size, Image.Resampling.NEAREST)
-                image.paste(cells, (left, top))
+            case Cells():
+                paste_cells(image, shape, scale)
             case Line(points, stroke, dashed):
                 for piece in dashes(points) if dashed else [points]:
-                    draw.line([(x * scale, y * scale) for x, y in piece], stroke, 2 * scale)
+                    draw.line([(x * scale, y * scale) for x, y in piece], stroke, STROKE * scale)
             case Dot(x, y, fill):
-                draw.circle((x * scale, y * scale), 3 * scale, fill)
+                draw.circle((x * scale, y * scale), RADIUS * scale, fill)
+            case Label(upwards=False):
+                draw_label(draw, shape, scale)
             case Label():
-                write(image, draw, shape, scale)
-    return png(image, picture.title)
+                paste_label_upwards(image, shape, scale)
+    return encode_png(image, picture.title)
 
 
-def write(image: Image.Image, draw: ImageDraw.ImageDraw, label: Label, scale: int) -> None:
-    text, place = printable(label.text), (label.x * scale, label.y * scale)
-    font = font_of(text, FONT_SIZE * scale)
-    if not label.upwards:
-        anchor = {"start": "lm", "middle": "mm", "end": "rm"}[label.anchor]
-        return draw.text(place, text, INK, font, anchor)
-    left, top, right, bottom = font.getbbox(text, anchor="lm")
-    size = (max(1, round(right - left)), max(1, round(bottom - top)))
-    mask = Image.new("L", size)
-    ImageDraw.Draw(mask).text((-left, -top), text, 255, font, "lm")
-    before = {"start": size[0], "middle": size[0] / 2, "end": 0}[label.anchor]
-    corner = (round(place[0] + top), round(place[1] - before))
-    turned = mask.transpose(Image.Transpose.ROTATE_90)
-    return image.paste(INK, corner, turned)
-
-
-def png(image: Image.Image, title: str = "") -> bytes:
+def encode_png(image: Image.Image, title: str = "") -> bytes:
     file, info = io.BytesIO(), PngInfo()
     if title:
         info.add_itxt("Title", printable(title))
     image.save(file, "PNG", pnginfo=info)
     return file.getvalue()
+
+
+def paste_cells(image: Image.Image, cells: Cells, scale: int) -> None:
+    left, top = round(scale * cells.x), round(scale * cells.y)
+    right, bottom = round(scale * (cells.x + cells.width)), round(scale * (cells.y + cells.height))
+    size = (max(1, right - left), max(1, bottom - top))
+    content = Image.fromarray(cells.colours).resize(size, Image.Resampling.NEAREST)
+    image.paste(content, (left, top))
+
+
+def dashes(points: list[Point]) -> list[list[Point]]:
+    """Return the pieces of a dashed line, each with the corners within it, as SVG draws them.
+
+    SVG goes on with a dash or gap around a corner, so that they are as long on a line of many
+    short segments as on a long one.
+    """
+    pieces: list[list[Point]] = []
+    piece, drawing, left = [points[0]], True, float(DASH[0])  # left of this dash or gap
+    for start, end in pairwise(points):
+        length, done = math.dist(start, end), 0.0
+        while length - done > left:
+            done += left
+            place = between(start, end, done / length)
+            if drawing:
+                pieces.append([*piece, place])
+            piece, drawing = [place], not drawing
+            left = float(DASH[0] if drawing else DASH[1])
+        left -= length - done
+        piece.append(end)
+    return [*pieces, piece] if drawing else pieces
+
+
+def between(start: Point, end: Point, share: float) -> Point:
+    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+
+
+def draw_label(draw: ImageDraw.ImageDraw, label: Label, scale: int) -> None:
+    text = printable(label.text)
+    anchor = {"start": "lm", "middle": "mm", "end": "rm"}[label.anchor]
+    font = font_of(text, FONT_SIZE * scale)
+    draw.text((label.x * scale, label.y * scale), text, INK, font, anchor)
+
+
+def paste_label_upwards(image: Image.Image, label: Label, scale: int) -> None:
+    """Draw the label into an image of its own, as Pillow draws no text upwards, and turn that."""
+    text = printable(label.text)
+    font = font_of(text, FONT_SIZE * scale)
+    left, top, right, bottom = font.getbbox(text, anchor="lm")
+    width, height = max(1, round(right - left)), max(1, round(bottom - top))
+    mask = Image.new("L", (width, height))
+    ImageDraw.Draw(mask).text((-left, -top), text, 255, font, "lm")
+    above = {"start": width, "middle": width / 2, "end": 0}[label.anchor]
+    corner = (round(label.x * scale + top), round(label.y * scale - above))
+    image.paste(INK, corner, mask.transpose(Image.Transpose.ROTATE_90))

@@ -1,16 +1,17 @@
-"""Pictures as SVG."""
+"""How pictures become SVG documents."""
 
 import base64
 from xml.sax.saxutils import escape, quoteattr
 
 from PIL import Image
 
-from service.formats.fonts import printable
 from service.formats.picture import (
     DASH,
     FONT_SIZE,
     INK,
     PAPER,
+    RADIUS,
+    STROKE,
     Cells,
     Colour,
     Dot,
@@ -18,7 +19,8 @@ from service.formats.picture import (
     Line,
     Picture,
 )
-from service.formats.png import png
+from service.formats.png import encode_png
+from service.formats.printable import printable
 
 
 def to_svg(picture: Picture) -> bytes:
@@ -30,26 +32,26 @@ def to_svg(picture: Picture) -> bytes:
         f" aria-label={quoteattr(title)}>",
         f"<title>{escape(title)}</title>",
         f'<rect {size} fill="{css(PAPER)}"/>',
-        *map(svg_of, picture.shapes),
+        *map(element_of, picture.shapes),
         "</svg>",
     ]
     return "\n".join(parts).encode()
 
 
-def svg_of(shape: Cells | Line | Dot | Label) -> str:
+def element_of(shape: Cells | Line | Dot | Label) -> str:
     match shape:
         case Cells(x, y, width, height, colours):
             place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
             sharp = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
-            data = base64.b64encode(png(Image.fromarray(colours))).decode()
+            data = base64.b64encode(encode_png(Image.fromarray(colours))).decode()
             return f'<image {place} {sharp} href="data:image/png;base64,{data}"/>'
         case Line(points, stroke, dashed):
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
             dashes = ' stroke-dasharray="{} {}"'.format(*DASH) if dashed else ""
-            paint = f'fill="none" stroke="{css(stroke)}" stroke-width="2"{dashes}'
+            paint = f'fill="none" stroke="{css(stroke)}" stroke-width="{STROKE}"{dashes}'
             return f'<polyline points="{places}" {paint}/>'
         case Dot(x, y, fill):
-            return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="3" fill="{css(fill)}"/>'
+            return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{RADIUS}" fill="{css(fill)}"/>'
         case Label(x, y, text, anchor, upwards):
             turn = f' transform="rotate(-90 {x:.2f} {y:.2f})"' if upwards else ""
             place = f'x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" dominant-baseline="middle"'

@@ -1,4 +1,4 @@
-"""Content negotiation, and sending an answer in pieces."""
+"""Choose the media type of an answer, and send large answers in pieces."""
 
 import asyncio
 import re
@@ -9,62 +9,69 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors import (
-    NotAcceptable,
-)
+from service.errors import NotAcceptable
 from service.formats.json import PIECE, Pieces
 from service.formats.writers import FILES
 from service.http.waiting import settings_of
 
+QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
 
-def form_of(request: Request, forms: Sequence[str], what: str = "this") -> str:
-    """The form that the Accept headers like best, the first of those they like alike.
 
-    Of the ranges that match a form the most specific counts. Raises NotAcceptable naming the forms
-    (RFC 9110, section 12.5.1).
+def negotiate(request: Request, offered: Sequence[str], what: str = "this") -> str:
+    """Return the media type of `offered` that the Accept headers prefer, the first of equals.
+
+    The most specific range that matches a type decides its quality (RFC 9110, section 12.5.1).
+    Raise NotAcceptable, naming the types of `what`, if the client accepts none of them.
     """
-    qualities: dict[str, float] = {}
-    for part in ",".join(request.headers.getlist("accept")).lower().split(","):
-        media_range, _, parameters = part.partition(";")
-        found = re.search(r"\bq=(\d?\.?\d*)\s*(?:;|$)", parameters)
-        if media_range.strip():
-            quality_given = float(found[1]) if found and re.search(r"\d", found[1]) else 1.0
-            qualities[media_range.strip()] = quality_given
-    qualities = qualities or {"*/*": 1.0}
+    qualities = read_accept(request.headers.getlist("accept")) or {"*/*": 1.0}
 
-    def quality(form: str) -> float:
-        ranges = (form, f"{form.partition('/')[0]}/*", "*/*")
+    def quality(media_type: str) -> float:
+        ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
         return next((qualities[each] for each in ranges if each in qualities), 0.0)
 
-    best = max(forms, key=quality)
+    best = max(offered, key=quality)
     if not quality(best):
-        raise NotAcceptable(f"{what} comes as {', '.join(forms)}")
+        raise NotAcceptable(f"{what} is available as {', '.join(offered)}; accept one of these")
     return best
 
 
-def send(request: Request, pieces: Pieces, seconds: dict[str, float], form: str) -> Response:
-    """A large answer piece by piece, as the client takes them."""
+def read_accept(headers: Sequence[str]) -> dict[str, float]:
+    """Return the quality of each media range in Accept headers, 1.0 if it has none."""
+    qualities: dict[str, float] = {}
+    for part in ",".join(headers).lower().split(","):
+        media_range, _, parameters = part.partition(";")
+        if media_range.strip():
+            found = QUALITY.search(parameters)
+            qualities[media_range.strip()] = float(found[1]) if found else 1.0
+    return qualities
+
+
+def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
+    """Return the response of `pieces`: at once if small, else as fast as the client reads.
+
+    `seconds` that each stage took become the Server-Timing header.
+    """
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
-    if form in FILES:
-        headers["Content-Disposition"] = f'attachment; filename="{FILES[form]}"'
+    if media_type in FILES:
+        headers["Content-Disposition"] = f'attachment; filename="{FILES[media_type]}"'
     total = sum(map(len, pieces))
     if total <= PIECE:
-        return Response(b"".join(pieces), media_type=form, headers=headers)
+        return Response(b"".join(pieces), media_type=media_type, headers=headers)
     headers["Content-Length"] = str(total)
-    response = Patient(one_by_one(pieces), media_type=form, headers=headers)
-    response.patience = settings_of(request).timeout
+    response = PiecewiseResponse(one_by_one(pieces), media_type=media_type, headers=headers)
+    response.stall_timeout = settings_of(request).timeout
     return response
 
 
-class Patient(StreamingResponse):
-    """Given up when the client takes nothing for `patience` seconds."""
+class PiecewiseResponse(StreamingResponse):
+    """Sends pieces; gives up when the client reads nothing for `stall_timeout` seconds."""
 
-    patience: float
+    stall_timeout: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(self.stall_timeout):
                 await send(message)
 
         with suppress(TimeoutError):
@@ -72,5 +79,6 @@ class Patient(StreamingResponse):
 
 
 async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
+    """Yield the pieces on the event loop: a plain iterator would be read on a thread."""
     for piece in pieces:
         yield piece

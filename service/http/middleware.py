@@ -1,4 +1,4 @@
-"""Request ids, security headers, and a limit on bodies."""
+"""ASGI middleware: request ids and security headers, HEAD requests, and a limit on bodies."""
 
 import asyncio
 import re
@@ -14,8 +14,8 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Headers:
-    """Takes X-Request-Id from the client, or makes one, and sends it back; forbids a page to load
-    anything from elsewhere, which ReDoc's script would."""
+    """Gives every response its X-Request-Id, the client's own if it is safe to log, and security
+    headers. The policy forbids pages to load anything from other hosts."""
 
     policy = "default-src 'self' 'unsafe-inline' data: blob:"
 
@@ -29,7 +29,7 @@ class Headers:
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
@@ -37,17 +37,38 @@ class Headers:
                 headers["X-Content-Type-Options"] = "nosniff"
             await send(message)
 
-        return await self.app(scope, receive, send_with_id)
+        return await self.app(scope, receive, send_with_headers)
+
+
+class HeadRequests:
+    """Answers HEAD like GET, without the body (RFC 9110, section 9.3.2).
+
+    FastAPI routes a path to the methods it declares and would answer 405. A second declared method
+    for each path would appear in the OpenAPI document.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self.app(scope, receive, send)
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if "body" in message else message)
+
+        return await self.app({**scope, "method": "GET"}, receive, send_without_body)
 
 
 class BodyLimit:
-    """Refuses bodies over the limit with a problem document, which FastAPI's own limit does not.
+    """Refuses bodies of more than `limit` bytes with 413, and slow ones with 408.
 
-    A body that is a little too large is read to its end, unseen: a client that is cut off while
-    it sends reads no answer. One that stops arriving is given up after `timeout` seconds.
+    FastAPI's own limit would not answer with a problem document. The rest of a body that is too
+    large is read and discarded, up to DISCARDED times the limit: a client whose connection closes
+    while it sends does not read the answer. `timeout` is in seconds between two parts of a body.
     """
 
-    patience = 64  # times the limit
+    discarded = 64
 
     def __init__(self, app: ASGIApp, limit: int, timeout: float) -> None:
         self.app = app
@@ -63,7 +84,7 @@ class BodyLimit:
                 async with asyncio.timeout(self.timeout if more else None):
                     message = await receive()
             except TimeoutError as error:
-                detail = f"no more of the body came for {self.timeout:g} seconds"
+                detail = f"no part of the body arrived for {self.timeout:g} seconds: send it faster"
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail) from error
             size, more = size + len(message.get("body", b"")), message.get("more_body", False)
             return message
@@ -72,9 +93,9 @@ class BodyLimit:
             message = await next_part()
             if size <= self.limit:
                 return message
-            while more and size < self.patience * self.limit:
+            while more and size < self.discarded * self.limit:
                 await next_part()
-            detail = f"the body may have {self.limit} bytes"
+            detail = f"the body has more than {self.limit} bytes, which is the limit: send less"
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
         await self.app(scope, receive_within_limit, send)

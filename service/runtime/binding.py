@@ -1,4 +1,7 @@
-"""The step graph bound to the memory of a KV cache."""
+"""The step graph bound to the memory of a KV cache, so that a step copies and allocates nothing.
+
+Axes: R rows, K best tokens, V target vocabulary.
+"""
 
 from typing import Any
 
@@ -12,44 +15,49 @@ from service.search.protocol import Candidates
 
 
 class Binding:
-    """The step graph tied to a cache's memory and to buffers for what goes in and comes out."""
+    """Inputs and outputs of the step graph for one number of rows, K, and set of outputs.
+
+    Valid as long as the cache's memory stays where it is; `Cache.bindings` forgets it otherwise.
+    """
 
     def __init__(
         self,
         step: ort.InferenceSession,
         cache: Cache,
-        keys_values: list[str],
+        cache_names: list[str],
         k: int,
-        vocabulary: int,
+        *,
+        vocab_size: int | None,
     ) -> None:
-        """`vocabulary`: its size where all logits are wanted, else 0."""
+        """`cache_names` names key and value of each layer in turn. `vocab_size` asks for the
+        logits of all tokens; None leaves them unbound, and ONNX Runtime frees them itself."""
         rows = len(cache.position)
-        logits = np.zeros((rows, vocabulary), np.float32) if vocabulary else None
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
-        self.candidates = Candidates(log_probs, ids, logits)
-        self.token = np.zeros(rows, np.int64)
-        self.position = np.zeros(rows, np.int64)
+        logits = None if vocab_size is None else np.zeros((rows, vocab_size), np.float32)
+        self._candidates = Candidates(log_probs, ids, logits)
+        self._token, self._position = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._step = step
         self._binding = step.io_binding()
-        self._bind_input("token", self.token)
-        self._bind_input("position", self.position)
+        self._bind_input("token", self._token)
+        self._bind_input("position", self._position)
         self._bind_input("source_length", cache.source_length)
         self._bind_input("k", np.array([k]))
         self._bind_output("top_log_probs", log_probs)
         self._bind_output("top_ids", ids)
         if logits is not None:
             self._bind_output("logits", logits)
-        memory = zip(keys_values, cache.self_keys_values, cache.cross_keys_values, strict=True)
-        for name, own, cross in memory:
-            self._bind_input(f"cross_{name}", cross)
-            value = self._bind_input(f"self_{name}", own)
-            self._binding.bind_ortvalue_output(f"self_{name}_out", value)  # the same memory
+        arrays = zip(cache_names, cache.self_keys_values, cache.cross_keys_values, strict=True)
+        for name, self_array, cross_array in arrays:
+            self._bind_input(f"cross_{name}", cross_array)
+            in_place = self._bind_input(f"self_{name}", self_array)
+            self._binding.bind_ortvalue_output(f"self_{name}_out", in_place)
 
     def run(self, tokens: IntArray, position: IntArray) -> Candidates:
-        self.token[:] = tokens
-        self.position[:] = position
+        """Read tokens (R,) at their positions (R,). The next run overwrites what is returned."""
+        self._token[:] = tokens
+        self._position[:] = position
         self._step.run_with_iobinding(self._binding)
-        return self.candidates
+        return self._candidates
 
     def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
         value = ort.OrtValue.ortvalue_from_numpy(array)

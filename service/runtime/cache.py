@@ -1,7 +1,7 @@
-"""Keys and values of the live rows, in memory that the step graph reads and writes in place.
+"""The KV cache: keys and values of the live rows, in memory that the step graph updates in place.
 
-Axes: B sources, W rows a source, R = B x W rows, S source length, T cache capacity, H heads, D the
-width of a head: d_qk of keys, d_v of values.
+Axes: L decoder layers, B sources, W rows per source, R = B x W rows, H heads, S source length,
+T cache capacity, D head_dim (d_qk of keys, d_v of values).
 """
 
 from collections.abc import Sequence
@@ -13,50 +13,48 @@ import numpy as np
 from service.arrays import FloatArray, IntArray
 from service.bundle import Config
 
-SOURCE_STEP, TARGET_STEP = 8, 16  # positions by which room for S and T is made
+SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 FEWEST_ROWS = 8
 KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a step
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCache:
-    """What cross-attention reads of B sources: key and value of each decoder layer in turn, (B, H,
-    S, D), and how many of the S positions are a source's own (B,)."""
+    """What cross-attention reads of B sources: key and value of each decoder layer in turn,
+    (B, H, S, D), and the valid length of each source, (B,)."""
 
     keys_values: list[FloatArray]
     source_length: IntArray
 
     def pick(self, sources: Sequence[int]) -> "CrossCache":
-        """A copy of these."""
+        """Copy these sources, without the padding that only others needed."""
         source_length = self.source_length[sources]
         longest = source_length.max()
-        return CrossCache(
-            [array[sources, :, :longest] for array in self.keys_values], source_length
-        )
+        arrays = [array[sources, :, :longest] for array in self.keys_values]
+        return CrossCache(arrays, source_length)
 
 
 class Cache:
-    """Rows r * width to (r + 1) * width - 1 belong to source r.
+    """Rows b * W to (b + 1) * W - 1 belong to source b.
 
-    There is room for more rows and positions than are in use, so that rows come and go without a
-    new allocation each time; beyond KEPT it is given back when half of it would do. `bindings`
-    are what a session ties to the memory of so many rows; they go when the memory moves.
+    The arrays have room for more rows and positions than are in use, so that rows come and go
+    without an allocation each time. Above KEPT bytes the memory is given back when half of it
+    would do. `bindings` holds what a session binds to this memory; it is emptied when the memory
+    moves.
     """
 
-    def __init__(self, config: Config, width: int) -> None:
-        self.width = width
+    def __init__(self, config: Config, rows_per_source: int) -> None:
+        self.rows_per_source = rows_per_source
         self.sources = 0
-        self._source_length = np.zeros(0, np.int64)  # (>= B,)
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
-        self._layers = range(config.num_decoder_layers)
-        self._self, self._cross = (
-            [
-                np.zeros((config.num_decoder_layers, 0, config.num_heads, 0, width), np.float32)
-                for width in (config.d_qk, config.d_v)
-            ]
-            for _ in range(2)
-        )  # keys and values of all layers, (L, >= R, H, T, D) and (L, >= B, H, >= S, D)
         self.bindings: dict[Any, Any] = {}
+        self._layers = range(config.num_decoder_layers)
+        self._source_length = np.zeros(0, np.int64)  # (>= B,)
+        empty = (config.num_decoder_layers, 0, config.num_heads, 0)
+        head_dims = (config.d_qk, config.d_v)
+        # keys and values of all layers: (L, >= R, H, T, D) and (L, >= B, H, >= S, D)
+        self._self = [np.zeros((*empty, head_dim), np.float32) for head_dim in head_dims]
+        self._cross = [np.zeros((*empty, head_dim), np.float32) for head_dim in head_dims]
 
     @property
     def source_length(self) -> IntArray:
@@ -70,17 +68,17 @@ class Cache:
 
     @property
     def self_keys_values(self) -> list[FloatArray]:
-        """Key and value of each layer in turn, (R, H, T, D)."""
-        rows = self.sources * self.width
+        """Key and value of each layer in turn, (R, H, T, D); views, not copies."""
+        rows = self.sources * self.rows_per_source
         return [array[layer, :rows] for layer in self._layers for array in self._self]
 
     @property
     def cross_keys_values(self) -> list[FloatArray]:
-        """Key and value of each layer in turn, (B, H, S, D)."""
+        """Key and value of each layer in turn, (B, H, S, D); views, not copies."""
         return [array[layer, : self.sources] for layer in self._layers for array in self._cross]
 
     def cross(self, source: int) -> CrossCache:
-        """What one source's rows read."""
+        """Copy what one source's rows attend to."""
         return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
     def insert(self, cross: CrossCache) -> None:
@@ -90,19 +88,19 @@ class Cache:
         self._make_room(count, max(longest, self.source_length.max(initial=1)), self.capacity)
         self.sources = count
         self.source_length[first:] = cross.source_length
-        for held, new in zip(self.cross_keys_values, cross.keys_values, strict=True):
-            held[first:, :, :longest] = new
-        starts = np.zeros((count - first) * self.width, np.int64)
+        for array, new in zip(self.cross_keys_values, cross.keys_values, strict=True):
+            array[first:, :, :longest] = new
+        starts = np.zeros((count - first) * self.rows_per_source, np.int64)
         self.position = np.concatenate([self.position, starts])
 
     def reorder(self, parents: IntArray) -> None:
-        """(R,): row r goes on from row parents[r] of the same source."""
+        """Let row r continue row parents[r] of the same source; parents (R,)."""
         self._move_rows(parents)
         self.position = self.position[parents]
 
     def compact(self, keep: IntArray) -> None:
-        """Only these sources stay, in this order."""
-        rows = (keep[:, None] * self.width + np.arange(self.width)).ravel()
+        """Keep only these sources, in this order."""
+        rows = (keep[:, None] * self.rows_per_source + np.arange(self.rows_per_source)).ravel()
         if len(keep):
             self._move_rows(rows)
             move(self._cross, keep, None)
@@ -113,60 +111,69 @@ class Cache:
             self._make_room(self.sources, *longest)
 
     def grow(self, capacity: int) -> None:
-        """Room for at least `capacity` positions a row."""
+        """Make room for at least `capacity` positions a row."""
         self._make_room(self.sources, self.source_length.max(initial=0), capacity)
 
     def _move_rows(self, order: IntArray) -> None:
-        """What any row has written of its keys and values."""
+        """Row r becomes what row order[r] was, up to the last position that any row has written."""
         move(self._self, order, self.position.max(initial=0))
 
     def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
+        """Reallocate the arrays if they are too small, or large and mostly unused."""
         _, held_rows, _, held_capacity, _ = self._self[0].shape
         _, held_sources, _, held_length, _ = self._cross[0].shape
-        own = (
-            self._fit_rows(held_rows, sources * self.width),
+        self_size = (
+            self._fit_rows(held_rows, sources * self.rows_per_source),
             fit_length(held_capacity, capacity, TARGET_STEP),
         )
-        cross = (
+        cross_size = (
             self._fit_rows(held_sources, sources),
             fit_length(held_length, source_length, SOURCE_STEP),
         )
-        if own == (held_rows, held_capacity) and cross == (held_sources, held_length):
+        if self_size == (held_rows, held_capacity) and cross_size == (held_sources, held_length):
             return
-        own_memory = [resized(array, *own) for array in self._self]
-        cross_memory = [resized(array, *cross) for array in self._cross]
-        self.bindings, self._self, self._cross = {}, own_memory, cross_memory
-        self._source_length = np.resize(self._source_length, cross[0])
+        # Both are allocated before either is replaced: running out of memory must change nothing.
+        self_arrays = [resized(array, *self_size) for array in self._self]
+        cross_arrays = [resized(array, *cross_size) for array in self._cross]
+        self.bindings, self._self, self._cross = {}, self_arrays, cross_arrays
+        self._source_length = np.resize(self._source_length, cross_size[0])
 
     @property
     def _is_large(self) -> bool:
         return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
 
     def _fit_rows(self, held: int, needed: int) -> int:
-        """The next number of rows: twice what is needed when it is too few or far too many."""
+        """Return the number of rows to hold: twice the need when there are too few or far too
+        many, so that a growing batch is not copied at every newcomer."""
         too_many = held > 4 * max(needed, FEWEST_ROWS) and self._is_large
         return held if needed <= held and not too_many else 2 * needed
 
 
 def fit_length(held: int, needed: int, step: int) -> int:
+    """Round the need up to a multiple of `step`; keep what is held if it is at most twice that."""
     rounded = -(-needed // step) * step
     return held if rounded <= held <= 2 * max(rounded, step) else rounded
 
 
 def resized(array: FloatArray, rows: int, length: int) -> FloatArray:
-    """`array` (L, rows, H, length, D) itself if it has that size, else a copy of what fits."""
-    layers, held_rows, heads, held_length, width = array.shape
+    """Return `array` (L, rows, H, length, D) itself if it has that size, else a copy that is cut or
+    padded with zeros."""
+    layers, held_rows, heads, held_length, head_dim = array.shape
     if (held_rows, held_length) == (rows, length):
         return array
-    new = np.zeros((layers, rows, heads, length, width), array.dtype)
+    new = np.zeros((layers, rows, heads, length, head_dim), array.dtype)
     rows, length = min(rows, held_rows), min(length, held_length)
     new[:, :rows, :, :length] = array[:, :rows, :, :length]
     return new
 
 
 def move(arrays: Sequence[FloatArray], order: IntArray, length: int | None) -> None:
-    """In place: row i (axis 1) becomes what row order[i] was, in its first `length` positions. Rows
-    that stay are not copied."""
+    """Let row i (axis 1) become what row order[i] was, in its first `length` positions, in place.
+
+    Rows that stay are not copied.
+    """
     moved = np.flatnonzero(order != np.arange(len(order)))
-    for array in arrays if len(moved) else ():
+    if not len(moved):
+        return
+    for array in arrays:
         array[:, moved, :, :length] = array[:, order[moved], :, :length]

@@ -1,22 +1,21 @@
 """The graphs of /v1/attend: attention without a model."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from numpy.typing import NDArray
-
-from service.arrays import FloatArray
-from service.runtime.providers import open_graph, provider_name
+from service.arrays import Feeds, FloatArray
+from service.runtime.providers import installed_provider, open_graph
 from service.settings import Provider
 
 
 class Mechanisms:
-    """The graphs of /v1/attend: attention without a model."""
+    """One open graph a mechanism, named by its file. Safe to call from several threads."""
 
     def __init__(self, folder: Path, wanted: Provider) -> None:
-        provider = provider_name(wanted)
+        """Raises StartupError if the provider is not installed."""
+        provider = installed_provider(wanted)
         self._graphs = {path.stem: open_graph(path, provider) for path in folder.glob("*.onnx")}
 
-    def attend(self, mechanism: str, feeds: dict[str, NDArray[Any]]) -> tuple[FloatArray, ...]:
-        """-> outputs (B, T, V), weights (B, T, S)."""
+    def attend(self, mechanism: str, feeds: Feeds) -> tuple[FloatArray, ...]:
+        """Return outputs (B, T, V) and weights (B, T, S)."""
         return tuple(cast("list[FloatArray]", self._graphs[mechanism].run(None, feeds)))

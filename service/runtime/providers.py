@@ -1,4 +1,4 @@
-"""Execution providers, and opening a graph on one of them."""
+"""Choose an execution provider, and open a graph on it."""
 
 from functools import cache as once
 from pathlib import Path
@@ -14,55 +14,68 @@ PROVIDERS = {
     Provider.cuda: "CUDAExecutionProvider",
     Provider.tensorrt: "TensorrtExecutionProvider",
 }
-
-
+# ONNX Runtime applies these by default; on CPUs the fused operators are slower (docs/adr/0005).
 SLOWER_FUSIONS = [
-    "SkipLayerNormFusion",  # than an addition and a LayerNormalization, on CPUs
-    "MatMulScaleFusion",  # a product that scales takes no short cut for a single row
+    "SkipLayerNormFusion",  # slower than an addition followed by a LayerNormalization
+    "MatMulScaleFusion",  # a scaled product loses the fast path for a single row
 ]
 
 
 @once
 def load_cuda() -> None:
+    """Load the CUDA and cuDNN libraries that pip installed, where this build uses CUDA."""
     if PROVIDERS[Provider.cuda] in ort.get_available_providers():
-        ort.preload_dlls()  # CUDA and cuDNN as pip installed them
+        ort.preload_dlls()
 
 
 def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
-    """Computes on the thread that runs it and, with all that run it, on `threads` - 1 others, which
-    sleep between runs."""
+    """Return a session that computes on its caller's thread and on `threads` - 1 others.
+
+    All callers of the session share those others, which sleep between runs: spinning would take
+    the cores from whoever else computes.
+    """
     load_cuda()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Without VNNI the u8 x s8 product adds pairs in 16 bits and saturates: this makes it exact.
+    # Without VNNI the u8 x s8 product adds pairs in 16 bits, which saturate; this makes the sums
+    # exact there, for 1.2 to 1.4 times the time of a product. With VNNI it changes nothing.
     options.add_session_config_entry("session.x64quantprecision", "1")
     return ort.InferenceSession(
         str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
     )
 
 
-def provider_name(wanted: Provider) -> str:
-    """Raises StartupError if a provider asked for by name is not in this ONNX Runtime."""
+def installed_provider(wanted: Provider) -> str:
+    """Return ONNX Runtime's name of the provider; `auto` prefers CUDA.
+
+    Raises StartupError if the provider was asked for by name and is not installed.
+    """
     available = ort.get_available_providers()
     if wanted is Provider.auto:
         wanted = Provider.cuda if PROVIDERS[Provider.cuda] in available else Provider.cpu
     if PROVIDERS[wanted] not in available:
         names = [provider.value for provider, name in PROVIDERS.items() if name in available]
-        raise StartupError(f"provider {wanted.value} is not here; available: {', '.join(names)}")
+        raise StartupError(
+            f"provider {wanted.value} is not installed; choose one of: auto, {', '.join(names)}"
+        )
     return PROVIDERS[wanted]
 
 
 def usable_provider(bundle: Bundle, wanted: Provider) -> str:
-    """Raises StartupError if one that was asked for by name finds no device."""
-    name = provider_name(wanted)
+    """Return the provider that runs the bundle's graphs on this machine.
+
+    A GPU provider can be installed where there is no GPU; ONNX Runtime then falls back to another
+    one. Raises StartupError if that happens to a provider that was asked for by name.
+    """
+    name = installed_provider(wanted)
     if name == PROVIDERS[Provider.cpu]:
         return name
     graphs = next(iter(bundle.manifest.precisions.values()))
     found: str = open_graph(bundle.path(graphs["encoder"]), name).get_providers()[0]
     if found != name and wanted is not Provider.auto:
         raise StartupError(
-            f"provider {wanted.value} is installed but found no device it can use; {found} would"
-            " work"
+            f"provider {wanted.value} is installed but finds no device it can use; choose auto,"
+            f" which takes {found} here"
         )
     return found

@@ -1,4 +1,7 @@
-"""Beam search, each source on its own."""
+"""Beam search for many sources at once, each with its own beams.
+
+Axes: B sources, W beams (rows) of each, R = B x W rows, K candidates of a row.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.arrays import FloatArray, IntArray
+from service.arrays import IntArray
 from service.search.options import SearchOptions
 from service.search.protocol import (
     Alternatives,
@@ -22,137 +25,170 @@ from service.search.protocol import (
 )
 from service.search.rules import Rules, most_probable, rules_of
 
+DEAD = -math.inf  # the total of a row that holds no beam
+
 
 class Beam(NamedTuple):
-    """What one row of a source reads, and which row it continues."""
+    """A row of one source at one step: the token it takes, and the row of the step before that it
+    continues."""
 
-    total: float  # sum of log-probs; -inf: there is no beam yet
-    row: int
-    token: int
+    total: float  # sum of the log-probs of all its tokens
+    parent: int
+    token_id: int
     log_prob: float
 
 
 @dataclass(slots=True)
 class BeamState:
-    """One source of a beam search: its beams at every step, and the hypotheses that have ended."""
+    """The beams of one source at every step, and the hypotheses that have ended."""
 
     options: SearchOptions
     rules: Rules
-    forced: list[int]
-    totals: list[float]
-    steps: list[list[Beam]] = field(default_factory=list[list[Beam]])
-    ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
-    tops: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
+    prefix: list[int]  # ids that are still to be read before the first choice
+    totals: list[float]  # (W,): of the beams at the present step
+    steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
+    alternatives: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
+    hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
+    is_over: bool = False
 
-    def best(self, candidates: Candidates, first_row: int) -> list[Beam]:
-        """What may follow, best first, where rules have a say in it: as many as can go on, and as
-        can end before them."""
+    def continuations(self, candidates: Candidates, first_row: int) -> list[Beam]:
+        """Return the tokens that may follow each beam under the rules, best first.
+
+        W beams find a continuation among them even if every token that ends one ranks before.
+        """
         count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
-        tops: list[Alternatives] = [[] for _ in self.totals]
+        alternatives: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
-            if total == -math.inf:
+            if total == DEAD:
                 continue
-            offer = self.rules.offer(*candidates.of(first_row + row), self._generated(row))
-            tops[row] = offer.best
+            offer = self.rules.offer(*candidates.of(first_row + row), self._token_ids(row))
+            alternatives[row] = offer.best
             pairs = most_probable(offer.log_probs, offer.ids, count)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
-        self.tops.append(tops)
+        self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
         return found
 
-    def grow(self, best: Iterable[Beam], eos_id: int) -> list[Beam]:
-        """The best 2 W candidates -> the beams at the next step. Those among the best W that end
-        are hypotheses; the best W others go on. Where nothing may follow, the beams end."""
-        width = self.options.beam_size
-        going: list[Beam] = []
-        for rank, beam in enumerate(best):
-            if beam.total == -math.inf or len(going) == width:
+    def advance(self, continuations: Iterable[Beam], eos_id: int) -> list[Beam]:
+        """Take a step and return the beams of the W rows; set `is_over` if it was the last one.
+
+        Among the W best continuations, those that end become hypotheses. The W best of the others
+        become the beams. Hugging Face and CTranslate2 have the same rule: a worse ending would take
+        the place of a beam that goes on and scores better.
+        """
+        beam_size = self.options.beam_size
+        # STEP 1: tell endings from beams that go on
+        beams: list[Beam] = []
+        for rank, beam in enumerate(continuations):
+            if beam.total == DEAD or len(beams) == beam_size:
                 break
-            reason = self._reason(beam, eos_id)
+            reason = self._finish_reason(beam, eos_id)
             if reason is None:
-                going.append(beam)
-            elif rank < width:
-                self._end(beam.row, reason, beam)
-        if not going and not self.ended:
-            self._end_all("stop")
-        self.steps.append(in_place(going, width))
+                beams.append(beam)
+            elif rank < beam_size:
+                self._add_hypothesis([*self._path(beam.parent), beam], reason)
+        if not beams and not self.hypotheses:
+            self._end_beams("stop")  # the rules allow no token, so the beams end as they are
+        # STEP 2: give each beam a row
+        self.steps.append(assign_rows(beams, beam_size))
         self.totals = [beam.total for beam in self.steps[-1]]
+        # STEP 3: at the limit beams compete with the hypotheses, also with those of this step
+        at_limit = len(self.steps) == self.options.max_new_tokens
+        if at_limit:
+            self._end_beams("length")
+        self.is_over = at_limit or max(self.totals) == DEAD or self._is_decided()
+        if self.is_over:
+            self.totals = [DEAD] * beam_size
         return self.steps[-1]
 
-    @property
-    def standing(self) -> BeamProgress:
-        """A beam can still become the best if it would with all that follows certain: the best that
-        has ended only rises, and no descendant of a beam scores more than that."""
+    def progress(self) -> BeamProgress:
+        """Return the ids shared by everything that can still become the best hypothesis.
+
+        A beam can if it reached the best score with no further loss of log-prob, at its present
+        length or at the limit: one of the two gives its highest possible score, as the length
+        penalty is negative or positive. The best score never falls, so the ids stay shared.
+        """
         length, penalty = max(1, len(self.steps)), self.options.length_penalty
         longest = max(length, self.options.max_new_tokens)
-        least = self.ended[0].score if self.ended else -math.inf
-        winning = [(least, hypothesis.token_ids) for hypothesis in self.ended[:1]]
-        winning += [
-            (total / length**penalty, self._generated(row))
+        least = self.hypotheses[0].score if self.hypotheses else -math.inf
+        contenders = [(least, hypothesis.token_ids) for hypothesis in self.hypotheses[:1]]
+        contenders += [
+            (total / length**penalty, self._token_ids(row))
             for row, total in enumerate(self.totals)
-            if total > -math.inf and max(total / length**penalty, total / longest**penalty) >= least
+            if total > DEAD and max(total / length**penalty, total / longest**penalty) >= least
         ]
-        best = max(winning, key=lambda one: one[0], default=(0.0, []))[1]
-        return BeamProgress(common_prefix([ids for _, ids in winning]), best)
+        best = max(contenders, key=lambda contender: contender[0], default=(0.0, []))[1]
+        return BeamProgress(common_prefix([ids for _, ids in contenders]), best)
 
-    def _reason(self, beam: Beam, eos_id: int) -> FinishReason | None:
-        """Why a beam ends here, if it does."""
-        if beam.token == eos_id:
+    def _finish_reason(self, beam: Beam, eos_id: int) -> FinishReason | None:
+        """Return why a beam ends with its token; None if it goes on."""
+        if beam.token_id == eos_id:
             return "eos"
-        if self.rules.stops and self.rules.ends([*self._generated(beam.row), beam.token]):
+        if self.rules.stops and self.rules.ends([*self._token_ids(beam.parent), beam.token_id]):
             return "stop"
         return None
 
-    def _generated(self, row: int) -> list[int]:
-        """What a row holds."""
-        token_ids: list[int] = []
-        for step in reversed(self.steps):
-            token_ids.append(step[row].token)
-            row = step[row].row
-        return token_ids[::-1]
+    def _is_decided(self) -> bool:
+        """Return whether W hypotheses have ended and no beam is awaited any more.
 
-    @property
-    def has_ended(self) -> bool:
-        """At the limit the beams are hypotheses too."""
-        if max(self.totals) == -math.inf:
-            return True
-        if len(self.steps) < self.options.max_new_tokens:
-            return self._is_full
-        if not self._is_full:
-            self._end_all("length")
-        return True
-
-    def _end_all(self, reason: FinishReason) -> None:
-        for row, total in enumerate(self.totals):
-            if total > -math.inf:
-                self._end(row, reason)
-
-    @property
-    def _is_full(self) -> bool:
-        """W hypotheses have ended and, without early stopping, no beam can overtake the worst of
-        them at its present length."""
+        Early stopping awaits none. Otherwise one is awaited while the best beam scores better, at
+        its present length, than the worst hypothesis.
+        """
         options = self.options
-        if len(self.ended) < options.beam_size:
+        if len(self.hypotheses) < options.beam_size:
             return False
         best = max(self.totals) / len(self.steps) ** options.length_penalty
-        return options.early_stopping or self.ended[-1].score >= best
+        return options.early_stopping or self.hypotheses[-1].score >= best
 
-    def _end(self, row: int, reason: FinishReason, *last: Beam) -> None:
-        """The hypothesis that a row holds, and perhaps one token after it."""
-        beams = list(last)
-        for step in reversed(self.steps):
-            beams.append(step[row])
-            row = step[row].row
-        beams.reverse()
-        token_ids, log_probs = [b.token for b in beams], [b.log_prob for b in beams]
-        tops: list[Alternatives] = []
+    def _end_beams(self, reason: FinishReason) -> None:
+        """Turn every beam into a hypothesis without a further token."""
+        for row, total in enumerate(self.totals):
+            if total > DEAD:
+                self._add_hypothesis(self._path(row), reason)
+
+    def _add_hypothesis(self, path: list[Beam], reason: FinishReason) -> None:
+        """Add a hypothesis and keep the W best."""
+        token_ids, log_probs = [b.token_id for b in path], [b.log_prob for b in path]
+        top_log_probs: list[Alternatives] = []
         if self.options.top_log_probs:
-            tops = [rows[beam.row] for rows, beam in zip(self.tops, beams, strict=False)]
+            # Where no token may follow, the last step offered alternatives that nobody took.
+            steps = zip(self.alternatives, path, strict=False)
+            top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
-        self.ended.append(Hypothesis(token_ids, log_probs, reason, penalty, tops))
-        self.ended.sort(key=lambda hypothesis: -hypothesis.score)
-        del self.ended[self.options.beam_size :]
+        self.hypotheses.append(Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs))
+        self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        del self.hypotheses[self.options.beam_size :]
+
+    def _path(self, row: int) -> list[Beam]:
+        """Return the beams, from the first step to the present one, that lead to a row."""
+        path: list[Beam] = []
+        for beams in reversed(self.steps):
+            path.append(beams[row])
+            row = beams[row].parent
+        return path[::-1]
+
+    def _token_ids(self, row: int) -> list[int]:
+        return [beam.token_id for beam in self._path(row)]
+
+
+def assign_rows(beams: Sequence[Beam], rows_per_source: int) -> list[Beam]:
+    """Return a beam for each row of a source.
+
+    The first beam that continues a row stays in it, so that the cache of that row does not move.
+    The others take the rows that no beam continues. Rows that remain hold no beam.
+    """
+    rows: list[Beam | None] = [None] * rows_per_source
+    moved: list[Beam] = []
+    for beam in beams:
+        if rows[beam.parent] is None:
+            rows[beam.parent] = beam
+        else:
+            moved.append(beam)
+    waiting = iter(moved)
+    return [  # the beam that stays, else the next that moves, else none
+        beam or next(waiting, None) or Beam(DEAD, row, 0, 0.0) for row, beam in enumerate(rows)
+    ]
 
 
 def common_prefix(sequences: Sequence[list[int]]) -> list[int]:
@@ -164,89 +200,88 @@ def common_prefix(sequences: Sequence[list[int]]) -> list[int]:
     return shared
 
 
-def in_place(beams: Sequence[Beam], width: int) -> list[Beam]:
-    """A beam for each row: the first that continues a row stands there, so that the cache of that
-    row stays where it is; the others stand where nobody goes on."""
-    standing: list[Beam | None] = [None] * width
-    others: list[Beam] = []
-    for beam in beams:
-        if standing[beam.row] is None:
-            standing[beam.row] = beam
-        else:
-            others.append(beam)
-    rest = iter(others)
-    return [
-        beam or next(rest, None) or Beam(-math.inf, row, 0, 0.0)
-        for row, beam in enumerate(standing)
-    ]
-
-
 class BeamSearch:
-    """Beam search, each source on its own: one sort for all of them, then lists, which for some
-    dozens of numbers are faster than arrays."""
+    """The beam searches of a batch, all with the same beam size W."""
 
     def __init__(
-        self, width: int, forced_ids: Sequence[int], eos_id: int, text: Detokenize
+        self, rows_per_source: int, prefix: Sequence[int], eos_id: int, detokenize: Detokenize
     ) -> None:
-        self._width = width
-        self._forced_ids = list(forced_ids)
+        """`prefix` comes before each source's own target prefix."""
+        self._rows_per_source = rows_per_source
+        self._prefix = list(prefix)
         self._eos_id = eos_id
-        self._text = text
-        self._trees: list[BeamState] = []
+        self._detokenize = detokenize
+        self._states: list[BeamState] = []
 
     @property
-    def wanted(self) -> Needed:
-        least = 2 * self._width
-        ruled = (tree for tree in self._trees if not tree.rules.plain)
-        return Needed.of(least, (t.rules.candidates(least, len(t.steps)) for t in ruled))
+    def needed(self) -> Needed:
+        ruled = (state for state in self._states if not state.rules.plain)
+        counts = (state.rules.candidates(len(state.steps)) for state in ruled)
+        return Needed.of(2 * self._rows_per_source, counts)
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
-        totals = [0.0] + [-math.inf] * (self._width - 1)
-        for each, rules in rules_of(options, self._eos_id, self._text):
-            forced = [*self._forced_ids, *each.target_prefix]
-            self._trees.append(BeamState(each, rules, forced, totals))
+        totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # all rows start alike: one counts
+        for each, rules in rules_of(options, self._eos_id, self._detokenize):
+            prefix = [*self._prefix, *each.target_prefix]
+            self._states.append(BeamState(each, rules, prefix, totals))
 
     def advance(self, candidates: Candidates) -> Step:
-        tokens: list[int] = []
+        token_ids: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        plain = self._best(candidates.log_probs, candidates.ids)
-        for i, (tree, best) in enumerate(zip(self._trees, plain, strict=True)):
-            rows = range(i * self._width, (i + 1) * self._width)
-            if tree.forced:
-                tokens += [tree.forced.pop(0)] * self._width
+        ranked = self._continuations(candidates)
+        for source, (state, best) in enumerate(zip(self._states, ranked, strict=True)):
+            first_row = source * self._rows_per_source
+            rows = range(first_row, first_row + self._rows_per_source)
+            if state.prefix:
+                token_ids += [state.prefix.pop(0)] * len(rows)
                 parents += rows
                 continue
-            if not tree.rules.plain:
-                best = tree.best(candidates, rows.start)
-            beams = tree.grow(best, self._eos_id)
-            tokens += [beam.token for beam in beams]
-            if tree.has_ended:
-                ended.append(i)
-                tree.totals = [-math.inf] * self._width
+            if not state.rules.plain:
+                best = state.continuations(candidates, first_row)
+            beams = state.advance(best, self._eos_id)
+            token_ids += [beam.token_id for beam in beams]
+            if state.is_over:
+                ended.append(source)
                 parents += rows  # nobody reads their caches any more
             else:
-                parents += [rows[beam.row] for beam in beams]
-        return Step(np.array(tokens), np.array(parents), ended)
+                parents += [first_row + beam.parent for beam in beams]
+        return Step(np.array(token_ids), np.array(parents), ended)
 
-    def _best(self, log_probs: FloatArray, ids: IntArray) -> Iterator[Iterator[Beam]]:
-        """The best 2 W of each source's W x K candidates, by one sort."""
-        sources, k = len(self._trees), log_probs.shape[1]
-        totals = np.array([tree.totals for tree in self._trees])  # (B, W), float64
-        candidates = (log_probs + totals.reshape(-1, 1)).reshape(sources, -1)  # (B, W * K)
-        order = np.argsort(-candidates, kind="stable")[:, : 2 * self._width]  # (B, 2 W)
-        places = order + np.arange(sources)[:, None] * candidates.shape[1]
-        columns = (candidates.ravel()[places], order // k, ids.ravel()[places])
-        picked = (array.tolist() for array in (*columns, log_probs.ravel()[places]))
-        return (map(Beam, *source) for source in zip(*picked, strict=True))
+    def _continuations(self, candidates: Candidates) -> Iterator[Iterator[Beam]]:
+        """Yield the 2 W best continuations of each source, best first, as if it had no rules.
+
+        At most W of them are eos, one of each beam, so that W others remain. One sort serves all
+        sources; after it, lists of some dozen numbers are faster than arrays.
+        """
+        sources, count = len(self._states), 2 * self._rows_per_source
+        # STEP 1: the total of every continuation
+        totals = np.array([state.totals for state in self._states])  # (B, W), float64
+        log_probs = candidates.log_probs[:, :count]  # (R, k), k = min(K, 2 W)
+        ids = candidates.ids[:, :count]  # (R, k)
+        k = log_probs.shape[1]
+        continued = (totals.reshape(-1, 1) + log_probs).reshape(sources, -1)  # (B, W * k)
+        # STEP 2: the indices of the best among the W * k of each source, then among all B * W * k
+        best = np.argsort(-continued, axis=1, kind="stable")[:, :count]  # (B, 2 W)
+        of_all = best + np.arange(sources)[:, None] * continued.shape[1]  # (B, 2 W)
+        # STEP 3: what they are, in the order of Beam's fields; `take` counts through all axes
+        columns = (
+            continued.take(of_all),  # (B, 2 W)
+            best // k,  # (B, 2 W)
+            ids.take(of_all),  # (B, 2 W)
+            log_probs.take(of_all),  # (B, 2 W)
+        )
+        # STEP 4: beams, each of which is only made when it is looked at
+        lists = [column.tolist() for column in columns]
+        return (map(Beam, *of_source) for of_source in zip(*lists, strict=True))
 
     def progress(self, source: int) -> Progress:
-        tree = self._trees[source]
-        return tree.standing if tree.steps else []
+        state = self._states[source]
+        return state.progress() if state.steps else []
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
-        tree = self._trees[source]
-        return tree.ended[: tree.options.num_hypotheses]
+        state = self._states[source]
+        return state.hypotheses[: state.options.num_hypotheses]
 
     def compact(self, keep: IntArray) -> None:
-        self._trees = [self._trees[i] for i in keep]
+        self._states = [self._states[source] for source in keep]

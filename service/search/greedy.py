@@ -1,6 +1,9 @@
-"""Greedy search and sampling: every row goes its own way."""
+"""Greedy search and sampling, in which every row is a sequence of its own.
 
-from collections.abc import Sequence
+Axes: B sources, W sequences (rows) of each, R = B x W rows, K candidates of a row.
+"""
+
+import collections.abc as abc
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,107 +26,119 @@ from service.search.sampling import draw
 
 
 @dataclass(slots=True)
-class Run:
-    """One row. `ended` says why; until then it goes on."""
+class Sequence:
+    """The output of one row in progress, which grows until `finish_reason` is set."""
 
     options: SearchOptions
     rules: Rules
-    random: np.random.Generator | None
-    forced: list[int]
+    random: np.random.Generator | None  # None: take the best token
+    prefix: list[int]  # ids that are still to be read before the first choice
     token_ids: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
-    ended: FinishReason | None = None
-    told: int = 0  # tokens that progress has shown
+    finish_reason: FinishReason | None = None
+    reported: int = 0  # tokens that `progress` has returned
 
     def choose(self, candidates: Candidates, row: int) -> tuple[int, float] | None:
-        """The best token that may follow, or one drawn, and its log-prob."""
+        """Return a token that the rules allow, and its log-prob; None if they allow none."""
         offer = self.rules.offer(*candidates.of(row), self.token_ids)
         if not len(offer.ids):
             return None
         random = self.random
-        place = draw(offer, self.options, random) if random else offer.log_probs.argmax()
+        index = draw(offer, self.options, random) if random else offer.log_probs.argmax()
         self.top_log_probs.append(offer.best)
-        return int(offer.ids[place]), float(offer.log_probs[place])
+        return int(offer.ids[index]), float(offer.log_probs[index])
 
-    def go_on(self, token: int, log_prob: float, eos_id: int) -> None:
-        self.token_ids.append(token)
+    def append(self, token_id: int, log_prob: float, eos_id: int) -> None:
+        self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
-        if token == eos_id:
-            self.ended = "eos"
+        if token_id == eos_id:
+            self.finish_reason = "eos"
         elif self.rules.stops and self.rules.ends(self.token_ids):
-            self.ended = "stop"
+            self.finish_reason = "stop"
         elif len(self.token_ids) == self.options.max_new_tokens:
-            self.ended = "length"
+            self.finish_reason = "length"
+
+    def events(self, sample: int) -> list[TokenEvent]:
+        """Return the tokens that were not reported yet, and count them as reported."""
+        new = range(self.reported, len(self.token_ids))
+        self.reported = len(self.token_ids)
+        return [
+            TokenEvent(sample, self.token_ids[i], self.log_probs[i], self._alternatives(i))
+            for i in new
+        ]
 
     @property
     def hypothesis(self) -> Hypothesis:
-        reason, penalty = self.ended or "length", self.options.length_penalty
+        reason, penalty = self.finish_reason or "length", self.options.length_penalty
         top = self.top_log_probs if self.options.top_log_probs else []
         return Hypothesis(self.token_ids, self.log_probs, reason, penalty, top)
 
+    def _alternatives(self, position: int) -> Alternatives:
+        return self.top_log_probs[position] if self.options.top_log_probs else []
+
 
 class GreedySearch:
-    """Each source has `width` runs; it ends with the last of them."""
+    """The greedy searches, or the samples, of a batch. A source ends with its last sequence."""
 
     def __init__(
-        self, width: int, forced_ids: Sequence[int], eos_id: int, text: Detokenize
+        self, rows_per_source: int, prefix: abc.Sequence[int], eos_id: int, detokenize: Detokenize
     ) -> None:
-        self._width = width
-        self._forced_ids = list(forced_ids)
+        """`prefix` comes before each source's own target prefix."""
+        self._rows_per_source = rows_per_source
+        self._prefix = list(prefix)
         self._eos_id = eos_id
-        self._text = text
-        self._runs: list[Run] = []
+        self._detokenize = detokenize
+        self._sequences: list[Sequence] = []  # (R,): those of a source lie together
 
     @property
-    def wanted(self) -> Needed:
-        ruled = [run for run in self._runs if not run.rules.plain]
-        return Needed.of(1, (run.rules.candidates(1, len(run.token_ids)) for run in ruled))
+    def needed(self) -> Needed:
+        ruled = [sequence for sequence in self._sequences if not sequence.rules.plain]
+        return Needed.of(1, (each.rules.candidates(len(each.token_ids)) for each in ruled))
 
-    def insert(self, options: Sequence[SearchOptions]) -> None:
-        for each, rules in rules_of(options, self._eos_id, self._text):
-            for sample in range(self._width):
+    def insert(self, options: abc.Sequence[SearchOptions]) -> None:
+        for each, rules in rules_of(options, self._eos_id, self._detokenize):
+            for sample in range(self._rows_per_source):
+                # Seeded by request and sample, so that no draw depends on the rest of the batch
                 random = np.random.default_rng([each.seed, sample]) if each.samples else None
-                forced = [*self._forced_ids, *each.target_prefix]
-                self._runs.append(Run(each, rules, random, forced))
+                prefix = [*self._prefix, *each.target_prefix]
+                self._sequences.append(Sequence(each, rules, random, prefix))
 
     def advance(self, candidates: Candidates) -> Step:
-        tokens, log_probs = candidates.ids[:, 0].tolist(), candidates.log_probs[:, 0].tolist()
-        for row, run in enumerate(self._runs):
-            if run.rules.plain and not (run.forced or run.ended):
-                run.go_on(tokens[row], log_probs[row], self._eos_id)
+        token_ids = candidates.ids[:, 0].tolist()  # (R,): the best of each row
+        log_probs = candidates.log_probs[:, 0].tolist()  # (R,)
+        for row, sequence in enumerate(self._sequences):
+            if sequence.rules.plain and not (sequence.prefix or sequence.finish_reason):
+                sequence.append(token_ids[row], log_probs[row], self._eos_id)
             else:
-                tokens[row] = self._advance(run, candidates, row)
-        done = np.array([run.ended is not None for run in self._runs]).reshape(-1, self._width)
-        return Step(np.array(tokens), None, np.flatnonzero(done.all(axis=1)).tolist())
+                token_ids[row] = self._next_token(sequence, candidates, row)
+        finished = np.array([each.finish_reason is not None for each in self._sequences])  # (R,)
+        ended = finished.reshape(-1, self._rows_per_source).all(axis=1)  # (B,)
+        return Step(np.array(token_ids), None, np.flatnonzero(ended).tolist())
 
-    def _advance(self, run: Run, candidates: Candidates, row: int) -> int:
-        """-> what the row reads next."""
-        if run.forced:
-            return run.forced.pop(0)
-        if run.ended:
+    def _next_token(self, sequence: Sequence, candidates: Candidates, row: int) -> int:
+        """Return what a row with a prefix, rules or an end reads next."""
+        if sequence.prefix:
+            return sequence.prefix.pop(0)
+        if sequence.finish_reason:
             return self._eos_id
-        chosen = run.choose(candidates, row)
+        chosen = sequence.choose(candidates, row)
         if chosen is None:
-            run.ended = "stop"
+            sequence.finish_reason = "stop"
             return self._eos_id
-        run.go_on(*chosen, self._eos_id)
+        sequence.append(*chosen, self._eos_id)
         return chosen[0]
 
     def progress(self, source: int) -> Progress:
-        taken: list[TokenEvent] = []
-        for sample, run in enumerate(self._of(source)):
-            for i in range(run.told, len(run.token_ids)):
-                top = run.top_log_probs[i] if run.options.top_log_probs else []
-                taken.append(TokenEvent(sample, run.token_ids[i], run.log_probs[i], top))
-            run.told = len(run.token_ids)
-        return taken
+        sequences = enumerate(self._of(source))
+        return [event for sample, sequence in sequences for event in sequence.events(sample)]
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
-        return [run.hypothesis for run in self._of(source)]
+        return [sequence.hypothesis for sequence in self._of(source)]
 
     def compact(self, keep: IntArray) -> None:
-        self._runs = [run for i in keep for run in self._of(i)]
+        self._sequences = [sequence for source in keep for sequence in self._of(source)]
 
-    def _of(self, source: int) -> list[Run]:
-        return self._runs[source * self._width : (source + 1) * self._width]
+    def _of(self, source: int) -> list[Sequence]:
+        first_row = source * self._rows_per_source
+        return self._sequences[first_row : first_row + self._rows_per_source]

@@ -1,35 +1,40 @@
-"""How one request wants its targets searched for."""
+"""The options of one request's search."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """A beam of 1 is greedy search, or sampling if there is a temperature. `allowed_targets` end
-    with eos and are what may follow `target_prefix`."""
+    """How to search for the targets of one source.
 
-    max_new_tokens: int
-    min_new_tokens: int = 0
+    A beam size of 1 is greedy search, or sampling where the temperature is above 0. Hypotheses
+    rank by score = log_prob / len(token_ids) ** length_penalty, where log_prob is the sum over all
+    tokens, eos included. This is the formula of Hugging Face and CTranslate2, not GNMT's
+    ((5 + n) / 6) ** alpha.
+    """
+
+    max_new_tokens: int  # counts eos, but neither bos nor the target prefix
+    min_new_tokens: int = 0  # eos is not allowed before
     beam_size: int = 1
-    num_hypotheses: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool = True
+    num_hypotheses: int = 1  # to return: at most beam_size, or any number of samples
+    length_penalty: float = 1.0  # 0: by log_prob; above 0 favours longer hypotheses
+    early_stopping: bool = True  # stop at beam_size hypotheses, though a beam may still beat them
     repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
+    no_repeat_ngram_size: int = 0  # 0: any n-gram may repeat
     suppress_tokens: tuple[int, ...] = ()
-    allowed_targets: tuple[tuple[int, ...], ...] = ()
-    temperature: float = 0.0
-    top_k: int = 0
+    allowed_targets: tuple[tuple[int, ...], ...] = ()  # after target_prefix, eos included; (): any
+    temperature: float = 0.0  # 0: do not sample
+    top_k: int = 0  # 0: sample from all tokens
     top_p: float = 1.0
     seed: int = 0
-    target_prefix: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()
-    top_log_probs: int = 0
+    target_prefix: tuple[int, ...] = ()  # the decoder reads it before the first choice
+    stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
+    stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
+    top_log_probs: int = 0  # alternatives to report beside each token
 
     @property
     def rows(self) -> int:
-        """That are decoded at once: beams, or samples."""
+        """Rows that are decoded at once: beams, or samples."""
         return self.beam_size if self.beam_size > 1 else self.num_hypotheses
 
     @property

@@ -1,7 +1,8 @@
-"""What a search is: it sees log-probs and ids, never a cache or a tensor of the network.
+"""The interface between a search and the batch that decodes for it.
 
-Axes: B sources that are decoded together, W rows of each (beams or samples), R = B x W, K
-candidates a row, V vocabulary.
+A search sees log-probs and ids, never a cache or a tensor of the network.
+Axes: B sources that are decoded together, W rows of each (beams or samples), R = B x W rows,
+K candidates of a row, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,20 +18,26 @@ Detokenize = Callable[[Sequence[int]], str]
 
 
 class Candidates(NamedTuple):
-    """The most probable next tokens of each row, best first (R, K); and all logits (R, V), where
-    the search needs them. Valid until the next step."""
+    """The most probable next tokens of each row, and all logits if the search needs them.
 
-    log_probs: FloatArray
-    ids: IntArray
-    logits: FloatArray | None = None
+    The arrays are buffers of the runtime: the next step overwrites them.
+    """
+
+    log_probs: FloatArray  # (R, K), best first
+    ids: IntArray  # (R, K)
+    logits: FloatArray | None = None  # (R, V)
 
     def of(self, row: int) -> tuple[FloatArray, IntArray, FloatArray | None]:
+        """Return a row's log-probs (K,), ids (K,) and logits (V,)."""
         return self.log_probs[row], self.ids[row], None if self.logits is None else self.logits[row]
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """Every generated id, eos included when finish_reason is eos, and the log-prob of each."""
+    """A finished target: every generated id, eos included, and the log-prob of each.
+
+    `top_log_probs` holds the alternatives at each position, if the request asked for them.
+    """
 
     token_ids: list[int]
     log_probs: list[float]
@@ -40,12 +47,12 @@ class Hypothesis:
 
     @property
     def score(self) -> float:
-        """Sum of log-probs / number of tokens ** length_penalty (the form of Hugging Face)."""
+        """log_prob / len(token_ids) ** length_penalty; a hypothesis without tokens scores 0."""
         return sum(self.log_probs) / max(1, len(self.token_ids)) ** self.length_penalty
 
 
 class TokenEvent(NamedTuple):
-    """A token that one hypothesis has taken, for good."""
+    """A token that one hypothesis has taken and keeps."""
 
     hypothesis: int
     token_id: int
@@ -54,59 +61,60 @@ class TokenEvent(NamedTuple):
 
 
 class BeamProgress(NamedTuple):
-    """Of a beam search: ids that all hypotheses share which can still become the best, and those
-    of the present best."""
+    """The state of one source's beam search."""
 
-    stable: list[int]
-    best: list[int]
+    stable: list[int]  # ids shared by all hypotheses that can still become the best
+    best: list[int]  # ids of the hypothesis that is the best now
 
 
 Progress = list[TokenEvent] | BeamProgress
 
 
 class Needed(NamedTuple):
-    """What a search needs of each row: K candidates and, some of them, all logits."""
+    """What a search has to read of each row: K candidates, and for some rows all logits."""
 
     k: int
     logits: bool
 
     @classmethod
     def of(cls, least: int, counts: Iterable[int | None]) -> "Needed":
+        """Return what satisfies `least` and each of the counts; None counts as all logits."""
         known = [*counts]
         return cls(max([least, *filter(None, known)]), None in known)
 
 
 class Step(NamedTuple):
-    """What each row reads next (R,); which row it continues (R,), None where each goes on; and the
-    sources that have ended, whose rows may read anything."""
+    """What happens to the rows of a batch in its next step."""
 
-    tokens: IntArray
-    parents: IntArray | None
-    ended: list[int]
+    tokens: IntArray  # (R,): ids to read
+    parents: IntArray | None  # (R,): rows to continue; None if each row continues itself
+    ended: list[int]  # sources that have ended; their rows may read anything
 
 
 class Search(Protocol):
-    """The search of many sources that have as many rows each."""
+    """A search for many sources, which all have W rows."""
 
     @property
-    def wanted(self) -> Needed: ...
+    def needed(self) -> Needed:
+        """What the next call of `advance` has to be given."""
+        ...
 
     def insert(self, options: Sequence[SearchOptions]) -> None:
-        """Append sources, at their first position."""
+        """Append sources, which start at their first position."""
         ...
 
     def advance(self, candidates: Candidates) -> Step:
-        """-> the next step."""
+        """Choose the next token of each row."""
         ...
 
     def progress(self, source: int) -> Progress:
-        """Of the last step. Nothing that it says is taken back."""
+        """Return the tokens that the last step settled. A later step never takes them back."""
         ...
 
     def hypotheses(self, source: int) -> list[Hypothesis]:
-        """Of a source that has ended: best first, or in the order of the samples."""
+        """Return the hypotheses of a source that has ended: best first, or in sample order."""
         ...
 
     def compact(self, keep: IntArray) -> None:
-        """Only these sources stay, in this order."""
+        """Keep only these sources, in this order."""
         ...

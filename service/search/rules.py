@@ -1,7 +1,7 @@
-"""What may follow what was generated: the options that change it, each by itself and all together.
+"""Decide which tokens may follow in a row, under the options of its request.
 
-Pure functions of one row: `generated` and `history` (the target prefix before it) are lists of ids,
-log-probs and logits are vectors over the vocabulary or over some candidates of it.
+`generated` are the ids chosen so far, `history` is the target prefix and them. V is the
+vocabulary, N the number of tokens under consideration: all of it, or a row's candidates.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -12,39 +12,40 @@ from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
-from service.search.protocol import Detokenize
+from service.search.protocol import Alternatives, Detokenize
 
 Trie = dict[int, "Trie"]
 
-ENDING_TEXTS = 64  # tokens that may complete a text to stop at, among the best of a row
-MOST_CANDIDATES = 128  # of a row; where more are needed all logits are read
+ENDING_TEXTS = 64  # best tokens of a row that may complete a stop text and so end beams
+MOST_CANDIDATES = 128  # of a row; all logits are read where more are needed
 
 
 class Allowed(NamedTuple):
-    """Tokens that may come next, with their log-probs, in no order; and the best of all tokens,
-    allowed or not."""
+    """Tokens that may come next, in no order, and the most probable of all, allowed or not."""
 
-    log_probs: FloatArray
-    ids: IntArray
-    best: list[tuple[int, float]]
+    log_probs: FloatArray  # (N,)
+    ids: IntArray  # (N,)
+    best: Alternatives
 
 
 class Rules:
-    """The options of a source, or of all sources that share them, and what ends a hypothesis."""
+    """What the options of a request allow to follow, and which tokens end a hypothesis."""
 
-    def __init__(self, options: SearchOptions, eos_id: int, text: Detokenize) -> None:
+    def __init__(self, options: SearchOptions, eos_id: int, detokenize: Detokenize) -> None:
         self._options = options
         self._eos_id = eos_id
-        self._text = text
+        self._detokenize = detokenize
         self._bans = bool(
             options.suppress_tokens or options.min_new_tokens or options.no_repeat_ngram_size
         )
         self._penalizes = options.repetition_penalty != 1
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         self._trie = trie_of(options.allowed_targets)
+        # Beams need 2 W tokens that are allowed: W may be eos, and W others have to go on
+        self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
-        self.plain = not (
+        self.plain = not (  # the best candidates can be taken as they are
             self._bans
             or self._penalizes
             or self.stops
@@ -53,66 +54,82 @@ class Rules:
             or options.top_log_probs
         )
 
-    def candidates(self, wanted: int, length: int) -> int | None:
-        """How many of the most probable tokens hold the `wanted` best that may follow `length`
-        generated ones. None: nobody knows, or too many."""
+    def candidates(self, length: int) -> int | None:
+        """Return how many of the most probable tokens a row needs after `length` generated ones.
+
+        None means all logits. The answer depends on the request alone, never on its neighbours.
+        """
         options = self._options
         unbounded = options.samples and not options.top_k
         if self._penalizes or options.allowed_targets or unbounded:
             return None
-        count = max(wanted, options.top_k)
+        count = max(self._least, options.top_k)
         if self._bans:
+            # Any of the best may be banned: suppressed ones, eos, one for each earlier position
             repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
-        if wanted > 1:
-            count += self.most_ending  # others are to go on
+        if options.beam_size > 1:
+            count += self.most_ending  # beams that go on are needed beside those that end
+        # A power of two: the runtime binds buffers for each count, so there should be few
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
-        return count if count <= MOST_CANDIDATES else None  # few sizes: each is tied to memory
+        return count if count <= MOST_CANDIDATES else None
 
     def offer(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
     ) -> Allowed:
-        """From the candidates of a row, best first, or from its logits where they were read."""
+        """Return the tokens that may follow in a row, given its candidates (K,) or logits (V,).
+
+        Candidates come best first. A neighbour can make a batch read more of them, or the logits;
+        a row looks at no more than it asked for, so that no bit of its answer depends on others.
+        """
         options = self._options
         history = [*options.target_prefix, *generated]
-        if logits is not None:
-            ids = np.arange(len(logits))
-            log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))
+        count = self.candidates(len(generated))
+        if count is None:
+            assert logits is not None  # the search asked for them
+            ids = np.arange(len(logits))  # (V,)
+            log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))  # (V,)
+        else:
+            log_probs, ids = log_probs[:count], ids[:count]  # (N,)
         best = most_probable(log_probs, ids, options.top_log_probs)
         if options.allowed_targets:
-            ids = np.array(following(self._trie, generated), np.int64)
-            log_probs = log_probs[ids]
+            ids = np.array(following(self._trie, generated), np.int64)  # (N,)
+            log_probs = log_probs[ids]  # (N,)
         elif self._bans:
-            banned = repeating(history, options.no_repeat_ngram_size)
-            if len(generated) < options.min_new_tokens:
-                banned.add(self._eos_id)
-            banned_ids = np.concatenate([self._suppressed, np.array([*banned], np.int64)])
-            if logits is None:
-                may_follow = ~np.isin(ids, banned_ids)
+            banned = self._banned(history, len(generated))
+            if count is None:
+                allowed = np.ones(len(ids), bool)  # (V,); ids are indices, so no search is needed
+                allowed[banned] = False
             else:
-                may_follow = np.ones(len(ids), bool)
-                may_follow[banned_ids] = False
-            log_probs, ids = log_probs[may_follow], ids[may_follow]
+                allowed = ~np.isin(ids, banned)  # (N,)
+            log_probs, ids = log_probs[allowed], ids[allowed]
         return Allowed(log_probs, ids, best)
 
     def ends(self, generated: list[int]) -> bool:
-        """Whether its last token completes a stop."""
+        """Return whether the last generated token completes a stop text or is a stop id."""
         if generated[-1] in self._options.stop_ids:
             return True
         if not self._options.stop:
             return False
-        text = self._text(generated)
+        text = self._detokenize(generated)
         return any(stop in text for stop in self._options.stop)
+
+    def _banned(self, history: list[int], length: int) -> IntArray:
+        banned = repeating(history, self._options.no_repeat_ngram_size)
+        if length < self._options.min_new_tokens:
+            banned.add(self._eos_id)
+        return np.concatenate([self._suppressed, np.array([*banned], np.int64)])
 
 
 def rules_of(
-    options: Sequence[SearchOptions], eos_id: int, text: Detokenize
+    options: Sequence[SearchOptions], eos_id: int, detokenize: Detokenize
 ) -> Iterator[tuple[SearchOptions, Rules]]:
-    """Those of each source; sources of one request share their options, and so their rules."""
+    """Yield the rules of each source. The sources of one request share its options object, and so
+    its rules: a trie of allowed targets can be large."""
     made: dict[int, Rules] = {}
     for each in options:
         if id(each) not in made:
-            made[id(each)] = Rules(each, eos_id, text)
+            made[id(each)] = Rules(each, eos_id, detokenize)
         yield each, made[id(each)]
 
 
@@ -122,31 +139,23 @@ def log_softmax(logits: FloatArray) -> FloatArray:
 
 
 def penalize(logits: FloatArray, history: Collection[int], penalty: float) -> FloatArray:
-    """Logits of tokens that have occurred are divided by the penalty where positive, else
-    multiplied (Keskar et al. 2019, as Hugging Face has it)."""
+    """Return the logits (V,) with those of earlier tokens divided by the penalty where positive,
+    multiplied where negative (Keskar et al. 2019, as in Hugging Face)."""
     if penalty == 1 or not history:
         return logits
     seen = np.unique(list(history))
-    penalized = logits.copy()
+    penalized = logits.copy()  # the logits are a buffer of the runtime
     penalized[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
     return penalized
 
 
 def repeating(history: Sequence[int], size: int) -> set[int]:
-    """Tokens that would complete an n-gram of this size for the second time; 0: none."""
+    """Return the tokens that would complete an n-gram of this size again; a size of 0: none."""
     if not size or len(history) < size:
         return set()
     last = list(history[len(history) - size + 1 :])
     starts = range(len(history) - size + 1)
     return {history[i + size - 1] for i in starts if list(history[i : i + size - 1]) == last}
-
-
-def following(trie: Trie, generated: Sequence[int]) -> list[int]:
-    """What continues one of the targets in it."""
-    node = trie
-    for token in generated:
-        node = node[token]
-    return sorted(node)
 
 
 def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
@@ -158,14 +167,22 @@ def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
     return root
 
 
-def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> list[tuple[int, float]]:
+def following(trie: Trie, generated: Sequence[int]) -> list[int]:
+    """Return the tokens that continue a target of the trie after the generated ones."""
+    node = trie
+    for token in generated:
+        node = node[token]
+    return sorted(node)
+
+
+def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> Alternatives:
     order = best_first(log_probs, count)
     return list(zip(ids[order].tolist(), log_probs[order].tolist(), strict=True))
 
 
 def best_first(values: NDArray[np.floating], count: int) -> IntArray:
-    """Places of the largest, without sorting all."""
+    """Return the indices (count,) of the largest values (N,), without sorting the others."""
     if count < len(values):
-        places = np.argpartition(-values, count)[:count]
-        return places[np.argsort(-values[places], kind="stable")]
+        largest = np.argpartition(-values, count)[:count]
+        return largest[np.argsort(-values[largest], kind="stable")]
     return np.argsort(-values, kind="stable")

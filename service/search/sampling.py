@@ -1,4 +1,4 @@
-"""Draw a token from the probabilities of those that may follow."""
+"""Draw a token at random from those that may follow."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +11,35 @@ from service.search.rules import Allowed
 def warp(
     log_probs: FloatArray, temperature: float, top_k: int, top_p: float
 ) -> NDArray[np.float64]:
-    """Log-probs -> probabilities to draw from: sharpened, then of the k best (0: of all), then of
-    the fewest whose sum reaches p."""
-    scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature
+    """Return the probabilities (N,) to draw from, given the log-probs (N,) of the tokens.
+
+    The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
+    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`.
+    """
+    scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature  # (N,)
     if not top_k and top_p == 1:
-        probs = np.exp(scaled)
+        probs = np.exp(scaled)  # (N,)
         return probs / probs.sum()
-    order = np.argsort(-scaled, kind="stable")
-    ranked = np.exp(scaled[order] - scaled[order[0]])
+    order = np.argsort(-scaled, kind="stable")  # (N,)
+    ranked = np.exp(scaled[order] - scaled[order[0]])  # (N,), best first
     if top_k:
         ranked[top_k:] = 0
     ranked /= ranked.sum()
-    ranked[np.cumsum(ranked) - ranked >= top_p] = 0
-    probs = np.empty_like(ranked)
+    ranked[np.cumsum(ranked) - ranked >= top_p] = 0  # those whose betters reach top_p already
+    probs = np.empty_like(ranked)  # (N,)
     probs[order] = ranked / ranked.sum()
     return probs
 
 
 def draw(offer: Allowed, options: SearchOptions, random: np.random.Generator) -> int:
-    """-> index into the offer. By ids, so that what is nearly alike may change places."""
-    order = np.argsort(offer.ids, kind="stable")  # at once where they are sorted
-    probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[order]
-    reached = np.cumsum(probs)
-    place = np.searchsorted(reached, random.random() * reached[-1], side="right")
-    return int(order[min(int(place), int(np.flatnonzero(probs)[-1]))])
+    """Return the index, in the offer, of a token drawn by inverse transform sampling.
+
+    Tokens count in the order of their ids: two whose log-probs nearly agree may rank either way
+    on different machines, and the draw of a seed must not depend on that.
+    """
+    by_id = np.argsort(offer.ids, kind="stable")  # (N,); stable is fast where they are sorted
+    probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[by_id]  # (N,)
+    cumulative = np.cumsum(probs)  # (N,)
+    drawn = np.searchsorted(cumulative, random.random() * cumulative[-1], side="right")
+    last = np.flatnonzero(probs)[-1]  # rounding must not draw a token of probability 0
+    return int(by_id[min(int(drawn), int(last))])

@@ -1,7 +1,16 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
 from tests.model.training.test_loop import copying_run
+from tests.model.training.test_teachers import teacher_run
+
+REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def small_command(*arguments):
@@ -9,38 +18,63 @@ def small_command(*arguments):
     return CliRunner().invoke(app, [str(each) for each in ("train", *arguments, *shape.split())])
 
 
-def test_a_refused_command_can_be_mended(tmp_path):
+def test_a_refused_training_can_be_repeated_with_other_options(tmp_path):
     _, pairs, _ = copying_run(tmp_path)
     start = pairs, "--dev", pairs, "--run", tmp_path / "new", "--epochs", "1"
     refused = small_command(*start, "--max-source-length", "2")
-    assert str(refused.exception) == "source 'abc' exceeds the max_source_length of 2 tokens"
+    expected = (
+        f"{pairs}:2: source 'abc' has 3 tokens, more than the max_source_length of 2:"
+        " shorten or remove it, or train with a larger --max-source-length"
+    )
+    assert str(refused.exception) == expected
     done = small_command(*start, "--max-source-length", "3")
     assert done.exit_code == 0, done.output
 
 
-def test_a_run_goes_on_with_the_pairs_and_options_that_it_was_started_with(tmp_path):
-    _, pairs, _ = copying_run(tmp_path)
-    run = tmp_path / "new"
-    start = pairs, "--dev", pairs, "--run", run
-    assert small_command(*start, "--epochs", "1").exit_code == 0
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    assert small_command(*start, "--epochs", "1").exit_code == 0
-    refused = small_command(*start, "--epochs", "2")
-    assert str(refused.exception) == f"{run} was started with epochs 1, not 2: name another run"
-    pairs.write_text(pairs.read_text().replace("dab", "bda"))
-    refused = small_command(*start, "--epochs", "1")
-    assert f"{run} was started with pairs_sha256" in str(refused.exception)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def test_what_is_no_model_is_refused(tmp_path):
-    run, pairs, _ = copying_run(tmp_path)  # no epoch is behind it
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    run, pairs, _ = copying_run(tmp_path)  # no epoch is finished
     start = pairs, "--dev", pairs, "--run", tmp_path / "new"
     for refused in (
         small_command(*start, "--start", run),
         small_command(*start, "--teacher", run),
         CliRunner().invoke(app, ["evaluate", str(run), str(pairs)]),
     ):
-        expected = f"{run} is no bundle and no run with an epoch behind it"
+        expected = f"{run} is neither a bundle nor a training run with a finished epoch"
         assert str(refused.exception) == expected
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("missing", ["typer", "torch"])
+def test_a_missing_extra_is_named_in_one_line(missing):
+    code = f"""
+import runpy, sys
+sys.modules[{missing!r}] = None  # as if it were not installed
+sys.argv = ["model", "--help"]
+runpy.run_module("model", run_name="__main__")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"heed: {missing} is not installed: run pip install 'heed[model]'\n"
+
+
+def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    run, pairs = teacher_run(tmp_path / "a", seed=1)
+    bundle = tmp_path / "bundle"
+    card = "--task", "spell", "--licence", "CC0-1.0", "--attribution", "us", "--notice", str(pairs)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "model.export.compare", raising=False)
+    command = ["export", str(run), str(bundle), *card, "--precision", "int8"]
+    refused = CliRunner().invoke(app, command)
+    assert str(refused.exception) == (
+        "--precision int8 measures its error with onnxruntime, which is not installed:"
+        " run pip install 'heed[cpu]'"
+    )
+    assert not bundle.exists()
+
+
+def test_every_argument_and_option_is_explained():
+    for command in get_command(app).commands.values():
+        assert command.help, command.name
+        for parameter in command.params:
+            assert parameter.help, (command.name, parameter.name)

@@ -9,6 +9,7 @@ from model.search import beam_search, greedy_search
 
 
 def five_words(seed):
+    """Return a random model with five target tokens: pad, bos, eos and two words."""
     torch.manual_seed(seed)
     model = Transformer(
         TransformerConfig(
@@ -37,8 +38,8 @@ def test_a_beam_of_one_is_greedy(seed):
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(5))
-def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_targets(seed):
-    """Four tokens that go on and one that ends: every target of up to three tokens."""
+def test_a_beam_that_holds_every_target_finds_the_best(seed):
+    """Four tokens go on and one ends, so that 85 targets have at most three tokens."""
     model, source = five_words(seed), torch.tensor([[3, 4]])
     bos, eos = model.config.bos_id, model.config.eos_id
     best = -float("inf"), []

@@ -1,14 +1,19 @@
 """The service in a process of its own, as it is started."""
 
+import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from socket import SO_RCVBUF, SOL_SOCKET, socket
 
 import pytest
 import structlog
 
 from service.logs import configure_logs
+from service.settings import DEFAULT_BUNDLE
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -63,34 +68,96 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (["--port", "99999"], {}, "heed: settings: port: Input should be less than"),
-        ([], {"HEED_PORT": "abc"}, "heed: settings: port: Input should be a valid integer"),
-        ([], {"HEED_BUNDLES": ""}, "heed: settings: bundles: "),
-        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "heed: /nowhere is no bundle"),
-        ([], {"HEED_MAX_QUEUE": "9"}, "max_sources 256 is above max_queue 9"),
+        (["--port", "99999"], {}, "settings: port must be at most 65535"),
+        ([], {"HEED_PORT": "abc"}, "settings: port must be an integer"),
+        ([], {"HEED_BUNDLES": ""}, "settings: bundles must have 1 or more items"),
+        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "/nowhere is not a bundle"),
+        ([], {"HEED_MAX_QUEUE": "9"}, "settings: max_sources is 256 but max_queue is 9"),
+        ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
+        ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
+        ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
+        (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),
+        (["--port", "-1", "--threads", "x"], {}, "port must be at least 0; threads must be an"),
     ],
 )
 def test_a_wrong_setting_is_a_line_that_names_it(arguments, variables, said):
     done = python("-m", "service", *arguments, **variables)
     assert done.returncode == 1
+    assert done.stderr.startswith("heed: ")
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_service_cleanly(number):
-    command = [sys.executable, "-m", "service", "--port", "0"]
+def test_help_shows_the_default_bundle_as_a_path():
+    done = python("-m", "service", "--help", COLUMNS="1000")
+    assert f"(default: {DEFAULT_BUNDLE})" in done.stdout
+
+
+@contextlib.contextmanager
+def running(*command):
+    """A process that serves, and its port."""
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [sys.executable, *command, "--port", "0"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
-    for line in process.stderr:
-        if "Uvicorn running" in line:
-            break
-    process.send_signal(number)
+    try:
+        for line in process.stderr:
+            if found := re.search(r"Uvicorn running on http://127.0.0.1:(\d+)", line):
+                yield process, int(found[1])
+                break
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def assert_ends(process):
     _, rest = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Finished server process" in rest
     assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_service_cleanly(number):
+    with running("-m", "service") as (process, _):
+        process.send_signal(number)
+        assert_ends(process)
+
+
+SHORT_SHUTDOWN = """
+import service.__main__ as start
+start.SHUTDOWN_TIMEOUT = 1.0
+start.main()
+"""
+MANY = [0.5] * 1023  # their weights are several megabytes, more than sockets hold
+LARGE = json.dumps({"mechanism": "average", "queries": MANY, "keys": MANY, "values": MANY})
+
+
+def request_to(path, body, length):
+    head = f"POST {path} HTTP/1.1\r\nHost: heed\r\nContent-Type: application/json\r\n"
+    return f"{head}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "until"),
+    [
+        (request_to("/v1/attend", LARGE, len(LARGE)), b"HTTP/1.1 200 OK"),
+        (request_to("/v1/decode", "{", 100), b"HTTP/1.1 100 Continue"),
+    ],
+    ids=["a client that does not read", "a client that sends half a body"],
+)
+def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, until):
+    with running("-c", SHORT_SHUTDOWN, "--timeout", "3600") as (process, port), socket() as client:
+        client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(sent)
+        received = b""
+        while until not in received:
+            received += client.recv(1024)
+        process.terminate()
+        assert_ends(process)
 
 
 def test_the_runtime_reports_to_nobody(tmp_path):

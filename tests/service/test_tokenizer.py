@@ -44,10 +44,11 @@ def test_any_text_is_read_or_refused_by_name(words, text):
 def test_letters_outside_the_alphabet_are_named_with_their_places(words):
     source, _ = words
     with pytest.raises(
-        Invalid, match=r"has 'ï' at 2, '3' at 5, not in the vocabulary; there is ' a b"
+        Invalid,
+        match=r"has 'ï' at offset 2, '3' at offset 5, not in the vocabulary; it has only a b c",
     ):
         source.encode("naïve3", "/source/7")
-    with pytest.raises(Invalid, match="has 'e\u0301' at 3, not"):
+    with pytest.raises(Invalid, match="has 'e\u0301' at offset 3, not"):
         source.encode("cafe\u0301", "/source")
 
 
@@ -79,15 +80,15 @@ def test_a_tokenizer_larger_than_the_model_is_refused(g2p):
     bundle = load_bundle(g2p)
     config = bundle.manifest.config.model_copy(update={"source_vocab_size": 30})
     smaller = type(bundle)(g2p, bundle.manifest.model_copy(update={"config": config}))
-    with pytest.raises(StartupError, match="has 31 tokens, the model 30"):
+    with pytest.raises(StartupError, match="has 31 tokens, but the model has 30"):
         open_tokenizers(smaller)
 
 
 def test_a_special_token_typed_by_a_user_is_text(words):
     source, target = words
-    with pytest.raises(Invalid, match="'<' at 0"):
+    with pytest.raises(Invalid, match="'<' at offset 0"):
         source.encode("<pad>", "/source")
-    with pytest.raises(Invalid, match="'<eos>' at 0"):
+    with pytest.raises(Invalid, match="'<eos>' at offset 0"):
         target.encode("<eos>", "/target")
 
 

@@ -1,4 +1,4 @@
-"""A browser that may only talk to the service, and in which nothing may go wrong unseen."""
+"""A browser; a test fails if its page asks another host, a script fails or an error is logged."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture(scope="session")
 def browser():
-    """Skips where there is no Chromium, unless HEED_BROWSER=required."""
+    """Skips where there is no Chromium, unless BROWSER_TESTS=required."""
     if CHROMIUM is None:
-        assert os.environ.get("HEED_BROWSER") != "required", "there is no chromium here"
+        assert os.environ.get("BROWSER_TESTS") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -26,15 +26,17 @@ def browser():
 
 @pytest.fixture(scope="session")
 def address():
-    """Of a service with both bundles."""
+    """The address of a service with both bundles."""
     with serving("--bundles", f"{DEFAULT_BUNDLE},{TINY}") as address:
         yield address
 
 
 @pytest.fixture
 def visit(browser, address):
-    """Opens a path of the service. Fails at the end if anything was asked of another host, a script
-    failed, or the console has an error that was not expected."""
+    """Open a path of the service in a new window.
+
+    Fail at the end if the page asked another host, a script failed, or the console has an error
+    without the text `expected`."""
     contexts, faults = [], []
 
     def open_page(path="/", expected="", **options):
@@ -57,7 +59,7 @@ def visit(browser, address):
 
     def complain(said, expected):
         if said.type == "error" and not (expected and expected in said.text):
-            faults.append(said.text)
+            faults.append(f"{said.text} {said.location['url']}")
 
     yield open_page
     for context in contexts:

@@ -24,21 +24,24 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def random_config(seed, source_vocab_size, target_vocab_size):
-    """Small sizes; the first six seeds have every score function before and after the norm. Heads
-    are what GroupQueryAttention takes, with rotary (0) and without (6); rotary also goes with other
-    heads (3) and scores (8). The weight of an additive score is large enough to be stored (4)."""
+    """Small sizes; the first six seeds have every score function before and after the norm.
+
+    GroupQueryAttention takes the heads of 0, with rotary, and 6, without; rotary is also combined
+    with heads that it refuses (3) and other scores (8). The weight of an additive score is large
+    enough to be stored (4).
+    """
     random = np.random.default_rng(seed)
     num_heads = int(random.integers(1, 6))
     divides = bool(random.integers(2))
-    width = {0: 16, 4: 72}.get(seed % 6)
+    head_dim = {0: 16, 4: 72}.get(seed % 6)
     config = TransformerConfig(
         source_vocab_size=source_vocab_size,
         target_vocab_size=target_vocab_size,
         d_model=num_heads * int(random.integers(2, 8)) if divides else int(random.integers(6, 36)),
         d_ff=int(random.integers(8, 40)),
         num_heads=num_heads,
-        d_qk=width or (0 if divides else int(random.integers(1, 9))),
-        d_v=width or (0 if divides else int(random.integers(1, 9))),
+        d_qk=head_dim or (0 if divides else int(random.integers(1, 9))),
+        d_v=head_dim or (0 if divides else int(random.integers(1, 9))),
         score_function=list(ScoreFunction)[seed % 3],
         norm=list(NormKind)[seed // 2 % 2],
         norm_first=bool(seed // 3 % 2),
@@ -56,7 +59,7 @@ SEEDS = [*range(9), *(pytest.param(seed, marks=pytest.mark.long) for seed in ran
 
 @pytest.fixture(scope="module", params=SEEDS)
 def exported(request, tmp_path_factory):
-    """The folder of a bundle and the torch model that it holds."""
+    """A bundle's folder and the torch model that it holds."""
     torch.manual_seed(request.param)
     source = build_tokenizer(["abcdefgh"], Unit.characters)
     target = build_tokenizer(["v w x y z"], Unit.words)
@@ -88,7 +91,7 @@ def cross_of(encoded):
 
 
 def assert_equal_inside(ours, torchs, *lengths):
-    """(B, ..., axis of each length): compares what is no padding."""
+    """Compare (B, ..., an axis for each of `lengths`) outside padding."""
     for i, inside in enumerate(zip(*lengths, strict=True)):
         where = (i, Ellipsis, *(slice(length) for length in inside))
         np.testing.assert_allclose(ours[where], torchs[where].numpy(), **TOLERANCE)
@@ -116,7 +119,7 @@ def test_decoder_and_cross_attention(exported, lengths):
     source_ids, source_length = ragged([s for s, _ in lengths], model.config.source_vocab_size)
     target_ids, target_length = ragged([t for _, t in lengths], model.config.target_vocab_size)
     memory, _ = model.encoder(source_ids, source_length)
-    forced = model.decoder(target_ids, target_length, model.decoder.cross(memory), source_length)
+    decoded = model.decoder(target_ids, target_length, model.decoder.cross(memory), source_length)
     encoded = run(folder, "encoder", source_ids=source_ids, source_length=source_length)
     ours = run(
         folder,
@@ -128,8 +131,8 @@ def test_decoder_and_cross_attention(exported, lengths):
     )
     for layer in range(model.config.num_decoder_layers):
         decoder, cross = ours[f"decoder_attention_{layer}"], ours[f"cross_attention_{layer}"]
-        assert_equal_inside(decoder, forced.decoder_attention[layer], target_length, target_length)
-        assert_equal_inside(cross, forced.cross_attention[layer], target_length, source_length)
+        assert_equal_inside(decoder, decoded.decoder_attention[layer], target_length, target_length)
+        assert_equal_inside(cross, decoded.cross_attention[layer], target_length, source_length)
 
 
 @torch.no_grad()
@@ -156,23 +159,23 @@ def test_scores(exported, lengths):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("sources", "width", "capacity"), [(1, 1, 9), (3, 1, 16), (2, 3, 10), (1, 2, 48)]
+    ("sources", "rows_per_source", "capacity"), [(1, 1, 9), (3, 1, 16), (2, 3, 10), (1, 2, 48)]
 )
-def test_cached_steps_equal_the_full_forward_pass(exported, sources, width, capacity):
+def test_cached_steps_equal_the_full_forward_pass(exported, sources, rows_per_source, capacity):
     folder, model = exported
-    rows, steps, config = sources * width, 9, model.config
+    rows, steps, config = sources * rows_per_source, 9, model.config
     source_ids, source_length = ragged([5, 8, 2][:sources], config.source_vocab_size)
     target_ids, target_length = ragged([steps] * rows, config.target_vocab_size)
     expected = model(
-        source_ids.repeat_interleave(width, 0),
-        source_length.repeat_interleave(width),
+        source_ids.repeat_interleave(rows_per_source, 0),
+        source_length.repeat_interleave(rows_per_source),
         target_ids,
         target_length,
     ).numpy()
     cross = cross_of(run(folder, "encoder", source_ids=source_ids, source_length=source_length))
     cache = {
-        f"self_{part}_{layer}": np.zeros((rows, config.num_heads, capacity, width), np.float32)
-        for part, width in (("key", config.d_qk), ("value", config.d_v))
+        f"self_{part}_{layer}": np.zeros((rows, config.num_heads, capacity, head_dim), np.float32)
+        for part, head_dim in (("key", config.d_qk), ("value", config.d_v))
         for layer in range(config.num_decoder_layers)
     }
     vocabulary = config.target_vocab_size
@@ -195,7 +198,7 @@ def test_cached_steps_equal_the_full_forward_pass(exported, sources, width, capa
         assert (np.diff(out["top_log_probs"]) <= 0).all()
 
 
-def test_weights_lie_on_disk_once_and_every_graph_reads_them_there(exported):
+def test_every_graph_reads_its_weights_from_one_file(exported):
     folder, _ = exported
     for path in (folder / "fp32").glob("*.onnx"):
         graph = onnx.load(path, load_external_data=False).graph
@@ -216,7 +219,7 @@ def test_positions_are_saved_with_the_model_and_not_trained(exported):
     assert not any("positions" in name for name, _ in model.named_parameters())
 
 
-def test_graphs_do_not_tell_where_they_were_made(exported):
+def test_graphs_hold_no_path_of_the_machine_that_exported(exported):
     folder, _ = exported
     for path in (folder / "fp32").glob("*.onnx"):
         assert b".py" not in path.read_bytes()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.export.mechanisms import Gaussian
+from model.export.mechanisms import GaussianPooling
 from service.api.examples import LEARNED_WIDTH, X, Y
 
 
@@ -29,7 +29,7 @@ def test_a_learned_width_fits_the_regression_and_sharpens_its_weights():
     queries = x.view(count, 1, 1)
     keys, values = (p.expand(count, count)[others].view(count, -1, 1) for p in (x, y))
     lengths = torch.full((count, 1), count - 1)
-    width, pooling = torch.nn.Parameter(torch.tensor([0.5])), Gaussian()
+    width, pooling = torch.nn.Parameter(torch.tensor([0.5])), GaussianPooling()
     optimizer = torch.optim.SGD([width], lr=0.1)
 
     def pool():

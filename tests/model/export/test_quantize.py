@@ -20,14 +20,14 @@ def graph_of(kind, weight, bias):
     """Products of rows x (R, K): Gemm, MatMul and Add, or Gemm of the rows' positive parts."""
     constants = {"w": weight if kind == "matmul" else weight.T.copy(), "b": bias}
     nodes = {
-        "gemm": [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)],
+        "gemm": [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "product", transB=1)],
         "matmul": [
-            helper.make_node("MatMul", ["x", "w"], ["xw"]),
+            helper.make_node("MatMul", ["x", "w"], ["xw"], "product"),
             helper.make_node("Add", ["xw", "b"], ["y"]),
         ],
         "relu": [
             helper.make_node("Relu", ["x"], ["r"]),
-            helper.make_node("Gemm", ["r", "w", "b"], ["y"], transB=1),
+            helper.make_node("Gemm", ["r", "w", "b"], ["y"], "product", transB=1),
         ],
     }[kind]
     x, y = (
@@ -46,7 +46,7 @@ def run(proto, x):
 
 
 def numpy_product(kind, x, weight, bias, largest):
-    """Every row by a scale of its own, or all by one, to integers of 8 bits and back."""
+    """Multiply as 8-bit integers: rows by a scale of their own, or all by one."""
     rows = np.maximum(x, 0) if kind == "relu" else x
     levels, low, high = (255, 0, 255) if kind == "relu" else (127, -128, 127)
     sizes = np.abs(rows).max(1, keepdims=True) if largest is None else np.array(largest)
@@ -62,7 +62,7 @@ def numpy_product(kind, x, weight, bias, largest):
     constant=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_a_product_is_integer_arithmetic_and_no_row_knows_another(kind, constant, seed):
+def test_a_product_is_integer_arithmetic_and_no_row_changes_another(kind, constant, seed):
     random = np.random.default_rng(seed)
     weight = random.standard_normal((16, 24)).astype(np.float32)
     bias = random.standard_normal(24).astype(np.float32)
@@ -71,11 +71,11 @@ def test_a_product_is_integer_arithmetic_and_no_row_knows_another(kind, constant
     x[2] = 0
     largest = float(np.abs(x).max()) / 2 if constant else None
     proto = graph_of(kind, weight, bias)
-    quantize(proto, {weight.T.copy().tobytes(): largest} if constant else {})
+    quantize(proto, {"product": largest} if constant else {})
     assert "MatMulIntegerToFloat" in {node.op_type for node in proto.graph.node}
     y = run(proto, x)
     expected = numpy_product(kind, x, weight, bias, largest)
-    # A number that lies between two integers may go either way: one integer in sixteen sums.
+    # A number halfway between two integers may be rounded either way: by one, in sixteen sums.
     one = np.abs(weight).max() * (np.abs(x).max(1, keepdims=True) if not constant else largest)
     assert (np.abs(y - expected) <= 1e-4 * np.abs(expected) + 2.01 * one / 127).all()
     assert np.mean(np.abs(y - expected) <= 1e-4 * np.abs(expected) + 1e-4) > 0.8
@@ -100,8 +100,8 @@ def test_only_large_embeddings_become_int8(size):
     assert (error > 0) == (size == 4000)
 
 
-def test_the_cost_of_int8_is_told(g2p, tmp_path):
-    """What is the same costs nothing; the default model's graphs cost something, but little."""
+def test_compare_measures_the_error_of_int8(g2p, tmp_path):
+    """Equal graphs have no error; the default model's int8 graphs have a small one."""
     model = load_model(g2p).transformer
     for precision in ("fp32", "int8"):
         shutil.copytree(g2p / "fp32", tmp_path / precision)

@@ -5,14 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from model.network.attention import (
-    TORCH_KERNEL,
-    MultiHeadAttention,
-    masked_softmax,
-    scaled_dot_product_scores,
-    write_cache,
-)
+from model.network.attention import TORCH_KERNEL, MultiHeadAttention
 from model.network.config import ScoreFunction, TransformerConfig
+from model.network.scores import masked_softmax, scaled_dot_product_scores
 
 
 def config(dropout=0.0, **sizes):
@@ -94,7 +89,7 @@ def numpy_scores(name, query, keys, parameter):
 
 @pytest.mark.parametrize("name", list(ScoreFunction))
 @pytest.mark.parametrize(("num_heads", "d_qk", "d_v"), [(5, 7, 7), (2, 3, 6), (3, 5, 2)])
-def test_every_score_function_and_head_width_equals_numpy(name, num_heads, d_qk, d_v):
+def test_every_score_function_and_head_dim_equals_numpy(name, num_heads, d_qk, d_v):
     torch.manual_seed(0)
     sizes = {"num_heads": num_heads, "d_qk": d_qk, "d_v": d_v}
     attention = MultiHeadAttention(config(d_model=35, score_function=name, **sizes)).double()
@@ -153,6 +148,6 @@ def test_dropout_falls_on_the_weights():
 
 def test_cache_is_written_at_each_rows_own_position():
     cache, new = torch.zeros(2, 1, 3, 2), torch.ones(2, 1, 1, 2)
-    written = write_cache(cache, new, torch.tensor([2, 0]))
+    written = TORCH_KERNEL.write_cache(cache, new, torch.tensor([2, 0]))
     assert written[:, 0, :, 0].tolist() == [[0, 0, 1], [1, 0, 0]]
     assert not cache.any()  # state goes in and comes out

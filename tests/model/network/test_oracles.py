@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from model.network.attention import TORCH_KERNEL, MultiHeadAttention, masked_softmax
+from model.network.attention import TORCH_KERNEL, MultiHeadAttention
 from model.network.config import TransformerConfig
+from model.network.positions import Position
+from model.network.scores import masked_softmax
 from model.network.transformer import EncoderLayer
 
 
@@ -120,7 +122,8 @@ def test_an_encoder_layer_in_numpy_torch_and_ours(length, d_model, num_heads):
     layer.feed_forward.down.weight.copy_(torch.tensor(down.T))
     layer.feed_forward.up.bias.zero_()
     layer.feed_forward.down.bias.zero_()
-    our_output, _ = layer(batch, torch.tensor([length]), TORCH_KERNEL, None)
+    position = Position(torch.arange(length), rotary=None)
+    our_output, _ = layer(batch, torch.tensor([length]), TORCH_KERNEL, position)
     np.testing.assert_allclose(our_output[0], expected, rtol=1e-9, atol=1e-9)
 
 

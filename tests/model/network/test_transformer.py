@@ -10,8 +10,9 @@ from torch import nn
 from model.network.attention import TORCH_KERNEL
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.dropout import Dropout
-from model.network.positions import Rotary, sinusoidal_positions
-from model.network.transformer import DecoderLayer, EncoderLayer, Transformer, UnbiasedLayerNorm
+from model.network.norms import UnbiasedLayerNorm
+from model.network.positions import Position, Rotary, sinusoidal_positions
+from model.network.transformer import DecoderLayer, EncoderLayer, Transformer
 
 SMALL = {
     "d_model": 16,
@@ -44,10 +45,10 @@ def test_the_defaults_are_the_papers_base_model():
         ({"score_function": "cosine"}, "cosine"),
         ({"num_heads": 0}, "num_heads is 0"),
         ({"num_encoder_layers": 0}, "num_encoder_layers is 0"),
-        ({"d_qk": -1}, "head widths -1"),
-        ({"dropout": 1.0}, "dropout 1.0"),
+        ({"d_qk": -1}, "d_qk is -1"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
         ({"d_qk": 3, "rotary": True}, "d_qk 3 must be even"),
-        ({"score_function": "additive", "rotary": True}, "no rotary"),
+        ({"score_function": "additive", "rotary": True}, "cannot be combined with additive"),
         ({"eos_id": 8}, "special ids"),
     ],
 )
@@ -58,18 +59,18 @@ def test_a_contradictory_configuration_is_refused(changes, named):
 
 
 def test_positions_are_those_of_the_paper():
-    for width in (12, 7):
-        positions = sinusoidal_positions(50, width)
-        assert positions.shape == (50, width)
+    for d_model in (12, 7):
+        positions = sinusoidal_positions(50, d_model)
+        assert positions.shape == (50, d_model)
         for position in (0, 1, 49):
-            for column in range(width):
-                angle = position / 10000 ** (2 * (column // 2) / width)
+            for column in range(d_model):
+                angle = position / 10000 ** (2 * (column // 2) / d_model)
                 expected = math.cos(angle) if column % 2 else math.sin(angle)
                 assert positions[position, column].item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k):
+def test_a_shift_of_positions_is_a_rotation_and_products_depend_on_distance_alone(k):
     """PE(p + k) = R_k PE(p) for every p; PE(p + k) . PE(p) = PE(p - k) . PE(p)."""
     positions = sinusoidal_positions(60, 16).double()
     frequency = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
@@ -85,13 +86,13 @@ def test_a_shift_of_positions_is_one_rotation_and_products_tell_distance_alone(k
     torch.testing.assert_close(later, later[:1].expand_as(later), rtol=0, atol=1e-5)
 
 
-def test_rotary_turns_as_complex_numbers_do():
+def test_rotary_rotates_as_complex_numbers_do():
     """Su et al. 2021, equation 12, with NumPy's complex numbers."""
     x, position = torch.randn(2, 3, 7, 12), torch.tensor([0, 1, 2, 30, 63, 5, 5])
     pairs = x[..., :6].numpy() + 1j * x[..., 6:].numpy()
     angles = position.numpy()[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
-    turned = pairs * np.exp(1j * angles)
-    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    rotated = pairs * np.exp(1j * angles)
+    expected = np.concatenate([rotated.real, rotated.imag], axis=-1)
     torch.testing.assert_close(
         Rotary(64, 12)(x, position), torch.tensor(expected).float(), rtol=1e-5, atol=1e-5
     )
@@ -124,7 +125,7 @@ def test_a_constant_row_has_a_norm_and_a_gradient():
     assert torch.isfinite(x.grad).all()
 
 
-def test_a_width_of_one_has_no_unbiased_norm():
+def test_a_d_model_of_one_has_no_unbiased_norm():
     sizes = {"source_vocab_size": 9, "target_vocab_size": 9, "d_model": 1, "num_heads": 1}
     with pytest.raises(InputError, match="at least 2"):
         TransformerConfig(norm=NormKind.unbiased_layer_norm, **sizes)
@@ -158,7 +159,7 @@ def test_encoder_layer_equals_torch(norm_first):
     theirs.norm1.load_state_dict(ours.self_sublayer.norm.state_dict())
     theirs.norm2.load_state_dict(ours.feed_forward_sublayer.norm.state_dict())
     x, length = torch.randn(2, 5, 16), torch.tensor([5, 5])
-    output, _ = ours(x, length, TORCH_KERNEL, None)
+    output, _ = ours(x, length, TORCH_KERNEL, Position(torch.arange(5), rotary=None))
     torch.testing.assert_close(output, theirs(x), rtol=1e-4, atol=1e-5)
 
 
@@ -178,11 +179,8 @@ def test_decoder_layer_equals_torch(norm_first):
     x, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
     lengths, source_length = torch.arange(1, 5).expand(2, 4), torch.tensor([6, 3])
     cross = ours.cross_attention.project(memory)
-
-    def attend_self(attention, y):
-        return attention.attend_self(y, lengths, TORCH_KERNEL, None)
-
-    output, *_ = ours(x, attend_self, cross, source_length, TORCH_KERNEL)
+    position = Position(torch.arange(4), rotary=None)
+    output, *_ = ours(x, lengths, cross, source_length, position)
     expected = theirs(
         x,
         memory,
@@ -227,7 +225,7 @@ def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
     twice = source.repeat_interleave(2, 0), source_length.repeat_interleave(2)
     full = model(*twice, target, torch.full((4,), 6))
     twice_cross = model.decoder.cross(model.encoder(*twice)[0])
-    forced = model.decoder(target, torch.full((4,), 6), twice_cross, twice[1])
+    at_once = model.decoder(target, torch.full((4,), 6), twice_cross, twice[1])
     cross = model.decoder.cross(model.encoder(source, source_length)[0])
     cache, position = model.empty_cache(4, 9), torch.zeros(4, dtype=torch.long)
     delay = torch.tensor([0, 2, 1, 0])  # a row waits by writing its first position again
@@ -238,12 +236,12 @@ def test_cached_steps_equal_the_full_forward_pass(norm_first, rotary):
         cache = decoded.cache
         expected = full[torch.arange(4), position]
         torch.testing.assert_close(model.log_probs(decoded.hidden), expected, rtol=1e-4, atol=1e-5)
-    for layer, whole in zip(cache, forced.cache, strict=True):
-        for stepped, at_once in zip(layer, whole, strict=True):
-            torch.testing.assert_close(stepped[:, :, :6], at_once, rtol=1e-4, atol=1e-5)
+    for layer, whole in zip(cache, at_once.cache, strict=True):
+        for stepped, expected in zip(layer, whole, strict=True):
+            torch.testing.assert_close(stepped[:, :, :6], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_start_as_xavier_says():
+def test_weights_start_within_xaviers_limit():
     weight = small(d_model=64).decoder.layers[0].feed_forward.up.weight
     limit = math.sqrt(6 / sum(weight.shape))
     assert weight.abs().max() <= limit

@@ -1,4 +1,4 @@
-"""/v1/attend against NumPy, written out query by query."""
+"""/v1/attend, compared with NumPy query by query."""
 
 import base64
 import io
@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from service.api import examples, steps
-from service.api.attend_arrays import nbytes
+from service.api import examples
+from service.api.attend_arrays import attended_nbytes
 from service.app import create_app
-from service.formats.heatmaps import shrunk, viridis
+from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
 from service.settings import Provider, Settings
 
@@ -25,7 +25,7 @@ MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
 
 def numpy_attend(mechanism, queries, keys, values, lengths, parameters):
-    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; zeros where no key is valid."""
+    """(T, D), (S, E), (S, V), (T,) -> outputs, weights; weights are 0 where no key is valid."""
     weights = np.zeros((len(queries), len(keys)))
     for t, (query, length) in enumerate(zip(queries, lengths, strict=True)):
         scores = np.array(
@@ -107,7 +107,7 @@ def test_every_mechanism_equals_numpy(client, mechanism, sizes, lengths, causal,
         assert (np.array(answer["weights"][i])[hidden] == 0).all()
 
 
-def test_numbers_come_back_as_numbers_and_one_sequence_as_one(client):
+def test_the_answer_is_nested_as_deep_as_the_request(client):
     one = attend(client, mechanism="average", queries=[1, 2], keys=[1, 2, 3], values=[3, 6, 9])
     assert one == {"outputs": [6, 6], "weights": [[pytest.approx(1 / 3)] * 3] * 2, "shape": [2, 3]}
     vectors = attend(client, mechanism="average", queries=[[1]], keys=[[1], [2]], values=[[3], [5]])
@@ -124,33 +124,41 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 @pytest.mark.parametrize(
     ("changes", "pointer", "said"),
     [
-        ({"queries": [1.0]}, "/keys", "queries of width 1 and keys of width 2"),
-        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2); give one for"),
+        (
+            {"queries": [1.0]},
+            "/keys",
+            "have 2 numbers each and /queries 1, which scaled_dot_product cannot compare",
+        ),
+        ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2): give one"),
         ({"queries": [Q, Q]}, "/queries", "have shape (2, 1, 2), /keys (1, 2, 2) and /values (1,"),
-        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 where the first has 2"),
-        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 where the first has 1"),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "has length 1 but the first has length 2"),
+        ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 but the first has length 1"),
         ({"queries": []}, "/queries", "none of them empty"),
         ({"queries": [[]]}, "/queries", "none of them empty"),
         ({"queries": "a"}, "/queries", "list of numbers"),
         ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
         ({"queries": [["a", 1.0]]}, "/queries/0/0", "valid number"),
-        ({"valid_lengths": [1, 2]}, "/valid_lengths", "has shape (2,); give one a sequence, (1,)"),
-        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3, but there are 2 keys"),
+        (
+            {"valid_lengths": [1, 2]},
+            "/valid_lengths",
+            "has shape (2,): give one number per sequence, shape (1,)",
+        ),
+        ({"valid_lengths": [3]}, "/valid_lengths", "holds 3 but there are 2 keys: give 0 to 2"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
         ({"valid_lengths": [-1]}, "/valid_lengths/0", "greater than or equal to 0"),
         ({"valid_lengths": [10**30]}, "/valid_lengths/0", "less than or equal to"),
         ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
         ({"truth": [1.0]}, "/truth", "must be numbers"),
-        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 for 1 queries"),
-        ({"width": 1.0}, "/width", "only gaussian has one"),
-        ({"weights": ADDITIVE}, "/weights", "only additive has some"),
-        ({"mechanism": "additive"}, "/weights", "is required"),
+        ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 numbers for 1 queries"),
+        ({"width": 1.0}, "/width", "set mechanism to gaussian"),
+        ({"weights": ADDITIVE}, "/weights", "set mechanism to additive"),
+        ({"mechanism": "additive"}, "/weights", "are required"),
         (
             {"mechanism": "additive", "weights": {**ADDITIVE, "score": [1.0, 1.0]}},
             "/weights",
-            "has query (1, 2), key (1, 2) and score (2,); with this score the",
+            "have shapes query (1, 2), key (1, 2) and score (2,): with this score give",
         ),
-        ({"mechanism": "dot"}, "/mechanism", "should be 'average'"),
+        ({"mechanism": "dot"}, "/mechanism", "be 'average', 'gaussian'"),
         ({"temperature": 1}, "/temperature", "there is mechanism, queries"),
     ],
 )
@@ -172,18 +180,19 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
     assert answer.json()["detail"].endswith("send fewer or shorter sequences")
 
 
-def test_wide_vectors_cost_only_the_mechanisms_that_hold_them_in_pairs():
+def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
     feeds = {"queries": np.zeros((1, 10, 100)), "values": np.zeros((1, 20, 3))}
     weights, outputs = 4 * 10 * 20, 4 * 10 * 3
-    assert nbytes("average", feeds) == nbytes("scaled_dot_product", feeds) == weights + outputs
-    assert nbytes("gaussian", feeds) == 101 * weights + outputs
+    for mechanism in ("average", "scaled_dot_product"):
+        assert attended_nbytes(mechanism, feeds) == weights + outputs
+    assert attended_nbytes("gaussian", feeds) == 101 * weights + outputs
     feeds["score_weight"] = np.zeros(7)
-    assert nbytes("additive", feeds) == 8 * weights + outputs
+    assert attended_nbytes("additive", feeds) == 8 * weights + outputs
 
 
-def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
-    """One core and one place to wait: of four at once, two are refused; none is lost."""
-    monkeypatch.setattr(steps, "MOST_WAITING", 1)
+def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
+    """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
+    monkeypatch.setattr("service.http.waiting.MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         mechanisms, free = client.app.state.mechanisms, threading.Event()
@@ -209,7 +218,7 @@ def test_only_so_many_are_computed_at_once_and_only_so_many_wait(monkeypatch):
             assert [first.result().status_code, second.result().status_code] == [200, 200]
 
 
-def test_who_waits_too_long_for_a_core_is_told_so(monkeypatch):
+def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
     settings = Settings(timeout=0.2, provider=Provider.cpu)
     with TestClient(create_app(settings)) as client:
         limiter = client.app.state.limiter
@@ -232,7 +241,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def cells_of(root):
-    """The colours of the only heatmap of an SVG, (T, S, 3)."""
+    """Return the colours of the only heatmap in an SVG, (T, S, 3)."""
     (image,) = root.findall(f"{SVG}image")
     content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
     return np.array(Image.open(io.BytesIO(content)))
@@ -279,7 +288,7 @@ def test_a_png_is_the_same_picture_twice_as_large(client):
 
 
 def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
-    """6 drawn and 4 left out, whatever corners the line has."""
+    """6 drawn and 4 left out, regardless of corners."""
     pieces = dashes([(0.0, 0.0), (0.0, 8.0), (3.0, 8.0), (9.0, 8.0)])  # 17 long
     assert pieces == [[(0, 0), (0, 6)], [(2, 8), (3, 8), (8, 8)]]
     assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
@@ -323,13 +332,13 @@ def test_a_large_heatmap_is_drawn_from_the_means_of_blocks():
         ([("accept", "text/html"), ("accept", "image/png")], "image/png"),
     ],
 )
-def test_the_accept_header_chooses_the_form(client, accept, content_type):
+def test_the_accept_header_selects_the_media_type(client, accept, content_type):
     headers = [("accept", accept)] if isinstance(accept, str) else accept
     answer = client.post("/v1/attend", json=GOOD, headers=headers)
     assert answer.headers["content-type"] == content_type
 
 
-def test_a_form_there_is_not_is_refused_with_those_there_are(client):
+def test_an_unsupported_accept_is_refused_with_the_supported_types(client):
     for accept in ("application/pdf", "*/*;q=0"):
         answer = client.post("/v1/attend", json=GOOD, headers={"accept": accept})
         assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
@@ -337,7 +346,10 @@ def test_a_form_there_is_not_is_refused_with_those_there_are(client):
     many = {**GOOD, "queries": [Q] * 5, "keys": [K] * 5, "values": [[[1.0], [2.0]]] * 5}
     answer = client.post("/v1/attend", json=many, headers={"accept": "image/png"})
     assert answer.status_code == 406
-    assert "application/json takes more" in answer.json()["detail"]
+    assert (
+        "4 sequences but there are 5: send fewer, or accept application/json"
+        in answer.json()["detail"]
+    )
 
 
 @pytest.mark.parametrize(

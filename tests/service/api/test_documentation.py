@@ -1,4 +1,4 @@
-"""Every example of the OpenAPI document returns what it shows."""
+"""Every example in the OpenAPI document returns the answer that it shows."""
 
 import json
 import math
@@ -18,13 +18,13 @@ def document(server):
     return httpx2.get(f"{server}/openapi.json").json()
 
 
-def test_every_endpoint_has_examples_and_each_its_answer(document):
+def test_every_endpoint_has_examples_and_every_example_an_answer(document):
     assert [(path, name) for path, name, _ in examples_of(document)] == EXAMPLES
     assert {path for path, _ in EXAMPLES} == document["paths"].keys()
 
 
 @pytest.mark.parametrize(("path", "name"), EXAMPLES)
-def test_an_example_returns_what_it_shows(server, document, path, name):
+def test_an_example_returns_the_answer_it_shows(server, document, path, name):
     (body,) = (body for *which, body in examples_of(document) if which == [path, name])
     operation = document["paths"][path]["get" if name == GET else "post"]
     content = operation["responses"]["200"]["content"]
@@ -39,7 +39,7 @@ def test_an_example_returns_what_it_shows(server, document, path, name):
 
 
 def assert_alike(found, shown):
-    """Numbers to 0.02, as other machines may round otherwise in int8; of base64, the length."""
+    """Numbers agree to 0.02, since int8 rounds differently on other machines; base64 in length."""
     if isinstance(shown, float):
         assert math.isclose(found, shown, abs_tol=0.02)
     elif isinstance(shown, list):
@@ -56,7 +56,7 @@ def assert_alike(found, shown):
         assert found == shown
 
 
-def test_the_refusal_shown_is_one_that_is_given(server, document):
+def test_the_documented_refusal_is_a_real_one(server, document):
     responses = document["paths"]["/v1/decode"]["post"]["responses"]
     shown = responses["4XX"]["content"]["application/problem+json"]["example"]
     body = json.dumps({"source": "heed", "max_new_tokens": 65})

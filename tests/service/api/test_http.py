@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 
 import httpx2
 import numpy as np
@@ -222,9 +223,48 @@ def test_fifty_clients_each_get_their_own_answers(server):
 
 
 def test_the_documentation_loads_nothing_from_elsewhere(client):
+    """Links and namespaces may name other hosts; images, scripts and styles may not."""
     for page in ("/docs", "/redoc"):
         text = client.get(page).text
-        assert "http://" not in text.replace("http://testserver", "")
-        assert "https://" not in text
-    for asset in ("swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js"):
-        assert client.get(f"/static-offline-docs/{asset}").status_code == 200
+        assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", text)
+        assets = re.findall(r'(?:src|href)="([^"]+)"', text)
+        assert len(assets) >= 2
+        for asset in assets:
+            answer = client.get(asset)
+            assert answer.status_code == 200
+            assert not re.search(r'src:"(?:https?:)?//|url\(["\']?(?:https?:)?//', answer.text)
+
+
+PAGES = [
+    "/",
+    "/static-offline-docs/swagger-ui.css",
+    "/docs",
+    "/redoc",
+    "/redoc.js",
+    "/openapi.json",
+]
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez", "/readyz", "/v1/models", "/v1/models/g2p-en", "/v1/models/none", *PAGES]
+)
+def test_head_answers_like_get_without_the_body(server, path):
+    get, head = (httpx2.request(method, f"{server}{path}") for method in ("GET", "HEAD"))
+    assert head.status_code == get.status_code
+    assert (get.content != b"", head.content) == (True, b"")
+    changing = {"date", "x-request-id"}
+    found, expected = (
+        {name: value for name, value in answer.headers.items() if name not in changing}
+        for answer in (head, get)
+    )
+    assert found == expected
+
+
+def test_head_is_refused_where_get_is(server):
+    answer = httpx2.head(f"{server}/v1/decode")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_head_is_not_an_operation_of_the_openapi_document(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {method for methods in paths.values() for method in methods} == {"get", "post"}

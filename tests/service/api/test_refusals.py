@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from starlette.exceptions import HTTPException
+from structlog.testing import capture_logs
 
 from service.app import create_app
+from service.errors import DeadlineExceeded, PassFailed, Unavailable
 from service.settings import Provider, Settings
 from tests.conftest import TINY
 
@@ -29,30 +32,35 @@ def decode_scope():
 
 
 BAD = [
-    ({"source": ""}, 422, "/source", "holds nothing to read"),
-    ({"source": "   "}, 422, "/source", "holds nothing to read"),
-    ({"source": []}, 422, "/source", "at least 1 item"),
-    ({"source": ["cat", ""]}, 422, "/source/1", "holds nothing to read"),
+    ({"source": ""}, 422, "/source", "holds no token"),
+    ({"source": "   "}, 422, "/source", "holds no token"),
+    ({"source": []}, 422, "/source", "must have 1 or more items"),
+    ({"source": ["cat", ""]}, 422, "/source/1", "holds no token"),
     ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
     ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
-    ({"source": ["a", "a", "a", "naïve 7"]}, 422, "/source/3", "'ï' at 2, ' ' at 5, '7' at 6"),
+    (
+        {"source": ["a", "a", "a", "naïve 7"]},
+        422,
+        "/source/3",
+        "' ' at offset 5, '7' at offset 6",
+    ),
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
     ({"source": [[]]}, 422, "/source/0", "at least one id"),
-    ({"source": 5}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
-    ({"source": {"a": 1}}, 422, "/source", "should be a text"),
-    ({"source": ["a", 5]}, 422, "/source/1", "should be a valid string"),
-    ({"source": [["a"]]}, 422, "/source/0/0", "should be a valid integer"),
-    ({}, 422, "/source", "required"),
-    ({"source": "a", "max_length": 5}, 422, "/max_length", "is no field here; there is model"),
-    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "greater than or equal to 1"),
+    ({"source": 5}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
+    ({"source": {"a": 1}}, 422, "/source", "must be a text"),
+    ({"source": ["a", 5]}, 422, "/source/1", "must be a string"),
+    ({"source": [["a"]]}, 422, "/source/0/0", "must be an integer"),
+    ({}, 422, "/source", "is required"),
+    ({"source": "a", "max_length": 5}, 422, "/max_length", "is not a field; the fields are model"),
+    ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "must be at least 1"),
     ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
-    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "valid integer"),
-    ({"source": "a", "beam_size": 0}, 422, "/beam_size", "greater than or equal to 1"),
-    ({"source": "a", "beam_size": 65}, 422, "/beam_size", "less than or equal to 64"),
-    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "more than the 1 of beam_size"),
-    ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "less than or equal to 10"),
+    ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "must be an integer"),
+    ({"source": "a", "beam_size": 0}, 422, "/beam_size", "must be at least 1"),
+    ({"source": "a", "beam_size": 65}, 422, "/beam_size", "must be at most 64"),
+    ({"source": "a", "num_hypotheses": 2}, 422, "/num_hypotheses", "beam_size is 1"),
+    ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "must be at most 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
     (
@@ -61,22 +69,32 @@ BAD = [
         "/attention/heads",
         "'all' or a list of indices",
     ),
-    ({"source": "a", "attention": {"kinds": ["self"]}}, 422, "/attention/kinds/0", "'encoder'"),
-    ({"source": "a", "attention": {"kind": []}}, 422, "/attention/kind", "there is kinds, layers"),
+    (
+        {"source": "a", "attention": {"kinds": ["self"]}},
+        422,
+        "/attention/kinds/0",
+        "must be 'encoder'",
+    ),
+    (
+        {"source": "a", "attention": {"kind": []}},
+        422,
+        "/attention/kind",
+        "the fields are kinds, layers",
+    ),
     ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
     ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
     ({"source": "a", "attention": {"layers": 0}}, 422, "/attention/layers", "list of indices"),
     ({"source": "a\ud800"}, 422, "/source", "half a surrogate pair at 1"),
     ({"source": ["a", "\ud800"]}, 422, "/source/1", "half a surrogate pair at 0"),
-    ({"source": "a", "\ud800": 1}, 422, None, "unicode"),
+    ({"source": "a", "\ud800": 1}, 422, None, "must be valid Unicode"),
     (
         {"source": "a", **{f"x{i}": i for i in range(5000)}},
         422,
         "",
         "has 5002 fields; there is model",
     ),
-    ({"source": [5, 6]}, 422, "/source", "should be a text, a list of texts, or a list of lists"),
-    ({"source": "a", "model": "other"}, 404, None, "there is g2p-en, tiny"),
+    ({"source": [5, 6]}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
+    ({"source": "a", "model": "other"}, 404, None, "give one of g2p-en, tiny"),
 ]
 
 
@@ -123,22 +141,112 @@ def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_ty
     assert httpx2.get(f"{server}/readyz").status_code == 200
 
 
-def test_unknown_paths_and_methods_are_problems_too(client):
-    assert client.get("/v2").json()["code"] == "not_found"
-    wrong = client.get("/v1/decode")
-    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
-    assert wrong.headers["allow"] == "POST"
+def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
+    answer = client.get("/v2")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in answer.json()["detail"]
+    assert "/docs" in answer.json()["detail"]
 
 
-def test_an_error_of_ours_is_a_problem_without_a_traceback(client, monkeypatch):
-    def fail(_):
-        raise RuntimeError("secret")
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/decode", "POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("DELETE", "/v1/models/g2p-en", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/static-offline-docs/swagger-ui.css", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_the_answer_to_a_wrong_method_names_the_right_ones(client, method, path, allow):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+    named = allow.replace(", ", " or ")
+    assert answer.json()["detail"] == f"{method} is not supported here: send {named}"
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ({"source": "a", LONG: 1}, 422),
+        ({"source": "a", "attention": {LONG: 1}}, 422),
+        ({"source": "a", **{f"{i}{LONG}": 1 for i in range(10)}}, 422),
+        ({"source": "a", 10 * LONG: 1}, 422),
+        ({"source": "a", "model": LONG}, 404),
+        ({"source": "a", "beam_size": LONG}, 422),
+    ],
+)
+def test_a_refusal_is_small_however_much_was_sent(client, content, status):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", **content})
+    assert answer.status_code == status
+    assert len(answer.content) < 8_000
+    assert "x" * 65 not in answer.text
+
+
+def test_a_refusal_is_small_however_long_the_content_type_is(client):
+    answer = client.post("/v1/decode", content=b"{}", headers={"content-type": LONG})
+    assert answer.status_code == 415
+    assert len(answer.content) < 8_000
+
+
+def test_a_refusal_is_small_however_long_the_path_is(client):
+    answer = client.get(f"/{LONG[:50_000]}")
+    assert answer.status_code == 404
+    assert len(answer.content) < 8_000
+
+
+@pytest.mark.parametrize("name", ["a/b", "~", "as text", "\n"])
+def test_the_pointer_to_an_unknown_field_leads_to_it(client, name):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", "source": "a", name: 1})
+    (fault,) = answer.json()["errors"]
+    assert fault["pointer"] == "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RuntimeError("secret"), 500, "internal"),
+        (PassFailed("broken"), 500, "pass_failed"),
+        (Unavailable("closing"), 503, "unavailable"),
+        (DeadlineExceeded("late"), 504, "deadline_exceeded"),
+        (HTTPException(502, "elsewhere"), 502, "bad_gateway"),
+    ],
+)
+def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
+    client, monkeypatch, error, status, code
+):
+    def fail(*_):
+        raise error
 
     monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
-    answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
-    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    headers = {"X-Request-Id": "mine-1"}
+    with capture_logs() as logged:
+        answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "mine-1"
     assert "secret" not in answer.text
+    (line,) = (each for each in logged if each["event"] == "request failed")
+    found = {name: line[name] for name in ("log_level", "request_id", "instance", "status", "code")}
+    assert found == {
+        "log_level": "error",
+        "request_id": "mine-1",
+        "instance": "/v1/decode",
+        "status": status,
+        "code": code,
+    }
+
+
+def test_an_error_of_the_client_is_not_logged(client):
+    with capture_logs() as logged:
+        assert client.post("/v1/decode", json={"source": 5}).status_code == 422
+    assert not logged
 
 
 def assert_no_rows(client):
@@ -210,7 +318,7 @@ def test_targets_must_match_their_sources(post):
     assert (status, document["errors"][0]["pointer"]) == (422, "/max_new_tokens")
     status, document = post("/v1/attention", source="a", target="EY1 QQ")
     assert status == 422
-    assert "'QQ' at 4" in document["detail"]
+    assert "'QQ' at offset 4" in document["detail"]
 
 
 def test_a_body_that_stops_arriving_is_given_up(tiny):

@@ -1,6 +1,8 @@
-"""Log-probs of given targets: beside torch, and beside what decoding said of them."""
+"""Log-probs of given targets, compared with torch and with those of decoding."""
 
 import json
+import math
+import sys
 
 import httpx2
 import numpy as np
@@ -9,8 +11,12 @@ import torch
 from fastapi.testclient import TestClient
 
 from model.checkpoint import load_model
+from service.api.serialize import write_score
 from service.app import create_app
+from service.engine.messages import Answer
+from service.formats.json import to_json
 from service.settings import Provider, Settings
+from service.tokenizer import Token, Tokens
 from tests.conftest import TINY
 
 
@@ -62,6 +68,25 @@ def test_a_batch_is_scored_like_each_pair_alone(post):
 
 
 @pytest.mark.parametrize(
+    ("log_prob", "perplexity"),
+    [
+        (-0.5, math.exp(0.5)),
+        (-709.0, math.exp(709.0)),
+        (-709.5, math.exp(709.5)),
+        (-710.0, sys.float_info.max),
+        (-1e30, sys.float_info.max),
+    ],
+)
+def test_the_perplexity_of_an_improbable_target_is_still_a_number(log_prob, perplexity):
+    """exp(710) is more than JSON can hold: it was written as null."""
+    target = Tokens("D", [Token("D", 4, 0, 1), Token("<eos>", 2, None, None)])
+    answer = Answer(log_probs=np.full(2, log_prob, np.float32))
+    written = json.loads(to_json(write_score(target, answer)))
+    assert written["perplexity"] == pytest.approx(perplexity)
+    assert written["mean"] == pytest.approx(log_prob)
+
+
+@pytest.mark.parametrize(
     ("body", "status", "pointer"),
     [
         ({"source": "a"}, 422, "/target"),
@@ -71,13 +96,13 @@ def test_a_batch_is_scored_like_each_pair_alone(post):
         ({"source": "a", "target": "D " * 80}, 413, "/target"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(post, body, status, pointer):
+def test_targets_that_cannot_be_scored_are_refused(post, body, status, pointer):
     found, problem = post("/v1/score", **body)
     assert found == status
     assert problem["errors"][0]["pointer"] == pointer
 
 
-def test_graphs_that_are_left_out_are_not_supported():
+def test_endpoints_of_graphs_that_are_not_opened_are_not_supported():
     settings = Settings(bundles=[TINY], provider=Provider.cpu, score=False, attention=False)
     with TestClient(create_app(settings)) as client:
         for path in ("/v1/score", "/v1/attention"):

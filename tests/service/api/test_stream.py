@@ -1,4 +1,4 @@
-"""Server-sent events: they add up to the answer, and nothing that was said is taken back."""
+"""Server-sent events: they add up to the answer, and later ones never contradict earlier ones."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", 
 
 
 def events_of(text):
-    """[(name, data)], comments left out."""
+    """Return [(name, data)] without comments."""
     found = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if line[:1] != ":")
@@ -80,7 +80,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "greedy")
-def test_events_add_up_to_the_answer_that_comes_without_them(server, options):
+def test_events_add_up_to_the_answer_without_streaming(server, options):
     for source in (WORDS[0], WORDS):
         plain = httpx2.post(f"{server}/v1/decode", json={"source": source, **options}, timeout=60)
         events, done = streamed(server, source=source, **options)
@@ -93,7 +93,7 @@ def texts(answer):
     return [[h["text"] for h in result["hypotheses"]] for result in answer["results"]]
 
 
-def test_random_beams_never_take_back_what_they_called_stable(server):
+def test_stable_text_of_random_beams_is_never_taken_back(server):
     random_ = random.Random(0)
     for _ in range(40):
         options = {
@@ -146,9 +146,7 @@ Limits = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(way=Ways, limits=Limits, source=st.sampled_from(WORDS))
-def test_any_options_keep_what_they_promise_and_stream_what_they_answer(
-    server, way, limits, source
-):
+def test_any_options_hold_and_stream_the_same_answer(server, way, limits, source):
     options = {**way, **limits}
     plain = httpx2.post(f"{server}/v1/decode", json={"source": source, **options}, timeout=60)
     events, done = streamed(server, source=source, **options)
@@ -172,7 +170,7 @@ def test_any_options_keep_what_they_promise_and_stream_what_they_answer(
     ("body", "status"),
     [({"source": "naïve"}, 422), ({"source": "a", "seed": 1}, 422), ({"source": "a" * 99}, 413)],
 )
-def test_what_is_refused_before_the_first_event_is_a_plain_error(server, body, status):
+def test_a_refusal_before_the_first_event_is_an_ordinary_problem(server, body, status):
     answer = httpx2.post(f"{server}/v1/decode", json={**body, "stream": True})
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -189,8 +187,11 @@ def client():
 
 
 def send_until(client, at_first_event, *, reads=True):
-    """Runs the application as a server would; -> all that it sent. `at_first_event` may return
-    that the client is gone; one that does not read holds the sender up from then on."""
+    """Run the application as a server would, and return all that it sent.
+
+    `at_first_event` returns whether the client leaves then. A client that does not read blocks the
+    sender after the first event.
+    """
     sent, gone, began = [], asyncio.Event(), []
     bodies = iter([{"type": "http.request", "body": json.dumps(LONG).encode()}])
 
@@ -260,22 +261,22 @@ def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monke
     assert_nothing_left(client, client.app.state.models["g2p-en"].engine)
 
 
-def test_when_one_source_fails_the_others_are_given_up(client, monkeypatch):
-    """Their rows too, though the answer ends with the first failure."""
+def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):
+    """Their rows too, although the answer ends with the first failure."""
     engine = client.app.state.models["g2p-en"].engine
-    submitted = []
-    submit = engine.submit
+    submit, submitted, failed = engine.submit, [], []
 
-    def watched(entries, tell):
-        submitted.extend(each := submit(entries, tell))
-        each[0].get_loop().call_later(0.05, fail, each[0])
-        return each
+    def submit_and_fail(entries, on_progress):
+        def fail_at_first_progress(place, progress):
+            on_progress(place, progress)
+            if not failed:
+                failed.append(place)
+                submitted[place].set_exception(PassFailed("broken"))
 
-    def fail(future):
-        if not future.done():
-            future.set_exception(PassFailed("broken"))
+        submitted.extend(submit(entries, fail_at_first_progress))
+        return submitted
 
-    monkeypatch.setattr(engine, "submit", watched)
+    monkeypatch.setattr(engine, "submit", submit_and_fail)
     answer = client.post("/v1/decode", json=LONG)
     *_, (name, problem) = events_of(answer.text)
     assert (name, problem["code"]) == ("error", "pass_failed")
@@ -283,7 +284,7 @@ def test_when_one_source_fails_the_others_are_given_up(client, monkeypatch):
 
 
 async def stream_one(url, word, options, leaves):
-    """-> what came, whether the client left in the middle of it."""
+    """Return all that came, or None if the client left in the middle of it."""
     body = {"source": word, "stream": True, **options}
     text = ""
     async with (

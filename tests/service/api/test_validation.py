@@ -1,4 +1,4 @@
-"""Options of the search, through the engine and through HTTP."""
+"""Search options, through the engine and through HTTP."""
 
 import random
 
@@ -13,7 +13,7 @@ from service.settings import Precision, Provider, Settings
 
 
 def draw(random_):
-    """A source, and options that can be given together."""
+    """Return a random source, and random options that can be combined."""
     beam_size = random_.choice([1, 1, 1, 2, 4])
     temperature = random_.choice([0.0, 1.0]) if beam_size == 1 else 0.0
     rows = beam_size if beam_size > 1 else random_.randint(1, 3) if temperature else 1
@@ -36,7 +36,7 @@ def draw(random_):
 
 
 def test_any_options_give_the_same_answer_alone_and_in_any_batch(g2p):
-    """At int8, 400 of them; a draw or a choice that falls between two nearly alike may differ."""
+    """400 at int8. A few may differ: where two tokens are about as probable, rounding decides."""
     random_ = random.Random(0)
     wanted = [draw(random_) for _ in range(400)]
     settings = Settings(provider=Provider.cpu, precision=Precision.int8, threads=2)
@@ -106,7 +106,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "pointer"), REFUSED)
-def test_options_that_contradict_are_refused_by_name(post, options, pointer):
+def test_options_that_contradict_each_other_are_refused_by_name(post, options, pointer):
     status, problem = post("/v1/decode", source="heed", **options)
     assert (status, problem["code"]) == (422, "invalid")
     assert problem["errors"][0]["pointer"] == pointer
@@ -130,7 +130,7 @@ def test_samples_of_a_seed_are_the_same_whatever_comes_with_them(post):
 
 
 def test_samples_hold_no_special_token_but_eos(post):
-    """However hot: all are about as probable then."""
+    """Even at a temperature where all tokens are about as probable."""
     found = decode(post, "transformer", temperature=90.0, seed=1, num_hypotheses=32)
     drawn = {token_id for hypothesis in found for token_id in hypothesis["token_ids"]}
     assert not drawn & {0, 1, 3}
@@ -143,11 +143,11 @@ def test_the_coldest_sample_is_the_best_token(post):
     assert cold["token_ids"] == greedy["token_ids"]
 
 
-def test_more_rows_than_can_ever_wait_are_too_large(post):
-    body = {"source": ["a"] * 256, "temperature": 1.0, "num_hypotheses": 64}
+def test_more_rows_than_the_queue_holds_are_too_large(post):
+    body = {"source": ["a"] * 256, "temperature": 1.0, "num_hypotheses": 32}
     status, problem = post("/v1/decode", **body)
     assert (status, problem["code"]) == (413, "too_large")
-    assert "16384 rows" in problem["detail"]
+    assert "8192 rows" in problem["detail"]
     assert "the limit is 4096" in problem["detail"]
 
 

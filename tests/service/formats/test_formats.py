@@ -1,4 +1,4 @@
-"""The forms of attention beside one another: the same numbers, and pictures that can be read."""
+"""All formats of attention hold the same numbers, and pictures can be read."""
 
 import base64
 import io
@@ -16,14 +16,15 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from safetensors.numpy import load
 
+from service.formats.colours import VIRIDIS, viridis
 from service.formats.fonts import font_of, fonts, has
-from service.formats.heatmaps import ROOM, VIRIDIS, draw_blocks, viridis
-from service.formats.html import WEB
-from service.formats.json import PIECE, to_json_pieces
+from service.formats.heatmaps import ROOM, draw_blocks
+from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.formats.writers import FORMS
+from service.settings import WEB
 from service.tokenizer import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,7 +46,7 @@ HOSTILE = [
 
 
 def ask(client, form, source="ax", **body):
-    """A source of the default model, in a form."""
+    """POST a source to the default model and return the answer's bytes in one format."""
     answer = client.post(
         "/v1/attention",
         json={"model": "g2p-en", "source": source, **body},
@@ -82,19 +83,58 @@ def test_npz_safetensors_and_json_hold_the_same(client, source, wanted):
             np.testing.assert_array_equal(found[name], np.array(data, np.float32))
 
 
-@given(
-    array=arrays.arrays(
-        np.float32,
-        st.tuples(st.integers(0, 3), st.integers(1, 90), st.integers(1, 90)),
-        elements=st.floats(0, 1, width=32),
-        fill=st.just(0.25),
+SHAPES = [
+    (0,),
+    (2,),
+    (0, 3),
+    (NUMBERS,),
+    (NUMBERS + 1,),
+    (3, 1, NUMBERS - 1),
+    (2, 2, 40_000),
+    (300, 300),
+]
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(),
+    st.text(),
+    st.just(np.float32(0.1)),
+    st.just(Token("a", 5, 0, 1)),
+    st.just([1, "b"] * NUMBERS),
+    st.sampled_from(SHAPES).flatmap(
+        lambda shape: arrays.arrays(
+            np.float32, shape, elements=st.floats(0, 1, width=32), fill=st.just(0.25)
+        )
     ),
-    text=st.text(),
 )
-def test_json_in_pieces_is_json(array, text):
-    content = {"text": text, "arrays": [array, {"score": np.float32(0.1), "flat": array.ravel()}]}
-    pieces = to_json_pieces(content)
-    assert b"".join(pieces) == orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+DOCUMENTS = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
+
+
+@given(DOCUMENTS)
+def test_json_in_pieces_is_what_orjson_writes_at_once(document):
+    pieces = to_json_pieces(document)
+    assert b"".join(pieces) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"results": [{"data": weights} for weights in np.zeros((6, 8, 128, 128), np.float32)]},
+        {"results": [np.zeros(1, np.float32), *np.zeros((300, 1000), np.float32)]},
+        {"results": [{"tokens": ["a"] * 1000, "log_probs": np.zeros(2)}] * 300},
+        {"results": [{"tokens": ["a"] * 1000}] * 300},
+        {"token_ids": [7] * 5 * NUMBERS},
+    ],
+    ids=["weights", "short first", "tokens beside arrays", "tokens", "ids"],
+)
+def test_no_part_of_a_document_holds_more_numbers_than_are_written_at_once(document):
+    """Parts are what orjson writes without giving up the interpreter's lock."""
+    parts = list(write(document))
+    assert max(part.count(b",") for part in parts) <= NUMBERS
+    assert len(parts) > 4
 
 
 def block_of(weights, rows, columns):
@@ -119,7 +159,7 @@ def texts_of(root):
 
 
 def test_any_token_can_be_drawn():
-    """As XML, each as a label, long ones cut; and as an image."""
+    """Each is a label of the SVG, long ones shortened; the PNG has a title."""
     count = len(HOSTILE)
     block = block_of(weights_of(count, count), HOSTILE, HOSTILE)
     picture = draw_blocks([block], "<&>\x00", '"')
@@ -182,7 +222,7 @@ def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     assert max(Image.open(io.BytesIO(png)).size) < 8000
 
 
-def test_of_a_target_with_no_step_nothing_is_drawn(client):
+def test_a_target_without_the_selected_steps_is_a_sentence_and_no_heatmap(client):
     content = ask(client, "image/svg+xml", attention={"rows": [60, 64]})
     root = ElementTree.fromstring(content)
     assert not root.findall(f"{SVG}image")
@@ -192,7 +232,7 @@ def test_of_a_target_with_no_step_nothing_is_drawn(client):
 
 @pytest.mark.parametrize("upwards", [False, True])
 def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
-    """To the left of the first cell, or turned by 90 degrees and below it."""
+    """Left of the first cell, or turned by 90 degrees and below it."""
     rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
     picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
     (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
@@ -209,7 +249,7 @@ def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
 
 @pytest.mark.parametrize("text", ["abc", "日本", "שלום", "😀"])
 def test_a_label_is_written_in_a_font_that_has_it(text):
-    """As far as there is one on this machine; Latin letters always."""
+    """If this machine has one; it always has one for Latin letters."""
     able = [font for font in fonts(12) if all(has(font, letter) for letter in text)]
     assert font_of(text, 12) in (able or fonts(12))
     assert able or text != "abc"
@@ -225,7 +265,7 @@ def test_wide_labels_have_the_room_they_need():
 
 
 def test_every_form_of_a_batch_comes_in_pieces():
-    """None of which holds the interpreter's lock for long."""
+    """None holds the interpreter's lock for long."""
     block = block_of(weights_of(4, 4, 30, 30), "a" * 30, "b" * 30)
     results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
     document = {"model": "m", "results": results}
@@ -236,16 +276,20 @@ def test_every_form_of_a_batch_comes_in_pieces():
     assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
 
 
-def test_the_page_has_the_colours_of_the_pictures():
-    script = (WEB / "heatmap.js").read_text(encoding="utf-8")
+def test_the_page_has_the_same_colours_as_the_pictures():
+    script = (WEB / "view" / "colours.js").read_text(encoding="utf-8")
     found = re.search(r"VIRIDIS = \[[^\n]*\n(.*?)\];", script, re.DOTALL)[1]
     assert [int(number) for number in re.findall(r"\d+", found)] == VIRIDIS.ravel().tolist()
 
 
-def test_a_page_is_whole_and_no_token_ends_its_script(client):
+def test_an_exported_page_needs_no_other_file_and_no_text_ends_its_script(client):
     content = ask(client, "text/html", attention={"kinds": ["cross", "encoder"]}).decode()
     assert not re.search(r'(src|href)="(?!data:)', content)
-    assert not re.search(r"^(import|export) ", content, re.MULTILINE)
+    modules = json.loads(re.search(r'type="importmap">(.*?)</script>', content)[1])["imports"]
+    assert all(url.startswith("data:text/javascript;base64,") for url in modules.values())
+    scripts = [base64.b64decode(url.partition(",")[2]).decode() for url in modules.values()]
+    imported = re.findall(r'^(?:} from|import).*"(.+)";$', "\n".join(scripts), re.MULTILINE)
+    assert set(imported) <= modules.keys()
     document = json.loads(re.search(r'id="document">(.*?)</script>', content)[1])
     assert [block["kind"] for block in document["results"][0]["attention"]] == ["cross", "encoder"]
     hostile = {"model": "m", "results": [{"source": "</script><b>", "target": "", "attention": []}]}
@@ -256,8 +300,8 @@ def test_a_page_is_whole_and_no_token_ends_its_script(client):
 
 def test_pictures_take_one_source_and_unknown_forms_are_refused(client):
     for source, accept, detail in (
-        ("a", "application/pdf", f"this comes as {', '.join(FORMS)}"),
-        (["a", "b"], "image/png", "of several sources this comes as application/json, "),
+        ("a", "application/pdf", f"this is available as {', '.join(FORMS)}"),
+        (["a", "b"], "image/png", "of several sources this is available as application/json, "),
     ):
         body = {"model": "g2p-en", "source": source}
         answer = client.post("/v1/attention", json=body, headers={"accept": accept})
@@ -270,7 +314,7 @@ def test_pictures_take_one_source_and_unknown_forms_are_refused(client):
 
 
 def test_a_large_answer_is_sent_whole(server):
-    """Megabytes, in pieces."""
+    """More than 10 MB, in pieces."""
     word = "pneumonoultramicroscopicsilicovolcanoconiosis"
     body = {"source": [word] * 40, "attention": {"kinds": ["encoder"]}}
     answer = httpx2.post(f"{server}/v1/attention", json=body, timeout=60)

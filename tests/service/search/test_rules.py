@@ -1,4 +1,4 @@
-"""Each option beside Hugging Face's processor of the same name, then all of them together."""
+"""Compare each option with Hugging Face's processor of the same name, then all together."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_repeated_ngrams(history, size):
     top_k=st.integers(0, SIZE),
     top_p=st.floats(0.05, 1),
 )
-def test_what_is_drawn_from(seed, temperature, top_k, top_p):
+def test_probabilities_to_draw_from_are_those_of_hugging_face(seed, temperature, top_k, top_p):
     logits = random_logits(seed)
     expected = processed(TemperatureLogitsWarper(temperature), [0], logits)
     if top_k:
@@ -87,11 +87,11 @@ Options = st.fixed_dictionaries(
 )
 
 
-@given(wanted=Options, generated=Histories, seed=st.integers(0, 99), count=st.integers(1, 8))
-def test_what_may_follow(wanted, generated, seed, count):
-    """The processors of Hugging Face one after the other, on all logits; and where candidates are
-    enough, they hold as good ones as the logits do."""
-    rules = Rules(SearchOptions(max_new_tokens=64, **wanted), EOS, str)
+@given(wanted=Options, generated=Histories, seed=st.integers(0, 99), beam_size=st.integers(1, 4))
+def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, seed, beam_size):
+    """With logits, exactly the tokens that the processors leave; with candidates, at least as many
+    of the best of them as the search needs."""
+    rules = Rules(SearchOptions(max_new_tokens=64, beam_size=beam_size, **wanted), EOS, str)
     logits, history = random_logits(seed), [*wanted["target_prefix"], *generated]
     expected = processed(
         RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"]), history, logits
@@ -107,12 +107,13 @@ def test_what_may_follow(wanted, generated, seed, count):
     log_probs = log_softmax(logits)
     order = np.argsort(-log_probs)
     found = rules.offer(log_probs[order], order, logits, generated)
-    assert set(found.ids) == set(np.flatnonzero(np.isfinite(expected)))
     np.testing.assert_allclose(found.log_probs, expected[found.ids], rtol=1e-4, atol=1e-5)
-    if (k := rules.candidates(count, len(generated))) is not None:
-        few = rules.offer(log_probs[order[:k]], order[:k], None, generated)
-        best = -np.sort(-found.log_probs)[:count]
-        np.testing.assert_allclose(few.log_probs[:count], best, rtol=1e-4, atol=1e-5)
+    may_follow = np.flatnonzero(np.isfinite(expected))
+    if rules.candidates(len(generated)) is None:
+        assert set(found.ids) == set(may_follow)
+    else:
+        best = -np.sort(-expected[may_follow])[: 2 * beam_size if beam_size > 1 else 1]
+        np.testing.assert_allclose(found.log_probs[: len(best)], best, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -129,5 +130,5 @@ def test_what_may_follow(wanted, generated, seed, count):
 )
 def test_logits_are_read_only_where_candidates_are_too_few(option, reads_logits):
     rules = Rules(SearchOptions(max_new_tokens=9, **option), EOS, str)
-    assert (rules.candidates(8, 3) is None) == reads_logits
+    assert (rules.candidates(3) is None) == reads_logits
     assert not rules.plain

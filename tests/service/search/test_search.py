@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.search.beam import Beam, BeamSearch, in_place
+from service.search.beam import Beam, BeamSearch, assign_rows
 from service.search.greedy import GreedySearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
@@ -15,8 +15,8 @@ def advance(search, token, log_prob):
     return search.advance(Candidates(np.array([[log_prob]], np.float32), np.array([[token]])))
 
 
-def greedy(limit, forced_ids=()):
-    search = GreedySearch(1, forced_ids, EOS, str)
+def greedy(limit, prefix=()):
+    search = GreedySearch(1, prefix, EOS, str)
     search.insert([SearchOptions(max_new_tokens=limit)])
     return search
 
@@ -41,8 +41,8 @@ def test_the_limit_counts_eos():
     assert search.hypotheses(0)[0].finish_reason == "length"
 
 
-def test_forced_ids_are_read_and_neither_reported_nor_counted():
-    search = greedy(1, forced_ids=[8, 9])
+def test_a_prefix_is_read_and_neither_reported_nor_counted():
+    search = greedy(1, prefix=[8, 9])
     assert advance(search, 2, -1).tokens.tolist() == [8]
     assert advance(search, 2, -1).tokens.tolist() == [9]
     assert advance(search, 4, -3).ended == [0]
@@ -50,47 +50,54 @@ def test_forced_ids_are_read_and_neither_reported_nor_counted():
 
 
 class Markov:
-    """A language of five tokens, each of which depends on the one before; 0 starts it."""
+    """A language of a few tokens, each of which depends on the one before; 0 starts it."""
 
-    size = 5
-
-    def __init__(self, seed):
-        logits = 2 * np.random.default_rng(seed).standard_normal((self.size, self.size))
+    def __init__(self, seed, size=5):
+        self.size = size
+        logits = 2 * np.random.default_rng(seed).standard_normal((size, size))
+        self.logits = logits.astype(np.float32)
         self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
-    def search(self, forced_ids=(), **options):
-        """Decodes two sources together, of which the second joins later, and returns the first's
-        hypotheses after it checked that both are equal."""
-        options = SearchOptions(**options)
-        kind = BeamSearch if options.beam_size > 1 else GreedySearch
-        search = kind(options.rows, forced_ids, EOS, str)
-        tokens, found, names = np.zeros(0, np.int64), [], []
+    def search(self, prefix=(), **options):
+        """Decode one source twice, the second time two steps later, and return its hypotheses."""
+        first, second = self.decode([SearchOptions(**options)] * 2, prefix, joins=[0, 2])
+        assert first == second
+        return first
+
+    def decode(self, requests, prefix=(), joins=None):
+        """Decode requests in one batch, which each joins at its step, and return the hypotheses of
+        each. All requests must have as many rows and the same kind of search."""
+        kind, rows = BeamSearch if requests[0].beam_size > 1 else GreedySearch, requests[0].rows
+        search = kind(rows, prefix, EOS, str)
+        joins = joins or [0] * len(requests)
+        tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
-            if step in (0, 2):
-                search.insert([options])
-                tokens = np.concatenate([tokens, np.zeros(options.rows, np.int64)])
-                names.append(step)
-            if not names:
+            if new := [i for i, join in enumerate(joins) if join == step]:
+                search.insert([requests[i] for i in new])
+                tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
+                live += new
+            if not live:
                 continue
-            rows = self.log_probs[tokens]
-            k, logits = search.wanted
-            ids = np.argsort(-rows, axis=1, kind="stable")[:, :k]
-            best = np.take_along_axis(rows, ids, 1).astype(np.float32)
-            choice = search.advance(Candidates(best, ids, rows if logits else None))
-            tokens = choice.tokens
-            found += [(names[i], search.hypotheses(i)) for i in choice.ended]
-            keep = np.array([i for i in range(len(names)) if i not in choice.ended], int)
+            choice = search.advance(self.candidates(tokens, *search.needed))
+            found |= {live[i]: search.hypotheses(i) for i in choice.ended}
+            keep = np.array([i for i in range(len(live)) if i not in choice.ended], int)
             search.compact(keep)
-            names = [names[i] for i in keep]
-            tokens = tokens.reshape(-1, options.rows)[keep].ravel()
-            if len(found) == 2:
-                first, second = (hypotheses for _, hypotheses in sorted(found, key=lambda x: x[0]))
-                assert first == second
-                return first
+            live = [live[i] for i in keep]
+            tokens = choice.tokens.reshape(-1, rows)[keep].ravel()
+            if len(found) == len(requests):
+                return [found[i] for i in range(len(requests))]
         raise AssertionError("the search does not end")
 
+    def candidates(self, tokens, k, logits):
+        """Log-probs are rounded from float64 as a graph's may be: the search's own log-softmax of
+        the float32 logits differs from them in the last bits."""
+        log_probs = self.log_probs[tokens]  # (R, V)
+        ids = np.argsort(-log_probs, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(log_probs, ids, 1).astype(np.float32)
+        return Candidates(best, ids, self.logits[tokens] if logits else None)
+
     def all_hypotheses(self, limit, penalty, ends=(EOS,)):
-        """Every sequence that ends or reaches the limit, with its score."""
+        """Return every sequence that ends or reaches the limit, with its score, best first."""
         going, ended = [([], 0.0)], []
         for _ in range(limit):
             longer = [
@@ -104,15 +111,20 @@ class Markov:
         return sorted(scored, key=lambda each: -each[0])
 
 
-@given(seed=st.integers(0, 999), penalty=st.sampled_from([0.0, 1.0, 2.0]))
-def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty):
+@given(
+    seed=st.integers(0, 999),
+    penalty=st.sampled_from([0.0, 1.0, 2.0]),
+    early_stopping=st.booleans(),
+)
+def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty, early_stopping):
+    """85 sequences have at most three tokens, and the beam holds them all."""
     language = Markov(seed)
     found = language.search(
         max_new_tokens=3,
-        beam_size=64,
+        beam_size=85,
         num_hypotheses=5,
         length_penalty=penalty,
-        early_stopping=False,
+        early_stopping=early_stopping,
     )
     best = language.all_hypotheses(3, penalty)[:5]
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
@@ -121,8 +133,7 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty):
 
 
 @given(seed=st.integers(0, 999), beam_size=st.integers(2, 6), limit=st.integers(1, 8))
-def test_what_beams_return(seed, beam_size, limit):
-    """Best first, no two alike, each as probable as the language says, within the limit."""
+def test_beams_are_sorted_distinct_and_probable_as_the_language_says(seed, beam_size, limit):
     language = Markov(seed)
     found = language.search(max_new_tokens=limit, beam_size=beam_size, num_hypotheses=beam_size)
     assert len({tuple(h.token_ids) for h in found}) == len(found) <= beam_size
@@ -137,12 +148,25 @@ def test_what_beams_return(seed, beam_size, limit):
         assert ended or len(hypothesis.token_ids) == limit
 
 
+def test_at_the_limit_a_beam_beats_a_hypothesis_that_ended_in_the_same_step():
+    search = BeamSearch(2, [], EOS, str)
+    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)])
+    first, second = [[-0.2, -1.6, -9, -9]] * 2, [[-0.3, -1.8, -2, -9], [-5, -6, -7, -8]]
+    ids = np.array([[5, EOS, 6, 7]] * 2)
+    search.advance(Candidates(np.array(first, np.float32), ids))
+    assert search.advance(Candidates(np.array(second, np.float32), ids)).ended == [0]
+    best, worst = search.hypotheses(0)
+    assert (best.token_ids, best.finish_reason) == ([5, 5], "length")
+    assert best.score == pytest.approx(-0.25)
+    assert (worst.token_ids, worst.finish_reason) == ([5, EOS], "eos")
+
+
 Targets = st.lists(st.lists(st.sampled_from([0, 1, 3, 4]), max_size=4), min_size=1, max_size=9)
 
 
 @given(seed=st.integers(0, 999), targets=Targets, beam_size=st.integers(1, 6))
 def test_constrained_beams_find_the_best_of_the_allowed(seed, targets, beam_size):
-    """Greedy search is only sure to stay among them."""
+    """Greedy search need not find the best, but it stays among the allowed."""
     language = Markov(seed)
     allowed = tuple({(*target, EOS) for target in targets})
     found = language.search(
@@ -161,12 +185,12 @@ def test_constrained_beams_find_the_best_of_the_allowed(seed, targets, beam_size
 
 
 def penalized_beams(language, width, limit, penalty):
-    """Beam search as plainly as it can be written, with logits penalized before the softmax."""
+    """Return the best score of a plain beam search that penalizes logits before the softmax."""
     going, ended = [([], 0.0)], []
-    for _ in range(limit):
+    for length in range(1, limit + 1):
         longer = []
         for ids, total in going:
-            logits = language.log_probs[ids[-1] if ids else 0].copy()
+            logits = language.logits[ids[-1] if ids else 0].astype(np.float64)
             for token in set(ids):
                 logits[token] *= 1 / penalty if logits[token] > 0 else penalty
             log_probs = logits - np.log(np.exp(logits).sum())
@@ -174,10 +198,10 @@ def penalized_beams(language, width, limit, penalty):
         longer.sort(key=lambda each: -each[1])
         ended += [each for each in longer[:width] if each[0][-1] == EOS]
         going = [each for each in longer[: 2 * width] if each[0][-1] != EOS][:width]
+        if length == limit:
+            ended += going
         if len(ended) >= width:
             break
-    else:
-        ended += going
     return max(total / len(ids) for ids, total in ended)
 
 
@@ -230,7 +254,7 @@ def test_hypotheses_keep_to_the_options(seed, rows, size, at_least, temperature)
 
 @given(seed=st.integers(0, 999), penalty=st.sampled_from([0.0, 1.0]))
 def test_beams_find_the_best_of_all_that_stop(seed, penalty):
-    """With three tokens that end a hypothesis the others must still be offered."""
+    """Three of five tokens end a hypothesis, and the others must still be offered."""
     language = Markov(seed)
     found = language.search(
         max_new_tokens=3,
@@ -244,12 +268,12 @@ def test_beams_find_the_best_of_all_that_stop(seed, penalty):
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
 
 
-def test_what_stops_does_not_crowd_out_what_goes_on():
+def test_stop_ids_do_not_crowd_out_beams_that_go_on():
     search = BeamSearch(2, [], EOS, str)
     stops = frozenset([3, 4, 5])
     search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
-    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.wanted.k]
+    order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
     ids = np.array([[3, 4, 5, 6, 7]])
     candidates = Candidates(
         np.log(np.take_along_axis(probs, order, 1)).astype(np.float32),
@@ -259,7 +283,36 @@ def test_what_stops_does_not_crowd_out_what_goes_on():
     assert sorted(choice.tokens) == [6, 7]
 
 
-def test_where_nothing_may_follow_a_hypothesis_ends():
+def requests(rows, beams):
+    """Options of one request whose search has so many rows."""
+    kind = {"beam_size": st.just(rows if beams else 1), "num_hypotheses": st.just(rows)}
+    sampling = {"temperature": st.just(0.7), "top_k": st.sampled_from([0, 5])}
+    return st.builds(
+        SearchOptions,
+        max_new_tokens=st.integers(1, 8),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        no_repeat_ngram_size=st.integers(0, 2),
+        suppress_tokens=st.lists(st.integers(3, 39), max_size=20).map(tuple),
+        top_log_probs=st.integers(0, 3),
+        **kind,
+        **({} if beams or rows == 1 else sampling),
+    )
+
+
+Pairs = st.sampled_from([(1, False), (3, False), (3, True)]).flatmap(
+    lambda kind: st.tuples(requests(*kind), requests(*kind))
+)
+
+
+@given(seed=st.integers(0, 999), pair=Pairs)
+def test_a_neighbour_changes_no_bit(seed, pair):
+    """A neighbour may make the batch read more candidates, or all logits."""
+    language = Markov(seed, size=40)
+    alone = [language.decode([request])[0] for request in pair]
+    assert language.decode(pair) == alone
+
+
+def test_a_hypothesis_ends_where_no_token_may_follow():
     for beam_size in (1, 2):
         (hypothesis,) = Markov(0).search(
             max_new_tokens=9, beam_size=beam_size, no_repeat_ngram_size=1, min_new_tokens=9
@@ -277,17 +330,17 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
     assert (hypothesis.token_ids, hypothesis.finish_reason) == ([1, 3], "stop")
 
 
-def test_forced_ids_are_no_part_of_a_hypothesis_of_beams():
+def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
-    forced = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
-    assert forced == plain  # what they do to the cache is all they do
+    prefixed = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
+    assert prefixed == plain  # this language forgets all but the last token
 
 
 @given(rows=st.lists(st.integers(0, 5), max_size=6))
-def test_the_first_beam_of_a_row_stands_in_its_place(rows):
+def test_the_first_beam_that_continues_a_row_stays_in_it(rows):
     beams = [Beam(-float(i), row, i, 0.0) for i, row in enumerate(rows)]
-    standing = in_place(beams, 6)
-    assert sorted(beam for beam in standing if beam.total > -np.inf) == sorted(beams)
+    placed = assign_rows(beams, 6)
+    assert sorted(beam for beam in placed if beam.total > -np.inf) == sorted(beams)
     for row in set(rows):
-        assert standing[row] is beams[rows.index(row)]
+        assert placed[row] is beams[rows.index(row)]

@@ -1,6 +1,6 @@
-/** Attention without a model: numbers in, their weighted means and a picture out. */
+/** Attention without a model: the numbers of a form, and the weights and picture they give. */
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
-import { copy, debounce } from "./page.js";
+import { copy, debounce } from "./browser.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("attend");
@@ -10,7 +10,7 @@ const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 const examples = await loadExamples();
 let attended; // the last good request, or the first
 
-/** Those of the reference, so that there is no copy of their numbers. */
+/** The examples of the reference, so that their numbers are written once. */
 async function loadExamples() {
   const { post: operation } = (await get("openapi.json")).paths["/v1/attend"];
   return Object.values(operation.requestBody.content[JSON_TYPE].examples);
@@ -51,7 +51,8 @@ function parse(name) {
   try {
     return JSON.parse(controls[name].value);
   } catch {
-    throw new Error(`${name} is no JSON: give lists of numbers, as [1, 2] or [[1, 0], [0, 1]].`);
+    const example = "give lists of numbers, such as [1, 2] or [[1, 0], [0, 1]].";
+    throw new Error(`${name} is not JSON: ${example}`);
   }
 }
 
@@ -66,7 +67,7 @@ async function attend() {
   $("picture").src = URL.createObjectURL(await picture.blob());
   $("picture").alt = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
     + (body.truth ? ", and a plot of keys and values, the prediction and the truth" : "");
-  $("picture").hidden = false;
+  $("paper").hidden = false;
   attended = body;
 }
 

@@ -1,7 +1,7 @@
-/** What was decoded: hypotheses with the probability of each token, and what else it might be. */
-import { element, label } from "./labels.js";
+/** Hypotheses with the probability of each token, and the alternatives at a step. */
+import { element, label } from "view/labels.js";
 
-/** A radio button for each; `point(i)` is called where the mouse is at a token of the chosen. */
+/** Shows a radio button for each; `point(i)` is called at a token of the chosen hypothesis. */
 export function showHypotheses(list, hypotheses, chosen, point) {
   list.replaceChildren(...hypotheses.map((hypothesis, i) => {
     const radio = element("input", { type: "radio", name: "hypothesis", value: i });

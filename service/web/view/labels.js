@@ -1,6 +1,7 @@
 /** Elements, and tokens as labels. Tokens are hostile: they only ever become textContent. */
 
 export const LABEL_HEIGHT = 13; // pixels, of the font in style.css
+const LONGEST = 24; // letters of a token in a sentence
 
 export function element(name, properties = {}, ...children) {
   const node = Object.assign(document.createElement(name), properties);
@@ -14,18 +15,19 @@ export function label({ text, start }) {
   return element("span", { className, dir: "auto", title: text, textContent: visible(text) });
 }
 
-/** Spaces, and marks that sit on the letter before them, can be seen. */
+/** Shows spaces, marks that sit on the letter before them, and characters that reorder others. */
 function visible(text) {
-  return text.replace(/\s/gu, "␣").replace(/^\p{M}/u, "◌$&") || "∅";
+  const shown = text.replace(/\s/gu, "␣").replace(/[\p{Cc}\u202a-\u202e\u2066-\u2069]/gu, "�");
+  return shown.replace(/^\p{M}/u, "◌$&") || "∅";
 }
 
-/** For a sentence. */
+/** A token for a sentence. */
 export function short({ text }) {
   const letters = [...visible(text)];
-  return letters.length > 24 ? `${letters.slice(0, 24).join("")}…` : letters.join("");
+  return letters.length > LONGEST ? `${letters.slice(0, LONGEST).join("")}…` : letters.join("");
 }
 
-/** One side of a view; `point(i)` is called when the mouse comes to a label. */
+/** The labels of one axis; `point(i)` is called when the mouse comes to one. */
 export function labels(tokens, className, point) {
   const each = tokens.map((token, i) => {
     const node = element("span", {}, label(token));
@@ -35,13 +37,13 @@ export function labels(tokens, className, point) {
   return element("div", { className: `labels ${className}`, ariaHidden: "true" }, ...each);
 }
 
-/** Of labels so many pixels apart shows every second, third, ... if they would overlap. */
-export function thin(side, pitch) {
+/** Of labels `pitch` pixels apart shows every second, third, ... if they would overlap. */
+export function thin(axis, pitch) {
   const every = Math.ceil(LABEL_HEIGHT / pitch);
-  Array.from(side.children).forEach((one, i) => one.classList.toggle("thinned", i % every > 0));
+  Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every > 0));
 }
 
 /** Gives one label a class and takes it from the others; -1: from all. */
-export function mark(side, index, name) {
-  Array.from(side.children).forEach((one, i) => one.classList.toggle(name, i === index));
+export function mark(axis, index, name) {
+  Array.from(axis.children).forEach((one, i) => one.classList.toggle(name, i === index));
 }

@@ -1,10 +1,12 @@
+"""Waiting for work beside the event loop."""
+
 import asyncio
 import threading
 
 from service.http.waiting import LITTLE, compute
 
 
-def test_much_is_computed_on_another_thread_than_the_event_loop():
+def test_only_large_work_leaves_the_thread_of_the_event_loop():
     async def run():
         return [await compute(threading.get_ident, size) for size in (LITTLE, LITTLE + 1)]
 

@@ -2,10 +2,12 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { JSON_TYPE, curl, events, get, latest, post } from "./api.js";
-import { show } from "./heatmap.js";
-import { element } from "./labels.js";
-import { copy, debounce, save } from "./page.js";
+import { show } from "view/block.js";
+import { element } from "view/labels.js";
+import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "./address.js";
+import { JSON_TYPE, curl, get, latest, post } from "./api.js";
+import { copy, debounce, save } from "./browser.js";
+import { decode, decodeRequest } from "./decoding.js";
 import { offer, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses } from "./result.js";
 
@@ -16,7 +18,7 @@ const controls = form.elements;
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
 let view = null; // of its attention
-let wanted = new URLSearchParams(); // what a link asks for, until there is a result
+let wanted = new URLSearchParams(); // what the address asks for, until there is a result
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
 const chosen = () => decoded.hypotheses[Number(controls.hypothesis.value)];
@@ -30,58 +32,33 @@ async function start() {
 }
 
 function restore() {
-  wanted = new URLSearchParams(location.hash.slice(1));
+  wanted = stateInAddress();
   for (const name of ["model", "source", "beam_size", "num_hypotheses"]) {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }
   controls.model.value ||= models[0].name; // a link may name one that is gone
   controls.stream.checked = wanted.has("stream");
-  describe();
+  describeModel();
   offer(controls, pickedModel(), wanted);
-  decode();
+  showDecoding();
 }
 
-const remember = debounce(() => {
-  history.replaceState(null, "", `#${new URLSearchParams(new FormData(form))}`);
-}, 200); // browsers refuse to do so more often
-
-function describe() {
+function describeModel() {
   const { name, task, limits, licence, attribution, attention } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
   $("about").textContent =
-    `${name}: ${task}. Sources of up to ${source} tokens, targets of up to ${target}.`;
+    `${name}: ${task}. A source has up to ${source} tokens, its target up to ${target}.`;
   $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
 }
 
-function decodeRequest() {
-  const { model, source, beam_size, num_hypotheses, stream } = controls;
-  const request = {
-    model: model.value,
-    source: source.value,
-    beam_size: Number(beam_size.value),
-    num_hypotheses: Math.min(Number(num_hypotheses.value), Number(beam_size.value)),
-    top_log_probs: 5,
-  };
-  return stream.checked ? { ...request, stream: true } : request;
-}
-
-/** Of exactly the tokens that are shown. */
-function attentionRequest() {
-  const { model, source } = decoded.request;
-  return { model, source, target: [chosen().token_ids], attention: selectionOf(controls) };
-}
-
-async function decode() {
+async function showDecoding() {
   const signal = latest("decode");
   if (!controls.source.value.trim()) return clear();
   await attempt(async () => {
-    checkNumbers();
-    const request = decodeRequest();
-    const response = await post("v1/decode", request, JSON_TYPE, signal);
-    const answer = request.stream ? await follow(response) : await response.json();
-    decoded = { request, hypotheses: answer.results[0].hypotheses };
+    const request = decodeRequest(controls);
+    decoded = { request, hypotheses: await decode(request, signal, showText) };
     const last = decoded.hypotheses.length - 1;
     const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
     showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, index, pointAtToken);
@@ -90,31 +67,13 @@ async function decode() {
   });
 }
 
-function checkNumbers() {
-  for (const field of [controls.beam_size, controls.num_hypotheses]) {
-    if (field.checkValidity()) continue;
-    throw new Error(`${field.labels[0].textContent.trim()}: ${field.validationMessage}`);
-  }
-}
-
-async function follow(response) {
-  let text = "";
-  for await (const { name, data } of events(response)) {
-    if (name === "done") return data;
-    if (name === "error") throw new Error(data.detail);
-    if (name === "token") showText((text += data.text));
-    if (name === "beam") showText(data.stable, data.tentative.slice(data.stable.length));
-  }
-  throw new Error("The service stopped before the end of its answer.");
-}
-
 function showText(stable, tentative = "") {
   const rest = element("span", { className: "tentative", textContent: tentative });
   $("output").replaceChildren(stable, rest);
   $("result").hidden = false;
 }
 
-/** The step is kept as far as there are so many. */
+/** Shows the chosen hypothesis at a step, or at its last if it has fewer. */
 async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
@@ -124,8 +83,8 @@ async function choose(step) {
   wanted = new URLSearchParams();
   view = null;
   showStep();
-  remember();
-  await attend();
+  keepInAddressSoon(form);
+  await showAttention();
 }
 
 function showStep() {
@@ -136,29 +95,43 @@ function showStep() {
   view?.step(step - 1);
 }
 
-async function attend() {
+function stepBy(difference) {
+  controls.step.value = Number(controls.step.value) + difference; // a slider keeps to its range
+  showStep();
+  keepInAddressSoon(form);
+}
+
+/** Of exactly the tokens that are shown. */
+function attentionRequest() {
+  const { model, source } = decoded.request;
+  return { model, source, target: [chosen().token_ids], attention: selectionOf(controls) };
+}
+
+async function showAttention() {
   if (pickedModel().attention.length === 0) return;
   const signal = latest("attention");
   const response = await post("v1/attention", attentionRequest(), JSON_TYPE, signal);
   const [block] = (await response.json()).results[0].attention;
-  view = show($("weights"), block, { onPick: pick });
+  view = show($("weights"), block, { onPick: drillInto });
   view.step(Number(controls.step.value) - 1);
   $("weights").querySelector(".heatmap, .grid").id = "heatmap";
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
 }
 
-/** One matrix of a grid. */
-async function pick({ layers, heads }) {
+/** Shows one matrix of a grid; Back returns to the grid. */
+async function drillInto({ layers, heads }) {
+  keepInAddress(form);
   if (layers.length === 1) controls.layer.value = layers[0];
   if (heads.length === 1) controls.head.value = heads[0];
-  await change();
+  addToHistory(form);
+  await changeSelection();
   $("weights").querySelector("[role=application]")?.focus();
 }
 
-async function change() {
+async function changeSelection() {
   offer(controls, pickedModel());
-  remember();
-  await attempt(attend);
+  keepInAddressSoon(form);
+  await attempt(showAttention);
 }
 
 function pointAtToken(index) {
@@ -167,9 +140,9 @@ function pointAtToken(index) {
 
 async function switchModel() {
   clear();
-  describe();
+  describeModel();
   offer(controls, pickedModel());
-  await decode();
+  await showDecoding();
 }
 
 /** Errors become sentences; what was shown stays, dimmed. */
@@ -183,9 +156,8 @@ async function attempt(work) {
 
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
-  $("error").textContent = stale
-    ? `${problem.replace(/\.?$/, ".")} Below is the last good result, of “${decoded.request.source}”.`
-    : problem;
+  const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
+  $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   form.classList.toggle("stale", stale);
   $("result").hidden = decoded === null;
   if (stale) showText(chosen().text); // a stream may have begun to write another
@@ -203,10 +175,9 @@ async function download({ value, dataset }) {
   save(await response.blob(), `attention.${dataset.name}`);
 }
 
-function stepBy(difference) {
-  controls.step.value = Number(controls.step.value) + difference; // a slider keeps to its range
-  showStep();
-  remember();
+function copyLink() {
+  keepInAddress(form); // now, not soon
+  return copy(location.href);
 }
 
 function onClick(id, act) {
@@ -219,20 +190,20 @@ function onClick(id, act) {
   });
 }
 
-const soon = debounce(decode, 40);
-const react = {
+const decodeSoon = debounce(showDecoding, 40);
+const reactions = {
   model: switchModel,
   hypothesis: () => attempt(() => choose(Number(controls.step.value))),
   step: showStep,
-  kind: change,
-  layer: change,
-  head: change,
-  reduce_heads: change,
-  reduce_layers: change,
+  kind: changeSelection,
+  layer: changeSelection,
+  head: changeSelection,
+  reduce_heads: changeSelection,
+  reduce_layers: changeSelection,
 };
 form.addEventListener("input", ({ target }) => {
-  (react[target.name] ?? soon)();
-  remember();
+  (reactions[target.name] ?? decodeSoon)();
+  keepInAddressSoon(form);
 });
 form.addEventListener("submit", (event) => event.preventDefault());
 $("source").addEventListener("keydown", (event) => {
@@ -242,8 +213,8 @@ onClick("previous", () => stepBy(-1));
 onClick("next", () => stepBy(1));
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
-onClick("copy-link", () => copy(location.href));
+onClick("copy-link", copyLink);
 onClick("downloads", (target) => target.value && download(target));
-addEventListener("hashchange", restore);
+addEventListener("popstate", restore);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 start().catch((error) => say(error.message));

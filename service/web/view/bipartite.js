@@ -1,37 +1,32 @@
 /** The tokens of both axes in two columns, and a line for every weight between them. */
-import { element, labels, mark, thin } from "./labels.js";
+import { element, labels, mark, thin } from "view/labels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SMALLEST = 44;
-const LARGEST = 720; // pixels of height
-const PITCH = 36; // of a label, where there is space
-const FAINT = 0.05; // of the highest weight: what is less is drawn when it is pointed at
+const SMALLEST = 44; // pixels of height
+const LARGEST = 720;
+const PITCH = 36; // pixels between labels, where there is space
+const FAINT = 0.05; // of the highest weight: fainter lines are drawn when they are pointed at
 const FAINTEST = 0.005;
 
+/** `point(row, column)` is called where the mouse is at a label. Returns {node, step, point}. */
 export function bipartite({ kind, rows, columns }, weights, highest, point) {
-  const count = Math.max(rows.length, columns.length);
-  const height = Math.max(SMALLEST, Math.min(LARGEST, count * PITCH));
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));
-  thin(left, height / rows.length);
-  thin(right, height / columns.length);
   const [all, pointed] = [create("g", { class: "all" }), create("g", { class: "pointed" })];
   const lines = create("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", role: "img" });
   lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
   lines.append(all, pointed);
-  const caption = element("figcaption", { textContent: "from each row to what it attends to" });
-  const plot = element("div", { className: "plot" }, left, lines, right);
-  plot.style.height = `${height}px`;
   const draw = linesOf(weights, highest);
   let last = Infinity;
-  all.append(...draw((row) => row <= last, FAINT));
+  const step = (to) => {
+    last = to;
+    mark(left, last, "current-token");
+    all.replaceChildren(...draw((row) => row <= last, FAINT));
+  };
+  step(last);
   return {
-    node: element("figure", { className: "bipartite" }, caption, plot),
-    step: (to) => {
-      last = to;
-      mark(left, last, "current-token");
-      all.replaceChildren(...draw((row) => row <= last, FAINT));
-    },
+    node: figureOf(left, lines, right),
+    step,
     point: (row, column) => {
       const chosen = (r, c) => r <= last && [-1, r].includes(row) && [-1, c].includes(column);
       const some = row >= 0 || column >= 0;
@@ -43,7 +38,18 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   };
 }
 
-/** Lines of those weights that are chosen and not too faint, in a square of side 1. */
+function figureOf(left, lines, right) {
+  const [rows, columns] = [left.children.length, right.children.length];
+  const height = Math.max(SMALLEST, Math.min(LARGEST, Math.max(rows, columns) * PITCH));
+  thin(left, height / rows);
+  thin(right, height / columns);
+  const plot = element("div", { className: "plot" }, left, lines, right);
+  plot.style.height = `${height}px`;
+  const textContent = "Lines join each row to the columns it attends to";
+  return element("figure", { className: "bipartite" }, element("figcaption", { textContent }), plot);
+}
+
+/** Draws the lines of the chosen weights that are not too faint, in a square of side 1. */
 function linesOf(weights, highest) {
   const middle = (i, count) => (i + 0.5) / count;
   const line = (weight, row, column) => create("line", {

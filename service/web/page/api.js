@@ -1,10 +1,10 @@
-/** What the service is asked, how it answers, and the same as a line of curl. */
+/** Requests to the service, its answers, and a request as a curl command. */
 
 export const JSON_TYPE = "application/json";
 
 const running = {};
 
-/** A newer request of the same name aborts the older. */
+/** Returns a signal that aborts when `latest` is called again with this name. */
 export function latest(name) {
   running[name]?.abort();
   running[name] = new AbortController();
@@ -23,19 +23,20 @@ export async function get(path) {
 
 async function request(path, options) {
   const response = await fetch(path, options).catch((error) => {
-    throw error.name === "AbortError" ? error : new Error("The service does not answer.");
+    throw error.name === "AbortError" ? error : new Error("The service does not respond.");
   });
   if (response.ok) return response;
   const problem = await response.json().catch(() => null); // a proxy's page is no problem document
-  throw new Error(problem ? sentence(problem.detail) : `The service answers ${response.status}.`);
+  const status = `The service responded with status ${response.status}.`;
+  throw new Error(problem ? sentence(problem.detail) : status);
 }
 
-/** Details begin with the place of a fault: "/source has ..." */
+/** Details begin with a JSON pointer: "/source has ..." becomes "Source has ...". */
 function sentence(detail) {
   return detail.replace(/^\/(\w)/, (_, letter) => letter.toUpperCase());
 }
 
-/** Server-sent events of a POST, which EventSource cannot do: {name, data}. */
+/** Yields {name, data} for each server-sent event of a POST, which EventSource cannot do. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -54,7 +55,7 @@ function read(part) {
   return { name: fields[0][1], data: JSON.parse(data.join("\n")) };
 }
 
-/** To be pasted into a shell; the address is absolute, whatever prefix the page is under. */
+/** A command for a shell; its address is absolute, whatever prefix the page is under. */
 export function curl(path, body) {
   const url = new URL(path, location.href).href;
   const header = `content-type: ${JSON_TYPE}`;

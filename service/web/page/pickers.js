@@ -1,5 +1,5 @@
-/** The pickers of attention: what the model has and the service accepts of it. */
-import { element } from "./labels.js";
+/** The pickers of attention offer what the model has and the service accepts. */
+import { element } from "view/labels.js";
 
 const KINDS = {
   encoder: "encoder: source to source",
@@ -7,7 +7,7 @@ const KINDS = {
   cross: "cross: target to source",
 };
 
-/** Keeps what is picked where it is still offered; `wanted` has what a link picks. */
+/** Fills the pickers. Picked options stay if they are still offered; `wanted` goes first. */
 export function offer(controls, { attention, config }, wanted = new URLSearchParams()) {
   const pick = (name, options, preferred) =>
     fill(controls[name], options, [wanted.get(name), controls[name].value, preferred]);
@@ -21,9 +21,10 @@ export function offer(controls, { attention, config }, wanted = new URLSearchPar
   pick("reduce_layers", [["none"], ["mean"], ["max"], ["rollout", "rollout", refused]], "none");
 }
 
+/** Why a rollout cannot be picked; empty if it can. */
 function refusal(kind, heads) {
-  if (kind === "cross") return "not of cross";
-  return heads === "none" ? "needs reduced heads" : "";
+  if (kind === "cross") return "not for cross";
+  return heads === "none" ? "reduce heads first" : "";
 }
 
 function indices(count) {
@@ -42,7 +43,7 @@ function fill(select, options, preferred) {
   select.value = preferred.find((value) => free.includes(value)) ?? free[0];
 }
 
-/** As /v1/attention takes it. */
+/** The field `attention` of a request to /v1/attention. */
 export function selectionOf({ kind, layer, head, reduce_heads, reduce_layers }) {
   const chosen = ({ value }) => (value === "all" ? "all" : [Number(value)]);
   const selection = { kinds: [kind.value], layers: chosen(layer), heads: chosen(head) };

@@ -1,4 +1,4 @@
-/** What the page does with the browser: clipboard, files, time. */
+/** The browser's clipboard, downloads and timers. */
 
 const status = document.getElementById("status");
 const forget = debounce(() => (status.textContent = ""), 2000);
@@ -21,11 +21,11 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // the browser may still be reading
 }
 
-/** Waits with the work until it has not been asked for in so many milliseconds. */
+/** Calls `work` once, when it has not been asked for during so many milliseconds. */
 export function debounce(work, milliseconds) {
   let timer;
-  return () => {
+  return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(work, milliseconds);
+    timer = setTimeout(work, milliseconds, ...values);
   };
 }

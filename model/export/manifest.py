@@ -1,0 +1,82 @@
+"""bundle.json: what a bundle holds and how to use it (docs/bundle.md)."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import TOKENIZERS, TrainedModel
+from model.data.tokenizers import UNK
+
+FORMAT_VERSION = 1
+
+
+class Precision(StrEnum):
+    """The arithmetic of a bundle's graphs; int8 comes beside fp32."""
+
+    fp32 = "fp32"
+    int8 = "int8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a reader must know before using the model.
+
+    `notice` is written as NOTICE, and `model_card`, unless empty, as MODEL_CARD.md.
+    """
+
+    name: str
+    task: str
+    licence: str
+    attribution: str
+    notice: str
+    model_card: str = ""
+
+
+def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
+    """Return the manifest of the files that lie in `bundle`."""
+    config = trained.transformer.config
+    return {
+        "format_version": FORMAT_VERSION,
+        "name": card.name,
+        "task": card.task,
+        "licence": card.licence,
+        "attribution": card.attribution,
+        "config": asdict(config),
+        "limits": {
+            "max_source_length": config.max_source_length,
+            "max_target_length": config.max_target_length,
+        },
+        "decoding": {"max_new_tokens": config.max_target_length},
+        "pad_id": config.pad_id,
+        "eos_id": config.eos_id,
+        "unknown_id": trained.source_tokenizer.token_to_id(UNK),
+        "source_prefix_ids": [],
+        "source_suffix_ids": [],
+        "decoder_start_ids": [config.bos_id],
+        "tokenizers": dict(zip(("source", "target"), TOKENIZERS, strict=True)),
+        "precisions": list_graphs(bundle),
+        "files": list_files(bundle),
+    }
+
+
+def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:
+    """Return by precision, of those that have a folder, each graph's name and file."""
+    return {
+        precision: {graph.stem: f"{precision}/{graph.name}" for graph in sorted(graphs)}
+        for precision in Precision
+        if (graphs := list(bundle.glob(f"{precision}/*.onnx")))
+    }
+
+
+def list_files(bundle: Path) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of every file, by its path within the bundle."""
+    return {
+        path.relative_to(bundle).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(bundle.rglob("*"))
+        if path.is_file()
+    }

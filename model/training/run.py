@@ -1,0 +1,225 @@
+"""A training run on disk: its options, how it is opened, what it keeps of an epoch, how it resumes.
+
+File names and the keys of training.json stay as they are, so that older runs can be resumed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from model.checkpoint import (
+    WEIGHTS,
+    average_weights,
+    create_run,
+    find_weights,
+    load_config,
+    load_model,
+    load_tokenizers,
+    replace_whole,
+    save_weights,
+)
+from model.data.pairs import Example, read_pairs
+from model.data.tokenizers import Unit, build_tokenizer, unit_of
+from model.network.config import InputError, TransformerConfig
+from model.network.transformer import Transformer
+from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
+
+CHECKPOINT = "checkpoint.pt"
+LOSSES = "losses.tsv"
+OPTIONS = "training.json"
+SOFT_LABELS = "lessons.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    epochs: int
+    batch_size: int
+    learning_rate: float  # the peak of the schedule
+    warmup: float  # share of all steps, linear; a cosine to 0 follows
+    weight_decay: float
+    label_smoothing: float
+    joined: float  # share of the examples that an epoch concatenates in threes
+    average: int  # how many of the last epochs' weights are averaged
+    seed: int
+    pairs_sha256: str  # of the file that the run was started with
+    start: str | None  # a run or bundle to take the first weights from
+    teachers: list[str]  # runs or bundles
+    made_up: float  # synthetic sources for each source of the pairs
+
+
+def hash_pairs(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of the file: a run is resumed with the same pairs only."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def choose_tokenizers(
+    pairs: Path, source_unit: Unit, target_unit: Unit, options: TrainingOptions
+) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of the model to start or to learn from; without one, build them."""
+    if models := models_of(options):
+        for model in models:
+            find_weights(model)
+        return load_tokenizers(models[0])
+    texts = read_pairs(pairs)
+    return (
+        build_tokenizer((source for source, _ in texts), source_unit),
+        build_tokenizer((target for _, target in texts), target_unit),
+    )
+
+
+def models_of(options: TrainingOptions) -> list[Path]:
+    """The run or bundle to start from, if any, and the teachers."""
+    return [Path(path) for path in [*filter(None, [options.start]), *options.teachers]]
+
+
+def open_run(
+    run: Path,
+    config: TransformerConfig,
+    options: TrainingOptions,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+) -> None:
+    """Create the run, or check that the one there was started with the same settings.
+
+    Raise InputError, before anything is written, if they do not fit together.
+    """
+    check_models(config, options)
+    if run.exists() and any(run.iterdir()) and not (run / OPTIONS).exists():
+        raise InputError(f"{run} is neither empty nor a training run: name another folder")
+    if has_learned(run):
+        check_same_settings(run, config, options, tokenizers)
+    else:
+        run.mkdir(parents=True, exist_ok=True)
+        (run / OPTIONS).write_text(json.dumps(asdict(options), indent=2) + "\n")
+        create_run(run, config, *tokenizers)
+
+
+def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
+    """Raise InputError if the models to start and to learn from do not fit each other or `config`.
+
+    One vocabulary serves them all: soft labels are probabilities of its tokens.
+    """
+    if options.made_up and not options.teachers:
+        raise InputError("--made-up needs a --teacher to label the synthetic sources")
+    models = models_of(options)
+    vocabularies = [[tokenizer.to_str() for tokenizer in load_tokenizers(m)] for m in models]
+    for model, own in zip(models, vocabularies, strict=True):
+        if own != vocabularies[0]:
+            raise InputError(
+                f"{model} and {models[0]} have different tokenizers: give models that share one"
+            )
+    if options.start:
+        shape = asdict(replace(load_config(Path(options.start)), dropout=config.dropout))
+        if different := describe_differences(shape, asdict(config)):
+            raise InputError(f"--start {options.start} has {different}: give its own values")
+    for path in options.teachers:
+        teacher = load_config(Path(path))
+        lengths = teacher.max_source_length, teacher.max_target_length
+        if lengths[0] < config.max_source_length or lengths[1] < config.max_target_length:
+            raise InputError(
+                f"--teacher {path} takes at most {lengths[0]} source and {lengths[1]} target"
+                " tokens: lower --max-source-length or --max-target-length"
+            )
+
+
+def has_learned(run: Path) -> bool:
+    """Whether the run keeps a result of its pairs and options; they can then no longer change."""
+    return any((run / name).exists() for name in (CHECKPOINT, SOFT_LABELS, WEIGHTS))
+
+
+def check_same_settings(
+    run: Path,
+    config: TransformerConfig,
+    options: TrainingOptions,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+) -> None:
+    """Raise InputError if the run was started with other pairs, units, options or network.
+
+    Other pairs or units come first: they change the vocabulary sizes too, which says less.
+    """
+    advice = "give the same or name another run"
+    started = json.loads((run / OPTIONS).read_text())
+    if started.get("pairs_sha256") != options.pairs_sha256:
+        raise InputError(f"{run} was started with other pairs (another SHA-256): {advice}")
+    for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
+        if unit_of(old) is not unit_of(new):
+            raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
+    found = asdict(load_config(run)) | started
+    if different := describe_differences(found, asdict(config) | asdict(options)):
+        raise InputError(f"{run} was started with {different}: {advice}")
+
+
+def describe_differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """Describe the keys of `wanted` whose values differ; empty if none do."""
+    return "; ".join(
+        f"{name} {found.get(name)}, not {value}"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    )
+
+
+def load_soft_labels(
+    run: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
+) -> list[Example]:
+    """Return what the student learns from: the pairs and the synthetic sources, labelled.
+
+    The teachers are asked once. From then on the run keeps their labels, so that a resumed
+    training is the same even if a teacher has changed.
+    """
+    path = run / SOFT_LABELS
+    if not path.exists():
+        write_soft_labels(path, examples, config, options)
+    source_ids, target_ids, soft_labels = torch.load(path, weights_only=True)
+    each = soft_labels.split([len(ids) + 1 for ids in target_ids])
+    return [Example(*fields) for fields in zip(source_ids, target_ids, each, strict=True)]
+
+
+def write_soft_labels(
+    path: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
+) -> None:
+    """Store the teachers' labels: 2 bytes for every token of the vocabulary at every position."""
+    teachers = [load_model(Path(teacher)).transformer for teacher in options.teachers]
+    known = {tuple(example.source_ids) for example in examples}
+    count = round(options.made_up * len(known))
+    sources = synthetic_sources(known, count, config.max_source_length, options.seed)
+    synthetic = label_sources(teachers, sources, config.max_target_length)
+    labelled = add_soft_labels(teachers, examples, options.label_smoothing) + synthetic
+    soft_labels = torch.cat([e.soft_labels for e in labelled if e.soft_labels is not None])
+    stored = [e.source_ids for e in labelled], [e.target_ids for e in labelled], soft_labels
+    replace_whole(path, lambda partial: torch.save(stored, partial))
+
+
+def save_epoch(
+    run: Path, model: Transformer, optimizer: torch.optim.Optimizer, epoch: int, average: int
+) -> None:
+    """Write the epoch's weights, the mean of the last `average` epochs, and the checkpoint.
+
+    The checkpoint comes last: until it is there, the epoch does not count.
+    """
+    save_weights(run / f"epoch-{epoch}.safetensors", model.state_dict())
+    (run / f"epoch-{epoch - average}.safetensors").unlink(missing_ok=True)
+    recent = [run / f"epoch-{e}.safetensors" for e in range(max(0, epoch - average + 1), epoch + 1)]
+    save_weights(run / WEIGHTS, average_weights(recent))
+    state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    replace_whole(run / CHECKPOINT, lambda partial: torch.save(state, partial))
+
+
+def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> int:
+    """Restore the model and the optimizer; return the number of finished epochs.
+
+    Losses of an epoch that was interrupted before its checkpoint are removed.
+    """
+    epochs = 0
+    if (run / CHECKPOINT).exists():
+        state = torch.load(run / CHECKPOINT, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        epochs = state["epoch"] + 1
+    if (run / LOSSES).exists():
+        lines = (run / LOSSES).read_text().splitlines(keepends=True)[:epochs]
+        replace_whole(run / LOSSES, lambda partial: partial.write_text("".join(lines)))
+    return epochs

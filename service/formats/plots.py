@@ -1,0 +1,93 @@
+"""What the picture of attention without a model shows: heatmaps, and the plot of a regression."""
+
+import numpy as np
+
+from service.formats.colours import Floats, coloured, shrunk
+from service.formats.picture import Cells, Colour, Dot, Label, Line, Picture
+
+GRID: Colour = (204, 204, 204)
+BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
+SIDE = 320.0  # of a heatmap or plot
+GAP = 70.0  # around each, for its labels
+CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # from a plot to what is above, below and left of it
+MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
+MOST_CELLS = 200  # of a side of a heatmap; a larger one is drawn from means of blocks
+
+
+def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
+    """Draw a heatmap for each sequence of `weights` (B, T, S), after the plot of a regression.
+
+    The plot has points (2, S), prediction (2, T) and truth (2, T), x above y. Any of them may be
+    empty; without points there is no plot.
+    """
+    plots = 1 if points.size else 0
+    picture = Picture(
+        width=GAP + (plots + len(weights)) * (SIDE + GAP),
+        height=SIDE + 2 * GAP,
+        title=f"attention of {weights.shape[1]} queries over {weights.shape[2]} keys",
+    )
+    if plots:
+        draw_plot(picture, points, prediction, truth)
+    for i, matrix in enumerate(weights, plots):
+        draw_heatmap(picture, GAP + i * (SIDE + GAP), matrix)
+    return picture
+
+
+def draw_heatmap(picture: Picture, left: float, weights: Floats) -> None:
+    """Draw weights (T, S), queries downwards; the brightest colour is the largest weight."""
+    queries, keys = weights.shape
+    largest = weights.max()
+    cells = coloured(shrunk(weights, MOST_CELLS, MOST_CELLS), largest)
+    picture.shapes.append(Cells(left, GAP, SIDE, SIDE, cells))
+    for query in {0, queries - 1}:
+        middle = GAP + (query + 0.5) / queries * SIDE
+        picture.shapes.append(Label(left - BESIDE, middle, str(query), "end"))
+    for key in {0, keys - 1}:
+        middle = left + (key + 0.5) / keys * SIDE
+        picture.shapes.append(Label(middle, GAP + SIDE + TICK, str(key)))
+    caption = f"query x key, largest weight {largest:.3g}"
+    picture.shapes.append(Label(left + SIDE / 2, GAP - CAPTION, caption))
+
+
+def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Floats) -> None:
+    """Draw the points as dots, the prediction as a line and the truth as a dashed one."""
+    everything = np.concatenate([points, prediction, truth], axis=1)  # (2, ...)
+    low, high = everything.min(1), everything.max(1)
+
+    def place(xy: Floats) -> list[tuple[float, float]]:
+        """Return the places of points (2, N) in the picture, of very many only some."""
+        some = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
+        x, y = (some - low[:, None]) / np.where(high > low, high - low, 1.0)[:, None]
+        places = zip((GAP + x * SIDE).tolist(), (GAP + SIDE - y * SIDE).tolist(), strict=True)
+        return list(places)
+
+    draw_axes(picture, low, high)
+    picture.shapes.extend(Dot(x, y, GREY) for x, y in place(points))
+    if truth.size:
+        picture.shapes.append(line_or_dot(place(truth), ORANGE, dashed=True))
+    picture.shapes.append(line_or_dot(place(prediction), BLUE))
+    caption = "points, prediction (blue)" + (", truth (orange)" if truth.size else "")
+    picture.shapes.append(Label(GAP + SIDE / 2, GAP - CAPTION, caption))
+
+
+def draw_axes(picture: Picture, low: Floats, high: Floats) -> None:
+    """Draw a frame, and beside it the smallest and the largest x and y."""
+    left = top = GAP
+    right, bottom = left + SIDE, top + SIDE
+    frame = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+    picture.shapes += [
+        Line(frame, GRID),
+        Label(left, bottom + TICK, f"{low[0]:.3g}", "start"),
+        Label(right, bottom + TICK, f"{high[0]:.3g}", "end"),
+        Label(left - BESIDE, bottom, f"{low[1]:.3g}", "end"),
+        Label(left - BESIDE, top, f"{high[1]:.3g}", "end"),
+    ]
+
+
+def line_or_dot(
+    places: list[tuple[float, float]], colour: Colour, dashed: bool = False
+) -> Line | Dot:
+    """Return a line, or a dot where all places are about the same: such a line has no length."""
+    if np.ptp(places, axis=0).max() < 1:
+        return Dot(*places[0], colour)
+    return Line(places, colour, dashed)

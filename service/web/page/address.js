@@ -1,0 +1,20 @@
+/** The address holds the state of the form: links, Back and Forward show it again. */
+import { debounce } from "./browser.js";
+
+const addressOf = (form) => `#${new URLSearchParams(new FormData(form))}`;
+
+export function stateInAddress() {
+  return new URLSearchParams(location.hash.slice(1));
+}
+
+export function keepInAddress(form) {
+  history.replaceState(null, "", addressOf(form));
+}
+
+/** Browsers refuse to change the address at every key press. */
+export const keepInAddressSoon = debounce(keepInAddress, 200);
+
+/** What was in the address before is what Back returns to. */
+export function addToHistory(form) {
+  history.pushState(null, "", addressOf(form));
+}

@@ -1,0 +1,94 @@
+/**
+ * One matrix of attention: a heatmap and lines, which show the same place; that place in words; a
+ * table. The mouse and the arrow keys move the place.
+ */
+import { bipartite } from "view/bipartite.js";
+import { highestOf, legend } from "view/colours.js";
+import { heatmap } from "view/heatmap.js";
+import { element, short } from "view/labels.js";
+import { table } from "view/table.js";
+
+const WIDE = 36; // columns that need the whole width: the views come one above the other
+const NOWHERE = [-1, -1];
+const MOVES = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  Home: [0, -Infinity],
+  End: [0, Infinity],
+  PageUp: [-Infinity, 0],
+  PageDown: [Infinity, 0],
+};
+
+/** Returns {nodes, step, point}, as block.js explains. */
+export function single(block, matrix) {
+  const { weights } = matrix;
+  const highest = highestOf(weights);
+  const readout = element("p", { className: "readout", ariaLive: "polite" });
+  let place = NOWHERE;
+  const point = (...next) => {
+    place = next;
+    views.forEach((view) => view.point(...place));
+    readout.textContent = sentence(block, weights, ...place);
+  };
+  const views = [
+    heatmap(block, matrix, highest, point),
+    bipartite(block, weights, highest, point),
+  ];
+  views[0].node.append(readout, legend(highest));
+  const both = sideBySide(views, weights, point);
+  both.addEventListener("keydown", (event) => {
+    const next = moved(place, event.key, weights);
+    if (!next) return;
+    event.preventDefault();
+    point(...next);
+    views[0].reveal();
+  });
+  point(...NOWHERE);
+  return {
+    nodes: [both, table(block, weights)],
+    step: (last) => views.forEach((view) => view.step(last)),
+    point,
+  };
+}
+
+function sideBySide(views, weights, point) {
+  const both = element("div", { className: "views" }, ...views.map((view) => view.node));
+  both.classList.toggle("wide", weights[0].length > WIDE);
+  both.addEventListener("mouseleave", () => point(...NOWHERE));
+  return both;
+}
+
+/** Before the first cell of a row or column lies its token; null if the key moves nothing. */
+function moved([row, column], key, weights) {
+  if (key === "Escape") return NOWHERE;
+  if (!MOVES[key]) return null;
+  if (row < 0 && column < 0) return [0, 0];
+  const clamp = (place, last) => Math.min(Math.max(place, -1), last);
+  const next = [
+    clamp(row + MOVES[key][0], weights.length - 1),
+    clamp(column + MOVES[key][1], weights[0].length - 1),
+  ];
+  return Math.max(...next) < 0 ? null : next;
+}
+
+/** What the place shows: a cell, a row's token, a column's token, or how to choose one. */
+function sentence({ rows, columns }, weights, row, column) {
+  if (row < 0 && column < 0) return "Point at a cell or a token, or move with the arrow keys.";
+  if (row < 0) {
+    const heeding = largest(weights.map((each) => each[column]), rows);
+    return `column ${column + 1}: ${short(columns[column])} is attended to by ${heeding}`;
+  }
+  const heeded = column < 0
+    ? largest(weights[row], columns)
+    : `${short(columns[column])} with ${weights[row][column].toFixed(2)}`;
+  return `row ${row + 1}: ${short(rows[row])} attends to ${heeded}`;
+}
+
+/** The three largest of one row or column, with their tokens and places. */
+function largest(weights, tokens) {
+  const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, 3);
+  const words = (i) => `${short(tokens[i])} (${i + 1}) with ${weights[i].toFixed(2)}`;
+  return places.map(words).join(", ");
+}

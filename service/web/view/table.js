@@ -1,0 +1,23 @@
+/** The weights of one matrix as a table: for screen readers, and for who wants the numbers. */
+import { element, label } from "view/labels.js";
+
+export function table(block, weights) {
+  const region = element("div", { className: "box", tabIndex: 0, role: "region" });
+  region.ariaLabel = "weights";
+  const summary = element("summary", { textContent: "As a table" });
+  const details = element("details", { className: "table" }, summary, region);
+  const build = () => region.replaceChildren(tableOf(block, weights));
+  details.addEventListener("toggle", build, { once: true }); // 40,000 cells only if wanted
+  return details;
+}
+
+function tableOf({ kind, rows, columns }, weights) {
+  const heading = (scope) => (token) => element("th", { scope }, label(token));
+  const body = weights.map((row, i) => {
+    const cells = row.map((weight) => element("td", { textContent: weight.toFixed(3) }));
+    return element("tr", {}, heading("row")(rows[i]), ...cells);
+  });
+  const head = element("tr", {}, element("td"), ...columns.map(heading("col")));
+  const caption = element("caption", { textContent: `${kind} attention: rows attend to columns` });
+  return element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...body));
+}

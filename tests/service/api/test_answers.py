@@ -1,0 +1,128 @@
+"""Answers are exactly as their response models, and so /openapi.json, describe them."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from service.api import responses
+from service.api.examples import ATTEND, ATTENTION, DECODE, DETOKENIZE, ENCODE, SCORE, TOKENIZE
+from tests.documentation import events_of
+
+MODELS = {
+    "/v1/decode": responses.DecodeAnswer,
+    "/v1/attention": responses.AttentionAnswer,
+    "/v1/score": responses.ScoreAnswer,
+    "/v1/encode": responses.EncodeAnswer,
+    "/v1/tokenize": responses.TokenizeAnswer,
+    "/v1/detokenize": responses.DetokenizeAnswer,
+    "/v1/attend": responses.AttendAnswer,
+}
+EXAMPLES = {
+    "/v1/decode": DECODE,
+    "/v1/attention": ATTENTION,
+    "/v1/score": SCORE,
+    "/v1/encode": ENCODE,
+    "/v1/tokenize": TOKENIZE,
+    "/v1/detokenize": DETOKENIZE,
+    "/v1/attend": ATTEND,
+}
+ALL_KINDS = ["encoder", "decoder", "cross"]
+ALIGNED = {"kinds": ALL_KINDS, "alignment": "argmax", "rows": [0, 2], "decimals": 3}
+REDUCED = {**ALIGNED, "reduce_heads": "max", "reduce_layers": "mean", "alignment": "threshold"}
+ROLLOUT = {"kinds": ["encoder", "decoder"], "reduce_heads": "mean", "reduce_layers": "rollout"}
+REQUESTS = [
+    *((path, each["value"]) for path, examples in EXAMPLES.items() for each in examples.values()),
+    *(
+        ("/v1/decode", {"source": ["heed", "a"], **how, "top_log_probs": 3, "attention": selected})
+        for how in (
+            {},
+            {"beam_size": 3, "num_hypotheses": 2, "early_stopping": False, "length_penalty": 0.5},
+            {"temperature": 1.0, "seed": 1, "num_hypotheses": 2, "top_k": 9, "top_p": 0.9},
+            {"target_prefix": "HH", "stop": ["IY1", 4], "min_new_tokens": 1},
+            {"stream": True},
+            {"stream": True, "beam_size": 2},
+        )
+        for selected in (ALIGNED, REDUCED, ROLLOUT)
+    ),
+    *(
+        ("/v1/attention", {"source": "heed", "attention": selected, **target})
+        for selected in (ALIGNED, REDUCED, ROLLOUT)
+        for target in ({}, {"target": "HH IY1 D"}, {"target_prefix": "HH", "beam_size": 2})
+    ),
+    ("/v1/score", {"source": [[5, 6], [7]], "target": [[4, 5], [2]]}),
+    *(
+        ("/v1/encode", {"source": ["heed", "a"], "pooling": pooling, "encoding": encoding})
+        for pooling in ("none", "mean", "max", "first", "last")
+        for encoding in ("float", "base64")
+    ),
+    ("/v1/tokenize", {"text": ["heed", "a"]}),
+    ("/v1/detokenize", {"token_ids": [[1, 5], [6, 2]], "side": "source"}),
+]
+EVENT_FIELDS = {
+    "token": {"result", "hypothesis", "text", "token", "token_id", "log_prob"},
+    "beam": {"result", "stable", "tentative"},
+}
+
+
+def assert_valid(model, content):
+    """Every required field is there in its own type, and no field that the model lacks."""
+    model.model_validate_json(content, strict=True, extra="forbid")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    REQUESTS,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_answers_are_as_documented(client, path, body):
+    model = {} if path == "/v1/attend" else {"model": "g2p-en"}
+    answer = client.post(path, json={**model, **body})
+    assert answer.status_code == 200, answer.text
+    if not body.get("stream"):
+        assert_valid(MODELS[path], answer.content)
+        return
+    *events, (last, done) = events_of(answer.text)
+    assert last == "done"
+    assert_valid(MODELS[path], json.dumps(done))
+    for name, event in events:
+        assert event.keys() - {"top_log_probs"} == EVENT_FIELDS[name]
+        for alternative in event.get("top_log_probs", []):
+            assert_valid(responses.Alternative, json.dumps(alternative))
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v1/models", responses.ModelList),
+        ("/v1/models/tiny", responses.ModelCard),
+        ("/livez", responses.Health),
+        ("/readyz", responses.Health),
+        ("/v1/models/none", responses.Problem),
+        ("/v1/decode", responses.Problem),
+    ],
+)
+def test_answers_to_get_are_as_documented(client, path, model):
+    assert_valid(model, client.get(path).content)
+
+
+def test_a_refusal_is_as_documented(client):
+    body = {"model": "g2p-en", "source": ["naïve", "a"], "beam_size": 0}
+    assert_valid(responses.Problem, client.post("/v1/decode", json=body).content)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"source_tokens": 1},
+        {"source_tokens": 1, "target_tokens": None},
+        {"source_tokens": 1, "target_tokens": "1"},
+        {"source_tokens": 1, "target_tokens": 1, "more": 1},
+    ],
+)
+def test_a_nested_field_of_another_type_or_name_would_be_noticed(usage):
+    """The oracle itself."""
+    with pytest.raises(ValidationError):
+        assert_valid(
+            responses.DecodeAnswer, json.dumps({"model": "a", "results": [], "usage": usage})
+        )

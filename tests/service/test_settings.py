@@ -1,0 +1,82 @@
+"""Settings: what they accept from flags and variables, and what they refuse."""
+
+import os
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import DEFAULT_BUNDLE, Settings
+
+
+def test_the_service_starts_where_no_affinity_can_be_read(monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert 1 <= Settings().cores <= os.cpu_count()
+
+
+def test_an_affinity_limits_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    assert Settings().cores == 1
+
+
+def test_more_threads_and_workers_than_cores_are_capped():
+    cores = Settings().cores
+    many = Settings(threads=100_000, workers=100_000)
+    assert (many.cores, many.threads, many.workers) == (cores, cores, cores)
+    assert Settings(threads=1, workers=100_000).workers == 1
+    assert Settings(workers=100_000).workers == cores
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("HEED_PROT", "HEED_PORT"),
+        ("heed_max_source", "HEED_MAX_SOURCES"),
+        ("HEED_BUNDLE", "HEED_BUNDLES"),
+        ("HEED_", "HEED_"),
+    ],
+)
+def test_a_mistyped_variable_is_refused_and_the_nearest_is_named(monkeypatch, name, nearest):
+    monkeypatch.setenv(name, "9000")
+    with pytest.raises(ValidationError, match=f"variable {name} is unknown: .* {nearest}"):
+        Settings()
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(monkeypatch):
+    """Of services named heed and heed-api in the same namespace."""
+    for name, value in {
+        "HEED_SERVICE_HOST": "10.0.0.1",
+        "HEED_SERVICE_PORT_HTTP": "8000",
+        "HEED_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "HEED_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "HEED_API_SERVICE_PORT": "8000",
+        "HEED_API_PORT": "tcp://10.0.0.1:8000",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert Settings().port == 8000
+
+
+@pytest.mark.parametrize("name", ["HEED_PORT", "heed_port"])
+def test_a_variable_sets_a_setting(monkeypatch, name):
+    monkeypatch.setenv(name, "9000")
+    assert Settings().port == 9000
+
+
+@pytest.mark.parametrize("timeout", ["inf", "nan", "0", "-1"])
+def test_a_timeout_that_never_ends_is_refused(timeout):
+    with pytest.raises(ValidationError):
+        Settings(timeout=timeout)
+
+
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_host_is_refused_and_two_others_are_named(host):
+    with pytest.raises(ValidationError, match=r"127\.0\.0\.1.*0\.0\.0\.0"):
+        Settings(host=host)
+
+
+def test_every_setting_is_described():
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_the_default_bundle_is_served():
+    assert Settings().bundles == [DEFAULT_BUNDLE]
