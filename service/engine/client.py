@@ -76,8 +76,10 @@ class EngineClient(asyncio.Protocol):
         self._is_open = True
 
     async def close(self) -> None:
-        """End the process. It may first finish what it has accepted, for CLOSE_TIMEOUT seconds;
-        what is pending then fails with Unavailable. An engine that is not open ends at once."""
+        """End the process, after it has finished what it accepted, or after CLOSE_TIMEOUT seconds.
+
+        Pending entries then fail with Unavailable. An engine that is not open yet ends at once.
+        """
         self._closing = True
         if self._process is None:
             return
@@ -138,12 +140,13 @@ class EngineClient(asyncio.Protocol):
             self._transport.write(b"".join(encode(0, order)))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
-        """Stop listening to an entry that has its outcome; tell the engine if it was cancelled."""
+        """Stop listening to an entry that has its outcome; inform the engine of a cancellation."""
         self._listeners.pop(number, None)
         if future.cancelled() and self._pending.pop(number, None):
             self._order(Cancel(number))
 
     def data_received(self, data: bytes) -> None:
+        """Handle the messages that `data` completes; long ones are read in a thread."""
         for message in self._decoder.feed(data):
             if message.is_long:
                 self._load_in_thread(message)
@@ -179,6 +182,7 @@ class EngineClient(asyncio.Protocol):
             self._reporting = asyncio.create_task(self._report_death(len(pending)))
 
     async def _report_death(self, pending: int) -> None:
+        """Log that the engine ended unasked, with its exit code if it comes in time."""
         assert self._process is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT):
@@ -193,6 +197,7 @@ class EngineClient(asyncio.Protocol):
 
 
 def settle(future: asyncio.Future[Any], outcome: object) -> None:
+    """Resolve a future with a reply, which may be an error."""
     if future.done():  # it was cancelled
         return
     if isinstance(outcome, (HeedError, StartupError)):
@@ -202,6 +207,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def load(message: Message) -> object:
+    """Unpickle a message, or say that there is no memory for it."""
     try:
         return message.load()
     except MemoryError:

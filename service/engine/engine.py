@@ -8,7 +8,7 @@ from functools import cache, partial
 from service.bundle import Bundle
 from service.engine.messages import Status
 from service.engine.queue import Queue
-from service.engine.scheduler import Scheduler
+from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
 from service.engine.worker import Worker
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
@@ -70,6 +70,8 @@ def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
         settings.max_queue,
         -(-settings.max_batch_tokens // workers),
         settings.max_pass_tokens,
+        MAX_LOGITS_BYTES // workers,
+        config.target_vocab_size,
         pass_cost=1 if plain else config.d_qk,
     )
 

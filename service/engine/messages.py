@@ -17,6 +17,7 @@ from service.search.protocol import Hypothesis, Progress
 from service.settings import Settings
 
 Weights = dict[AttentionKind, FloatArray]
+ALTERNATIVE = 3  # numbers that take as long to write as a token, its id and its log-prob
 
 
 @dataclass(slots=True)
@@ -40,8 +41,8 @@ class Answer:
         arrays = [weights for kinds in self.attention for weights in kinds.values()]
         arrays += [each for each in (self.memory, self.log_probs) if each is not None]
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
-        alternatives = sum(len(top) for each in self.hypotheses for top in each.top_log_probs)
-        return tokens + alternatives + sum(array.size for array in arrays)
+        tops = (len(top) for hypothesis in self.hypotheses for top in hypothesis.top_log_probs)
+        return tokens + ALTERNATIVE * sum(tops) + sum(array.size for array in arrays)
 
     @property
     def encoded(self) -> FloatArray:

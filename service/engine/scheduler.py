@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from service.errors import Overloaded
 
+MAX_LOGITS_BYTES = 256 << 20  # in all workers; a step allocates one or two times as much beside it
 DELAY = 8  # how often a position counts in a pass for which rows that are being decoded must wait
 
 
@@ -43,12 +44,15 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Budgets: rows that wait, padded positions that one worker decodes, and those that it computes
-    in one encoder or teacher-forcing pass, each of which counts `pass_cost`."""
+    """Budgets: rows that wait; padded positions that one worker decodes; positions that it computes
+    in one encoder or teacher-forcing pass, each of which counts `pass_cost`; and bytes of float32
+    logits, which a step computes for every row and token of the vocabulary."""
 
     max_queue: int
     max_batch_tokens: int
     max_pass_tokens: int
+    max_logits_bytes: int
+    target_vocab_size: int
     pass_cost: int = 1
 
     def check_queue(self, waiting: int, new: int) -> None:
@@ -70,7 +74,7 @@ class Scheduler:
             held.add(size)
             longest_source = max(longest_source, size.source)
             encoded = longest_source * (admitted + 1)
-            fits = held.positions <= self.max_batch_tokens and self._fits_a_pass(encoded)
+            fits = self._can_decode(held) and self._fits_a_pass(encoded)
             if not fits and not (alone and admitted == 0):
                 break
             admitted += 1
@@ -87,6 +91,10 @@ class Scheduler:
                 break
             count += 1
         return count
+
+    def _can_decode(self, held: Held) -> bool:
+        logits = 4 * sum(held.rows.values()) * self.target_vocab_size
+        return held.positions <= self.max_batch_tokens and logits <= self.max_logits_bytes
 
     def _fits_a_pass(self, positions: int) -> bool:
         return positions * self.pass_cost <= self.max_pass_tokens

@@ -75,7 +75,7 @@ class Worker:
             while (newcomers := self._next()) is not None:
                 self.busy_since = time.monotonic()
                 if self._decoded:
-                    self._force_some()
+                    self._teacher_force_some()
                 elif newcomers:
                     self._guard(newcomers, partial(self._encode, newcomers))
                 self._step_all()
@@ -119,12 +119,12 @@ class Worker:
             elif key.rows_per_source > 1:
                 del self._batches[key]  # or every number of rows would keep a cache of its own
 
-    def _force_some(self) -> None:
+    def _teacher_force_some(self) -> None:
         """Run teacher forcing for as many entries as a pass may hold now."""
         sizes = [one.entry.all_pass_positions for one in self._decoded]
         count = self._scheduler.one_pass(sizes, delays=bool(self._running))
         some = self._decoded[:count]
-        self._guard([one.entry for one in some], partial(self._force, some))
+        self._guard([one.entry for one in some], partial(self._teacher_force, some))
 
     def _guard(
         self, entries: Sequence[Entry], work: Callable[[], None], key: BatchKey | None = None
@@ -186,7 +186,7 @@ class Worker:
             else:
                 self._decoded.append(DecodedEntry(entry, cross))
 
-    def _force(self, some: list[DecodedEntry]) -> None:
+    def _teacher_force(self, some: list[DecodedEntry]) -> None:
         """Run teacher forcing: decoder passes over whole targets, which give the attention of each
         step as it was when the target was decoded, or the log-probs of given targets."""
         started = time.monotonic()

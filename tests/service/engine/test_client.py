@@ -1,4 +1,4 @@
-"""An engine in a process of its own answers as one beside us, and is missed when it dies."""
+"""An engine in its own process answers like one in this process, and its end is noticed."""
 
 import asyncio
 import os
@@ -38,12 +38,12 @@ def tiny_bundle(tiny):
 
 @asynccontextmanager
 async def running(bundle):
-    process = EngineClient(bundle, SETTINGS)
+    client = EngineClient(bundle, SETTINGS)
     try:
-        await process.start()
-        yield process
+        await client.start()
+        yield client
     finally:
-        await process.close()
+        await client.close()
 
 
 def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
@@ -51,24 +51,24 @@ def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
     return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
 
 
-async def none_left(process):
-    """Cancelled rows leave at the next step."""
+async def none_left(client):
+    """Wait until the cancelled rows have left, which they do at the next step."""
     for _ in range(1000):
-        if not (await process.status()).rows:
+        if not (await client.status()).rows:
             return True
         await asyncio.sleep(0.01)
     return False
 
 
 def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weight):
-    """Also one of megabytes, which is read off the event loop."""
+    """Including an answer of megabytes, which is read in a thread."""
     everything = every_weight(tiny_bundle)
     large = Entry(np.full(20, 4), None, [5] * 39, everything)
     asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
 
     async def run():
-        async with running(tiny_bundle) as process:
-            return await asyncio.gather(*process.submit(asked))
+        async with running(tiny_bundle) as client:
+            return await asyncio.gather(*client.submit(asked))
 
     there = asyncio.run(run())
     engine = Engine(tiny_bundle, SETTINGS)
@@ -90,8 +90,8 @@ def test_an_answer_of_megabytes_arrives_whole(tiny_bundle, every_weight):
     everything = every_weight(tiny_bundle)
 
     async def run():
-        async with running(tiny_bundle) as process:
-            (answer,) = process.submit([Entry(np.full(20, 4), beams(30), [], everything)])
+        async with running(tiny_bundle) as client:
+            (answer,) = client.submit([Entry(np.full(20, 4), beams(30), [], everything)])
             return await answer
 
     answer = asyncio.run(run())
@@ -107,11 +107,11 @@ def beams(count):
 
 def test_a_full_queue_refuses_all_of_a_request(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as process:
+        async with running(tiny_bundle) as client:
             outcomes = await asyncio.gather(
-                *process.submit(entries(SETTINGS.max_queue // 4 + 1)), return_exceptions=True
+                *client.submit(entries(SETTINGS.max_queue // 4 + 1)), return_exceptions=True
             )
-            (answer,) = await asyncio.gather(*process.submit(entries(1)))
+            (answer,) = await asyncio.gather(*client.submit(entries(1)))
             return outcomes, answer
 
     outcomes, answer = asyncio.run(run())
@@ -120,27 +120,27 @@ def test_a_full_queue_refuses_all_of_a_request(tiny_bundle):
     assert len(answer.hypotheses) == 4
 
 
-def test_what_is_cancelled_frees_its_rows(tiny_bundle):
+def test_cancelled_entries_free_their_rows(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as process:
-            futures = process.submit(entries(60, max_new_tokens=40))
+        async with running(tiny_bundle) as client:
+            futures = client.submit(entries(60, max_new_tokens=40))
             for future in futures[::2]:
                 future.cancel()
             kept = await asyncio.gather(*futures[1::2])
-            return kept, await none_left(process)
+            return kept, await none_left(client)
 
     kept, freed = asyncio.run(run())
     assert all(len(answer.hypotheses) == 4 for answer in kept)
     assert freed
 
 
-def test_an_engine_that_dies_is_missed_by_all_who_wait(tiny_bundle):
+def test_everything_pending_fails_when_an_engine_dies(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as process:
-            futures = process.submit(entries(80, max_new_tokens=40))
-            os.kill(process._process.pid, signal.SIGKILL)
+        async with running(tiny_bundle) as client:
+            futures = client.submit(entries(80, max_new_tokens=40))
+            os.kill(client._process.pid, signal.SIGKILL)
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            for ask in (lambda: process.submit(entries(1)), process.status):
+            for ask in (lambda: client.submit(entries(1)), client.status):
                 with pytest.raises(Unavailable, match="has lost its engine"):
                     await ask()
             return outcomes
@@ -152,12 +152,12 @@ def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
     """An entry without a source breaks the loop of whichever worker takes it."""
 
     async def run():
-        async with running(tiny_bundle) as process:
-            futures = process.submit([*entries(5), Entry(None), *entries(5)])
+        async with running(tiny_bundle) as client:
+            futures = client.submit([*entries(5), Entry(None), *entries(5)])
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            await asyncio.wait_for(process._ended.wait(), 30)
-            assert process.gone
-        return outcomes, process._process.returncode
+            await asyncio.wait_for(client._ended.wait(), 30)
+            assert client.gone
+        return outcomes, client._process.returncode
 
     outcomes, code = asyncio.run(run())
     assert {type(outcome) for outcome in outcomes} <= {Answer, Unavailable}
@@ -165,31 +165,31 @@ def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
     assert code == 1
 
 
-def test_a_closed_one_has_answered_all(tiny_bundle):
+def test_an_engine_answers_all_it_accepted_before_it_closes(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as process:
-            futures = process.submit(entries(60, max_new_tokens=40))
-        return [future.result() for future in futures], process._process.returncode
+        async with running(tiny_bundle) as client:
+            futures = client.submit(entries(60, max_new_tokens=40))
+        return [future.result() for future in futures], client._process.returncode
 
     answers, code = asyncio.run(run())
     assert len(answers) == 60
     assert code == 0
 
 
-def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle):
+def test_a_closing_engine_accepts_nothing_and_still_obeys_cancellations(tiny_bundle):
     async def run():
-        process = EngineClient(tiny_bundle, SETTINGS)
-        await process.start()
-        futures = process.submit(entries(90, max_new_tokens=40))
-        closing = asyncio.create_task(process.close())
+        client = EngineClient(tiny_bundle, SETTINGS)
+        await client.start()
+        futures = client.submit(entries(90, max_new_tokens=40))
+        closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
-        for ask in (lambda: process.submit(entries(1)), process.status):
+        for ask in (lambda: client.submit(entries(1)), client.status):
             with pytest.raises(Unavailable, match="takes no requests now"):
                 await ask()
         for future in futures[1:]:
             future.cancel()
         await closing
-        return futures[0].result(), process._process.returncode
+        return futures[0].result(), client._process.returncode
 
     answer, code = asyncio.run(run())
     assert len(answer.hypotheses) == 4
@@ -198,12 +198,12 @@ def test_while_it_closes_it_takes_nothing_and_may_still_be_cancelled(tiny_bundle
 
 async def start(bundle, settings=SETTINGS):
     """Start an engine that will not open; close() must leave nothing behind."""
-    process = EngineClient(bundle, settings)
+    client = EngineClient(bundle, settings)
     try:
-        await process.start()
+        await client.start()
     finally:
-        await process.close()
-        assert process._process.returncode is not None
+        await client.close()
+        assert client._process.returncode is not None
 
 
 def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
@@ -246,11 +246,11 @@ def test_a_signal_ends_a_service_whose_engine_hangs_while_it_opens(tmp_path, num
 
 def test_an_engine_ends_when_its_client_is_gone(tiny_bundle):
     async def run():
-        process = EngineClient(tiny_bundle, SETTINGS)
-        await process.start()
-        process._transport.abort()
+        client = EngineClient(tiny_bundle, SETTINGS)
+        await client.start()
+        client._transport.abort()
         async with asyncio.timeout(10):
-            return await process._process.wait()
+            return await client._process.wait()
 
     assert asyncio.run(run()) == 0
 
@@ -260,11 +260,11 @@ def test_a_signal_to_all_processes_of_a_service_fails_no_accepted_entry(tiny_bun
     """The engine leaves it to the client to end it."""
 
     async def run():
-        async with running(tiny_bundle) as process:
-            futures = process.submit(entries(80, max_new_tokens=40))
-            os.kill(process._process.pid, number)
+        async with running(tiny_bundle) as client:
+            futures = client.submit(entries(80, max_new_tokens=40))
+            os.kill(client._process.pid, number)
             answers = await asyncio.gather(*futures)
-        return answers, process._process.returncode
+        return answers, client._process.returncode
 
     answers, code = asyncio.run(run())
     assert all(len(answer.hypotheses) == 4 for answer in answers)
@@ -275,10 +275,10 @@ def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, monkeypatch,
     monkeypatch.setattr("service.engine.client.CLOSE_TIMEOUT", 0.1)
 
     async def run():
-        async with running(tiny_bundle) as process:
-            os.kill(process._process.pid, signal.SIGSTOP)
-            futures = process.submit(entries(3))
-        return await asyncio.gather(*futures, return_exceptions=True), process._process.returncode
+        async with running(tiny_bundle) as client:
+            os.kill(client._process.pid, signal.SIGSTOP)
+            futures = client.submit(entries(3))
+        return await asyncio.gather(*futures, return_exceptions=True), client._process.returncode
 
     outcomes, code = asyncio.run(run())
     assert {type(outcome) for outcome in outcomes} == {Unavailable}
@@ -290,12 +290,12 @@ def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, monkeypatch,
 @pytest.mark.parametrize("pending", [0, 3])
 def test_the_death_of_an_engine_is_logged_even_if_nobody_waits(tiny_bundle, capsys, pending):
     async def run():
-        async with running(tiny_bundle) as process:
-            os.kill(process._process.pid, signal.SIGSTOP)
-            futures = process.submit(entries(pending))
-            os.kill(process._process.pid, signal.SIGKILL)
-            await process._ended.wait()
-            await process._reporting
+        async with running(tiny_bundle) as client:
+            os.kill(client._process.pid, signal.SIGSTOP)
+            futures = client.submit(entries(pending))
+            os.kill(client._process.pid, signal.SIGKILL)
+            await client._ended.wait()
+            await client._reporting
             await asyncio.gather(*futures, return_exceptions=True)
 
     asyncio.run(run())
@@ -313,11 +313,11 @@ def test_no_thread_to_read_a_long_answer_is_no_reason_to_lose_the_engine(tiny_bu
 
     async def run():
         asyncio.get_running_loop().set_default_executor(NoThreads())
-        async with running(tiny_bundle) as process:
+        async with running(tiny_bundle) as client:
             large = Entry(np.full(20, 4), beams(30), [], every_weight(tiny_bundle))
             async with asyncio.timeout(30):
-                (answer,) = await asyncio.gather(*process.submit([large]))
-            return answer, (await process.status()).ready
+                (answer,) = await asyncio.gather(*client.submit([large]))
+            return answer, (await client.status()).ready
 
     answer, ready = asyncio.run(run())
     assert len(answer.hypotheses) == 30
@@ -376,16 +376,16 @@ def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
 
 def test_orders_about_entries_that_are_gone_or_never_were_change_nothing(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as process:
-            (first,) = process.submit(entries(1))
+        async with running(tiny_bundle) as client:
+            (first,) = client.submit(entries(1))
             await first
             for number in (1, 2, 2, 999):
-                process._order(Cancel(number))
-            (second,) = process.submit(entries(1))
+                client._order(Cancel(number))
+            (second,) = client.submit(entries(1))
             second.cancel()
-            process._order(Cancel(3))
-            (third,) = process.submit(entries(1))
-            return await third, await process.status()
+            client._order(Cancel(3))
+            (third,) = client.submit(entries(1))
+            return await third, await client.status()
 
     answer, status = asyncio.run(run())
     assert len(answer.hypotheses) == 4

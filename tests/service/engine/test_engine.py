@@ -59,7 +59,7 @@ Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([
 @settings(max_examples=20, deadline=None)
 @given(wanted=st.lists(Wanted, min_size=1, max_size=12), budget=st.sampled_from([1, 60, 4096]))
 def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wanted, budget):
-    """Whatever its neighbours, their order and the budgets that split them into batches."""
+    """Neighbours, their order and the budgets that split them into batches change nothing."""
     limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
     changed = SETTINGS.model_copy(update=limits)
 
@@ -83,7 +83,7 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wante
 
 
 def test_int8_answers_do_not_depend_on_neighbours(g2p):
-    """Texts are those of each source alone; so are log-probs, but for rounding."""
+    """Each text is the one its source gets alone; log-probs may differ by rounding."""
     bundle = load_bundle(g2p)
     random = np.random.default_rng(0)
     sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
@@ -101,10 +101,8 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
 
 
-def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(
-    tiny_bundle, every_weight
-):
-    """With two start ids the first row is the step that read the second."""
+def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):
+    """With two start ids, the first row is the step that read the second one."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
     bundle = type(tiny_bundle)(tiny_bundle.root, started)
 
@@ -113,14 +111,14 @@ def test_attention_has_a_row_for_every_token_and_starts_with_the_forced_ids(
         (decoded,) = answers(engine, [one])
         ids = decoded.hypotheses[0].token_ids
         given = entry([4, 5, 6], target_ids=ids, selection=every_weight(bundle))
-        (forced,) = answers(engine, [given])
+        (given_target,) = answers(engine, [given])
     count = len(decoded.hypotheses[0].token_ids)
     (attention,) = decoded.attention
     assert attention["cross"].shape == (2, 5, count, 3)
     assert attention["decoder"].shape == (2, 5, count, count + 1)
     assert (attention["decoder"][:, :, 0, 1] > 0).all()
     for kind, weights in attention.items():
-        np.testing.assert_allclose(weights, forced.attention[0][kind], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(weights, given_target.attention[0][kind], rtol=1e-5, atol=1e-6)
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
@@ -142,7 +140,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
 
 
 def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
-    """Its neighbours fail with it, for their memory may be broken; whoever comes next does not."""
+    """Its neighbours fail too, because their memory may be damaged; later entries do not."""
 
     with running(tiny_bundle, ONE_WORKER) as engine:
         step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
@@ -184,7 +182,7 @@ def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, s
 
 
 def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
-    """It may have damaged the rows beside them, which fail."""
+    """The rows beside them fail, because their memory may be damaged."""
     with running(tiny_bundle, ONE_WORKER) as engine:
         step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
 
@@ -216,7 +214,7 @@ def test_a_failed_pass_is_logged_with_its_model_and_entries(tiny_bundle, capsys)
     assert "entries=1" in said
 
 
-def test_widths_that_nobody_uses_keep_no_memory(tiny_bundle):
+def test_caches_for_a_number_of_rows_that_nobody_uses_are_freed(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
         for beam_size in (1, 2, 3, 4, 5):
             answers(engine, [entry([4, 5], 3, beam_size)])
@@ -264,8 +262,8 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
-    """Even what fails while a failure is cleaned up."""
+def test_a_dying_worker_fails_what_it_holds_and_is_not_ready(tiny_bundle, monkeypatch):
+    """An error in the guard itself ends the worker."""
 
     with running(tiny_bundle) as engine:
 
@@ -284,7 +282,7 @@ def test_a_dying_worker_answers_all_and_is_not_ready(tiny_bundle, monkeypatch):
     assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
 
 
-def test_a_worker_that_stands_still_is_not_ready(tiny_bundle, monkeypatch):
+def test_a_stalled_worker_is_not_ready(tiny_bundle, monkeypatch):
     with running(tiny_bundle) as engine:
         started, go_on = threading.Event(), threading.Event()
         encode = engine.session.encode
@@ -314,7 +312,7 @@ def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
         engine.queue.put([entry([4])])
 
 
-def test_passes_over_targets_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):
+def test_teacher_forcing_passes_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):
     settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 400})
     wanted = every_weight(tiny_bundle)
     with running(tiny_bundle, settings) as engine:

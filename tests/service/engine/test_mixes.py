@@ -1,4 +1,4 @@
-"""Requests of all kinds at once, joining and leaving at random moments, beside each alone."""
+"""Requests of all kinds that join and leave at random moments, compared with each alone."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def engine_of(bundle, precision):
 
 
 def draw(random_):
-    """A source, and how it is decoded."""
+    """Draw a source and the options of its search."""
     source = random_.choices(LETTERS, k=random_.randint(1, 16))
     beam_size = random_.choice([1, 1, 1, 2, 4])
     return source, SearchOptions(
@@ -46,7 +46,7 @@ def entry(source, search, selection=NO_ATTENTION):
 
 
 def decode_together(engine, wanted, random_):
-    """In groups of random size, at random moments."""
+    """Submit groups of random size at random moments."""
     entries = []
     while len(entries) < len(wanted):
         group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
@@ -65,7 +65,7 @@ def decode_alone(engine, wanted):
 
 
 def compare(mixed, single, precision):
-    """-> how many texts differ, which they may where scores lie closer than the tolerance."""
+    """Return how many texts differ, which they may where scores are closer than the tolerance."""
     relative, absolute = TOLERANCES[precision]
     ties = 0
     for one, other in zip(mixed.hypotheses, single.hypotheses, strict=True):
@@ -84,7 +84,7 @@ def compare(mixed, single, precision):
 
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.int8])
 def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
-    """2,000 of them. A text may differ only where the two best lay closer than the tolerance."""
+    """2,000 requests; a text may differ only where the two best are closer than the tolerance."""
     random_ = random.Random(1)
     wanted = [draw(random_) for _ in range(2000)]
 
@@ -100,7 +100,7 @@ def test_answers_are_those_of_each_request_alone(g2p_bundle, precision):
 def test_a_tenth_that_is_cancelled_leaves_nothing_behind_and_changes_nothing(
     g2p_bundle, every_weight
 ):
-    """1,000 requests, also such as show attention, 100 of them cancelled at random moments."""
+    """1,000 requests, some with attention; 100 are cancelled at random moments."""
     random_ = random.Random(0)
     attends = every_weight(g2p_bundle, ["cross", "decoder"])
     different = [draw(random_) for _ in range(50)]

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 
 from service.engine.messages import Entry
@@ -5,7 +7,13 @@ from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.search.options import SearchOptions
 
-SCHEDULER = Scheduler(max_queue=300, max_batch_tokens=4096, max_pass_tokens=4096)
+SCHEDULER = Scheduler(
+    max_queue=300,
+    max_batch_tokens=4096,
+    max_pass_tokens=4096,
+    max_logits_bytes=1 << 20,
+    target_vocab_size=32,
+)
 
 
 def entries(count, beam_size=1):
@@ -13,8 +21,8 @@ def entries(count, beam_size=1):
     return [Entry(np.array([4, 5]), search) for _ in range(count)]
 
 
-def test_what_nobody_waits_for_any_more_takes_no_share_and_no_place():
-    """Wherever in the queue it stands."""
+def test_abandoned_entries_take_no_share_and_no_room():
+    """At any place in the queue."""
     queue, left = Queue(SCHEDULER, 2), entries(200)
     queue.put(wanted := entries(8))
     queue.put(left)
@@ -26,7 +34,7 @@ def test_what_nobody_waits_for_any_more_takes_no_share_and_no_place():
     assert queue.take(1, [], busy=False) == [*wanted, *more][150:]
 
 
-def test_a_crowd_is_shared_out():
+def test_many_rows_are_shared_out():
     queue = Queue(SCHEDULER, 2)
     queue.put(wanted := entries(8))
     queue.put(left := entries(9))
@@ -36,7 +44,7 @@ def test_a_crowd_is_shared_out():
     assert queue.take(1, [], busy=False) == wanted[4:]
 
 
-def test_a_few_gather_at_the_worker_that_holds_most():
+def test_a_few_rows_gather_at_the_worker_that_decodes_most():
     queue = Queue(SCHEDULER, 2)
     queue.put(first := entries(8))
     held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
@@ -47,13 +55,13 @@ def test_a_few_gather_at_the_worker_that_holds_most():
     assert queue.take(0, held[0], busy=True) == more
 
 
-def test_a_few_go_to_one_worker_together():
+def test_a_few_rows_go_to_one_worker_together():
     queue = Queue(SCHEDULER, 2)
     queue.put(wanted := entries(5))
     assert queue.take(1, [], busy=False) == wanted
 
 
-def test_a_few_do_not_wait_for_a_worker_that_attends():
+def test_a_few_rows_do_not_wait_for_a_worker_that_is_teacher_forcing():
     queue = Queue(SCHEDULER, 2)
     queue.put(entries(2))
     assert len(queue.take(0, [], busy=False)) == 2
@@ -63,8 +71,8 @@ def test_a_few_do_not_wait_for_a_worker_that_attends():
     assert queue.take(1, [], busy=True) == more
 
 
-def test_a_few_do_not_wait_for_a_worker_without_room():
-    queue = Queue(Scheduler(max_queue=300, max_batch_tokens=24, max_pass_tokens=4096), 2)
+def test_a_few_rows_do_not_wait_for_a_worker_without_room():
+    queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=24), 2)
     queue.put(entries(2))
     held = queue.take(0, [], busy=False)
     assert len(held) == 2
@@ -74,7 +82,7 @@ def test_a_few_do_not_wait_for_a_worker_without_room():
     assert queue.take(1, [], busy=True) == more
 
 
-def test_a_worker_that_holds_many_leaves_them_to_the_others():
+def test_a_worker_that_decodes_many_rows_leaves_new_ones_to_the_others():
     queue = Queue(SCHEDULER, 2)
     queue.put(entries(4, beam_size=4))
     held = [queue.take(worker, [], busy=False) for worker in (0, 1)]

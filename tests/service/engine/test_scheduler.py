@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import Scheduler, Size
+from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler, Size
 from service.errors import Overloaded
 
 Sizes = st.lists(
@@ -15,20 +17,31 @@ Sizes = st.lists(
     max_size=30,
 )
 Budget = st.integers(1, 2000)
+SCHEDULER = Scheduler(
+    max_queue=9,
+    max_batch_tokens=10**6,
+    max_pass_tokens=10**6,
+    max_logits_bytes=10**9,
+    target_vocab_size=32,
+)
+
+
+def scheduler(**changed):
+    return dataclasses.replace(SCHEDULER, **changed)
 
 
 def held(sizes):
-    """Padded positions: rows of one width are padded to the longest of them."""
-    widths = {size.rows for size in sizes}
-    batches = [[size for size in sizes if size.rows == width] for width in widths]
+    """Padded positions: sources with equally many rows are padded to the longest of them."""
+    counts = {size.rows for size in sizes}
+    batches = [[size for size in sizes if size.rows == count] for count in counts]
     return sum(len(b) * b[0].rows * max(size.positions for size in b) for b in batches)
 
 
 def test_a_request_is_queued_whole_or_refused_whole():
-    scheduler = Scheduler(max_queue=3, max_batch_tokens=1, max_pass_tokens=1)
-    scheduler.check_queue(waiting=2, new=1)
+    small = scheduler(max_queue=3)
+    small.check_queue(waiting=2, new=1)
     with pytest.raises(Overloaded, match=r"2 rows .* wait already and 2 more .* limit is 3"):
-        scheduler.check_queue(waiting=2, new=2)
+        small.check_queue(waiting=2, new=2)
 
 
 @given(waiting=Sizes, running=Sizes, batch=Budget, one_pass=Budget)
@@ -37,7 +50,7 @@ def test_admission_fills_its_budgets_of_padded_positions(waiting, running, batch
         new = waiting[:count]
         return held([*running, *new]) <= batch and count * max(s.source for s in new) <= one_pass
 
-    admitted = Scheduler(9, batch, one_pass).admit(waiting, running)
+    admitted = scheduler(max_batch_tokens=batch, max_pass_tokens=one_pass).admit(waiting, running)
     assert admitted <= len(waiting)
     if running or admitted > 1:
         assert admitted == 0 or fits(admitted)
@@ -45,20 +58,44 @@ def test_admission_fills_its_budgets_of_padded_positions(waiting, running, batch
         assert not fits(admitted + 1)
 
 
-@given(waiting=Sizes.filter(bool), batch=Budget, one_pass=Budget)
-def test_an_idle_worker_always_takes_something(waiting, batch, one_pass):
-    assert Scheduler(9, batch, one_pass).admit(waiting, []) >= 1
+@given(waiting=Sizes, running=Sizes, vocabulary=st.integers(1, 60_000), rows=st.integers(1, 99))
+def test_rows_that_run_together_fit_the_budget_for_their_logits(waiting, running, vocabulary, rows):
+    """A step computes a float32 logit for every row and token."""
+
+    def fits(count):
+        together = [*running, *waiting[:count]]
+        return sum(size.rows for size in together) * vocabulary * 4 <= budget
+
+    budget = rows * vocabulary * 4
+    limits = {"max_logits_bytes": budget, "target_vocab_size": vocabulary}
+    admitted = scheduler(**limits).admit(waiting, running)
+    assert admitted == 0 or fits(admitted) or (not running and admitted == 1)
+    assert admitted == len(waiting) or not fits(admitted + 1)
+
+
+@pytest.mark.parametrize(("vocabulary", "least", "most"), [(32, 4096, 4096), (58_000, 1000, 1200)])
+def test_a_large_vocabulary_limits_the_rows_of_a_model(vocabulary, least, most):
+    """A small one leaves that to the other budgets."""
+    limits = {"max_logits_bytes": MAX_LOGITS_BYTES, "target_vocab_size": vocabulary}
+    rows = [Size(1, 1, 2)] * 4096
+    assert least <= scheduler(**limits).admit(rows, []) <= most
+
+
+@given(waiting=Sizes.filter(bool), batch=Budget, one_pass=Budget, logits=Budget)
+def test_an_idle_worker_always_takes_something(waiting, batch, one_pass, logits):
+    limits = {"max_pass_tokens": one_pass, "max_logits_bytes": logits}
+    assert scheduler(max_batch_tokens=batch, **limits).admit(waiting, []) >= 1
 
 
 @given(waiting=Sizes, budget=Budget, cost=st.integers(1, 70))
 def test_a_position_that_costs_more_makes_a_pass_smaller(waiting, budget, cost):
-    admitted = Scheduler(9, 10**6, budget, pass_cost=cost).admit(waiting, [])
-    assert admitted == Scheduler(9, 10**6, budget // cost).admit(waiting, [])
+    admitted = scheduler(max_pass_tokens=budget, pass_cost=cost).admit(waiting, [])
+    assert admitted == scheduler(max_pass_tokens=budget // cost).admit(waiting, [])
 
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), budget=st.integers(1, 400))
 def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
-    count = Scheduler(9, 9, budget).one_pass(sizes, delays=False)
+    count = scheduler(max_pass_tokens=budget).one_pass(sizes, delays=False)
     assert count == 1 or count * max(sizes[:count]) <= budget
     assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > budget
-    assert Scheduler(9, 9, 8 * budget).one_pass(sizes, delays=True) == count
+    assert scheduler(max_pass_tokens=8 * budget).one_pass(sizes, delays=True) == count
