@@ -30,7 +30,9 @@ from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
 
-CLOSE_TIMEOUT = 20.0  # seconds: many supervisors kill what has not ended after 30
+# Seconds to finish accepted entries. They are few, because HTTP has waited for its requests before;
+# and together both waits stay below the 30 seconds after which Kubernetes kills a container.
+CLOSE_TIMEOUT = 8.0
 EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
 OnProgress = Callable[[int, Progress], None]  # hears of the entry at a place in its request
 

@@ -214,7 +214,7 @@ def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, mon
 
 def test_the_reason_why_an_engine_does_not_open_is_the_start_up_error(tiny_bundle):
     settings = Settings(provider=Provider.tensorrt)
-    with pytest.raises(StartupError, match="provider tensorrt is not here"):
+    with pytest.raises(StartupError, match="provider tensorrt is not installed"):
         asyncio.run(start(tiny_bundle, settings))
 
 
