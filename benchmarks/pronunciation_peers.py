@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
-# The extra is not installed where the code is checked, and neither package has types.
+# The extra is not installed where the code is checked.
 import g2p_en.g2p  # pyright: ignore[reportMissingImports]
 import phonetisaurus  # pyright: ignore[reportMissingImports]
 
