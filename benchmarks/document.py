@@ -42,7 +42,7 @@ def find_field(cpuinfo: str, name: str) -> str:
 
 
 def machine_line(machine: dict[str, str | int]) -> str:
-    """Return one line for a document; what is not known is left out."""
+    """Return the machine as one line of text; unknown fields are skipped."""
     return ", ".join(f"{name} {value}" for name, value in machine.items() if value != "")
 
 

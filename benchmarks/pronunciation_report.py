@@ -42,7 +42,7 @@ Heed int8, greedy. Most edits first, then alphabetical; stress is ignored.
 
 
 class Line(NamedTuple):
-    """A system in the table. `rate` is words per second, where it was measured."""
+    """A row of the table: one system. `rate` is in words per second, None if not measured."""
 
     system: str
     found: Accuracy

@@ -29,7 +29,10 @@ def serving(bundle: Path, open_engine: OpenEngine = EngineClient) -> Generator[i
         until = time.monotonic() + PATIENCE
         while not is_ready(settings.port):
             if not process.is_alive() or time.monotonic() > until:
-                raise RuntimeError(f"the server of {bundle} has not started")
+                raise RuntimeError(
+                    f"the server of {bundle} died or was not ready in time: run"
+                    f" HEED_BUNDLES={bundle} make serve to see why"
+                )
             time.sleep(0.1)
         yield settings.port
     finally:

@@ -49,7 +49,7 @@ def existing_folder(help_text: str) -> Any:
 Pairs = Annotated[
     Path,
     typer.Argument(
-        help="UTF-8 file of lines source<TAB>target; a source may have several lines",
+        help="UTF-8 file of lines source<TAB>target; a source may be repeated with another target",
         exists=True,
         dir_okay=False,
     ),
@@ -61,7 +61,7 @@ Dev = Annotated[Path, existing_file("file like PAIRS; its loss is shown after ea
 Run = Annotated[
     Path,
     typer.Option(
-        help="folder that the training is kept in; repeat the command to resume one",
+        help="folder of the run; repeat the same command to resume it",
         file_okay=False,
     ),
 ]
@@ -71,7 +71,7 @@ SourceUnit = Annotated[
 TargetUnit = Annotated[
     Unit, typer.Option(help="what a target is split into; ignored with --start or --teacher")
 ]
-DModel = Annotated[int, positive("numbers in the vector of a position")]
+DModel = Annotated[int, positive("model width")]
 DFf = Annotated[int, positive("hidden units of a feed-forward layer")]
 NumHeads = Annotated[int, positive("attention heads of a layer")]
 DQk = Annotated[
@@ -79,10 +79,12 @@ DQk = Annotated[
 ]
 DV = Annotated[int, typer.Option(help="numbers in a head's value; 0: d_model / num_heads", min=0)]
 Score = Annotated[ScoreFunction, typer.Option(help="how a query is compared with a key")]
-Norm = Annotated[NormKind, typer.Option(help="how the vector of a position is normalised")]
+Norm = Annotated[NormKind, typer.Option(help="kind of normalisation layer")]
 EncoderLayers = Annotated[int, positive("layers of the encoder")]
 DecoderLayers = Annotated[int, positive("layers of the decoder")]
-NormFirst = Annotated[bool, typer.Option(help="normalise before each sublayer, or after it")]
+NormFirst = Annotated[
+    bool, typer.Option(help="normalise before each sublayer (pre-norm) or after it (post-norm)")
+]
 Rotary = Annotated[bool, typer.Option(help="rotate queries and keys by their position")]
 Dropout = Annotated[float, typer.Option(help="share of activations dropped in training, in [0, 1)")]
 SourceLength = Annotated[int, positive("longest source, in tokens")]
@@ -90,13 +92,15 @@ TargetLength = Annotated[
     int, typer.Option(help="longest target, in tokens; bos counts as one", min=2)
 ]
 Epochs = Annotated[int, positive("passes over the pairs")]
-BatchSize = Annotated[int, positive("pairs of a step; a few hundred pairs need 16 or so")]
+BatchSize = Annotated[int, positive("pairs per step; use about 16 for a few hundred pairs")]
 LearningRate = Annotated[float, typer.Option(help="peak of the learning rate", min=0)]
-Warmup = Annotated[float, share("share of the steps in which the learning rate rises", most=0.9)]
+Warmup = Annotated[float, share("share of all steps used to warm up the learning rate", most=0.9)]
 WeightDecay = Annotated[float, typer.Option(help="AdamW's weight decay", min=0)]
 LabelSmoothing = Annotated[float, share("probability spread over all tokens of the vocabulary")]
-Joined = Annotated[float, share("share of pairs concatenated in threes, to learn long sources")]
-Average = Annotated[int, positive("last epochs whose weights are averaged")]
+Joined = Annotated[
+    float, share("share of pairs concatenated, three at a time, to learn long sources")
+]
+Average = Annotated[int, positive("how many of the last epochs' weights are averaged")]
 Seed = Annotated[int, typer.Option(help="seed of all random numbers")]
 Start = Annotated[
     Path | None,
@@ -104,12 +108,12 @@ Start = Annotated[
 ]
 Teacher = Annotated[
     list[Path] | None,
-    existing_folder("run or bundle whose probabilities are learned; repeat it for an ensemble"),
+    existing_folder("run or bundle whose soft labels are learned; repeat it for an ensemble"),
 ]
 MadeUp = Annotated[
     float,
     typer.Option(
-        help="synthetic sources, labelled by the teachers, for each source of the pairs", min=0
+        help="synthetic sources to add per source of the pairs, labelled by the teachers", min=0
     ),
 ]
 

@@ -117,9 +117,12 @@ def load_bundle(root: Path) -> Bundle:
     for name, file in manifest.files.items():
         check_file(root, name, file)
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
-    for graphs in manifest.precisions.values():
-        if not {"encoder", "step"} <= graphs.keys():
-            raise StartupError(f"{path}: every precision needs the graphs encoder and step")
+    for precision, graphs in manifest.precisions.items():
+        if missing := {"encoder", "step"} - graphs.keys():
+            raise StartupError(
+                f"{path}: precision {precision} lacks the graphs {', '.join(sorted(missing))},"
+                " which every precision needs: export the bundle again"
+            )
         needed += graphs.values()
         for folder in {bundle.path(name).parent for name in graphs.values()}:
             needed += [path.relative_to(root).as_posix() for path in folder.iterdir()]

@@ -78,8 +78,8 @@ class Settings(BaseSettings):
     )
     provider: Provider = Field(
         default=Provider.auto,
-        description="Where to compute. auto: CUDA if available, else the CPU;"
-        " TensorRT must be named",
+        description="Where to compute. auto: CUDA if available, else the CPU; it never chooses"
+        " tensorrt",
     )
     precision: Precision = Field(
         default=Precision.auto,
@@ -88,8 +88,8 @@ class Settings(BaseSettings):
     threads: int = Field(
         default=0,
         ge=0,
-        description="CPU threads that compute, at most one for each core this process may use."
-        " 0: as many as these cores",
+        description="CPU threads to compute with, capped at the cores this process may use."
+        " 0: all of them",
     )
     workers: int = Field(
         default=0,
@@ -118,13 +118,14 @@ class Settings(BaseSettings):
     max_answer_bytes: int = Field(
         default=128 << 20,
         ge=1,
-        description="Largest attention weights or vectors in one answer, in bytes as float32",
+        description="Most bytes in one answer: weights and vectors as float32, plus the"
+        " generated tokens",
     )
     max_queue: int = Field(
         default=4096,
         ge=1,
-        description="Most rows waiting per model, and in one request. A source takes one row for"
-        " each of its beams or samples",
+        description="Most rows that may wait per model; one request may not need more either. A"
+        " source takes one row for each of its beams or samples",
     )
     max_batch_tokens: int = Field(
         default=16384,

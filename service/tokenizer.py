@@ -85,7 +85,7 @@ class Tokenizer:
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
             raise Invalid.at(
-                pointer, f"has {', '.join(places)}, not in the vocabulary{self._vocabulary()}"
+                pointer, f"has {', '.join(places)}, which the vocabulary lacks: {self._advice()}"
             )
         return Tokens(text, tokens)
 
@@ -101,7 +101,8 @@ class Tokenizer:
         size = self._library.get_vocab_size()
         faults = [
             Fault(
-                f"{pointer}/{i}", f"{token_id} is not allowed: ids are 0 to {size - 1}{self._but()}"
+                f"{pointer}/{i}",
+                f"is {token_id}, which is not allowed: ids are 0 to {size - 1}{self._but()}",
             )
             for i, token_id in enumerate(ids)
             if not 0 <= token_id < size or token_id in self._forbidden_ids
@@ -144,14 +145,14 @@ class Tokenizer:
     def _special(self, token_id: int) -> Token:
         return Token(self.name(token_id), token_id, None, None)
 
-    def _vocabulary(self) -> str:
-        """List the tokens that would be accepted, letters first; nothing if there are many."""
+    def _advice(self) -> str:
+        """Return what to send instead: the tokens of a small vocabulary, letters first."""
         vocabulary = self._library.get_vocab()
         if len(vocabulary) > LISTED:
-            return ""
+            return "remove it"
         allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
         allowed.sort(key=lambda token: (not token.isalnum(), token))
-        return f"; it has only {' '.join(allowed)}"
+        return f"send only {' '.join(allowed)}"
 
     def _but(self) -> str:
         ids = ", ".join(map(str, sorted(self._forbidden_ids)))
@@ -209,5 +210,8 @@ def open_library(bundle: Bundle, name: str, vocab_size: int) -> Library:
     library = Library.from_file(str(bundle.path(name)))
     size = library.get_vocab_size()
     if size > vocab_size:
-        raise StartupError(f"{bundle.path(name)} has {size} tokens, but the model has {vocab_size}")
+        raise StartupError(
+            f"{bundle.path(name)} has {size} tokens, but the model has embeddings for only"
+            f" {vocab_size}: export the bundle again with the tokenizers it was trained with"
+        )
     return library

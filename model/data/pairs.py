@@ -50,7 +50,10 @@ class TrainingBatch:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read lines of `source<TAB>target`. Raise InputError naming the first other line."""
+    """Return the pairs in a file of `source<TAB>target` lines.
+
+    Raise InputError naming the first line that is not one.
+    """
     return read_pair_file(path).pairs
 
 

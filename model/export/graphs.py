@@ -1,8 +1,8 @@
 """The graphs of a bundle (docs/bundle.md), as wrappers around the network.
 
-The modules of model.network stay the only definition of the network: a wrapper names inputs and
-outputs, and passes the kernel that attends with ONNX operators where no attention weights are
-returned.
+The modules of model.network stay the only definition of the network. A wrapper names the inputs and
+outputs. Where no attention weights are returned, it passes ONNX_KERNEL, which attends with ONNX
+operators.
 """
 
 from pathlib import Path

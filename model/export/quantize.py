@@ -22,7 +22,7 @@ Scales = dict[str, float]  # the largest activation a linear layer receives, by 
 
 
 class Quantizer:
-    """Rewrite of one graph. Rows that several products read are quantised once."""
+    """Rewrites one graph to int8. Rows that several products read are quantised once."""
 
     def __init__(self, graph: onnx.GraphProto, scales: Scales) -> None:
         self._graph = graph

@@ -9,7 +9,7 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def merge_products(graph: onnx.GraphProto) -> None:
-    """Merge products of the same rows whose results are only concatenated.
+    """Merge matrix products that read the same rows and whose results only one Concat reads.
 
     One product of concatenated weights is faster than several small ones.
     """

@@ -46,7 +46,10 @@ def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Pat
         elif array.nbytes <= LARGEST_INLINE:
             kept.append(constant)
         else:
-            raise ValueError(f"{constant.name} {array.shape} is no tensor of the model")
+            raise ValueError(
+                f"constant {constant.name} {array.shape} is larger than {LARGEST_INLINE} bytes and"
+                " equals no tensor of the model: store it as a parameter or buffer"
+            )
     nodes += graph.node
     del graph.initializer[:], graph.node[:]
     graph.initializer.extend([*kept, *external_tensors(weights, {name: name for name in used})])

@@ -87,14 +87,17 @@ class TransformerConfig:
                 continue
             if self.d_model % self.num_heads:
                 raise InputError(
-                    f"d_model {self.d_model} is not a multiple of {self.num_heads} heads:"
-                    f" give {name}"
+                    f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}:"
+                    f" change one of them, or set {name} yourself"
                 )
             object.__setattr__(self, name, self.d_model // self.num_heads)
 
     def _check_rotary(self) -> None:
         if self.d_qk % 2:
-            raise InputError(f"rotary positions rotate pairs: d_qk {self.d_qk} must be even")
+            raise InputError(
+                f"d_qk is {self.d_qk} (by default d_model / num_heads), but rotary positions need"
+                " an even one: give an even d_qk, or turn rotary off"
+            )
         if self.score_function == ScoreFunction.additive:
             # The score of rotated queries and keys would not depend on their distance alone.
             raise InputError("rotary positions cannot be combined with additive scores")

@@ -55,7 +55,8 @@ class FeedForward(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """The connection around attention and feed-forward: x + f(norm(x)), or norm(x + f(x))."""
+    """Residual connection and norm around attention or feed-forward: x + f(norm(x)) if norm_first,
+    else norm(x + f(x))."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

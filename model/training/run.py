@@ -115,7 +115,9 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
     if options.start:
         shape = asdict(replace(load_config(Path(options.start)), dropout=config.dropout))
         if different := describe_differences(shape, asdict(config)):
-            raise InputError(f"--start {options.start} has {different}: give its own values")
+            raise InputError(
+                f"--start {options.start} has {different}: give the same values as that model"
+            )
     for path in options.teachers:
         teacher = load_config(Path(path))
         lengths = teacher.max_source_length, teacher.max_target_length

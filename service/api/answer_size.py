@@ -54,7 +54,10 @@ def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
 
 
 def check_hypotheses(request: Request, search: SearchOptions, sources: int) -> None:
-    """Raise TooLarge if the hypotheses could exceed the limit, with options that would fit."""
+    """Raise TooLarge if the hypotheses could exceed the limit.
+
+    The error names options that would fit.
+    """
     limit, nbytes = settings_of(request).max_answer_bytes, hypotheses_nbytes(search, sources)
     if nbytes > limit:
         raise TooLarge.at(
@@ -85,8 +88,11 @@ def check_attention(
     advice: str,
     search: SearchOptions | None = None,
 ) -> None:
-    """Raise TooLarge if the selected weights could exceed the limit, together with the hypotheses
-    of `search`. Advise a selection that would fit; if there is none, say `advice`."""
+    """Raise TooLarge if the selected weights and the hypotheses of `search` together could exceed
+    the limit.
+
+    The error names a selection that would fit, or else says `advice`.
+    """
     if selected is None:
         return
     limit = settings_of(request).max_answer_bytes
@@ -103,7 +109,7 @@ def check_attention(
         advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
     raise TooLarge.at(
         "/attention",
-        f"may take {needed(selected)} bytes (in the answer, or to compute it for one source) and"
+        f"may take {needed(selected)} bytes, for the answer or for the largest forward pass, and"
         f" the limit is {limit}: {advice}",
     )
 

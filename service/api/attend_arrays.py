@@ -47,7 +47,10 @@ def check_truth(body: AttendRequest, queries: int) -> None:
     if body.truth is None:
         return
     if not is_regression(body):
-        detail = "belongs to a regression: queries, keys and values must be numbers, or omit truth"
+        detail = (
+            "has an effect only on a regression: send numbers as queries, keys and values, or"
+            " omit truth"
+        )
         raise Invalid.at("/truth", detail)
     if len(array_from(body.truth, np.float32, "/truth")) != queries:
         detail = f"has {len(body.truth)} numbers for {queries} queries: give one for each"
@@ -60,8 +63,10 @@ def is_regression(body: AttendRequest) -> bool:
 
 
 def array_of(numbers: Numbers, pointer: str) -> FloatArray:
-    """Return an array (B, N, D): numbers are vectors of one number, and vectors are one
-    sequence."""
+    """Return numbers, vectors or sequences of vectors as an array (B, N, D).
+
+    Numbers have D = 1; numbers and vectors have B = 1.
+    """
     array = array_from(numbers, np.float32, pointer)
     if array.ndim == 1:
         return array[None, :, None]
@@ -192,8 +197,11 @@ def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) ->
 
 
 def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
-    """Return the answer, nested as deep as the request: numbers for numbers, one sequence for one
-    sequence."""
+    """Return the answer, nested like the request.
+
+    Outputs are numbers if the values are, and there is no axis of sequences if the request has
+    none.
+    """
     if not isinstance(body.values[0], list):
         outputs = outputs[..., 0]
     if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):

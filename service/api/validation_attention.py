@@ -1,5 +1,5 @@
-"""Validate which attention weights are requested: the fields must agree with each other and with
-the model."""
+"""Validate the attention selection of a request: its fields must agree with each other and with the
+model."""
 
 from service.api.field_types import Indices
 from service.api.requests import AttentionSelection

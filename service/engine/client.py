@@ -73,7 +73,8 @@ class EngineClient(asyncio.Protocol):
             self._order(Open(number, self.bundle, self._settings))
             self.opened = await opening
         except Unavailable:
-            detail = f"{self.bundle.root}: the process that opens it has died"
+            detail = f"{self.bundle.root}: the engine process died while it opened this bundle;"
+            detail += " its messages above say why"
             raise StartupError(detail) from None
         self._is_open = True
 

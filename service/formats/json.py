@@ -58,7 +58,7 @@ def write(value: Any) -> Iterator[bytes]:
 
 
 def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
-    """Yield the items, which hold `size` numbers, with commas between them."""
+    """Yield the JSON of the items, with commas between them. Together they hold `size` numbers."""
     step = max(1, len(items) * NUMBERS // size)  # so many hold NUMBERS, if they are alike
     for start in range(0, len(items), step):
         group = items[start : start + step]

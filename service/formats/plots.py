@@ -15,10 +15,10 @@ MOST_CELLS = 200  # of a side of a heatmap; a larger one is drawn from means of 
 
 
 def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
-    """Draw a heatmap for each sequence of `weights` (B, T, S), after the plot of a regression.
+    """Draw the plot of a regression, then a heatmap for each sequence of `weights` (B, T, S).
 
-    The plot has points (2, S), prediction (2, T) and truth (2, T), x above y. Any of them may be
-    empty; without points there is no plot.
+    The plot shows points (2, S), prediction (2, T) and truth (2, T): row 0 is x, row 1 is y. Truth
+    may be empty. Without points there is no plot.
     """
     plots = 1 if points.size else 0
     picture = Picture(

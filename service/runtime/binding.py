@@ -29,8 +29,11 @@ class Binding:
         *,
         vocab_size: int | None,
     ) -> None:
-        """`cache_names` names key and value of each layer in turn. `vocab_size` asks for the
-        logits of all tokens; None leaves them unbound, and ONNX Runtime frees them itself."""
+        """`cache_names` are the names of key and value, layer by layer.
+
+        If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX Runtime
+        allocates and frees them.
+        """
         rows = len(cache.position)
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
         logits = None if vocab_size is None else np.zeros((rows, vocab_size), np.float32)

@@ -27,7 +27,7 @@ class CrossCache:
     source_length: IntArray
 
     def pick(self, sources: Sequence[int]) -> "CrossCache":
-        """Copy these sources, without the padding that only others needed."""
+        """Return a copy of these sources, cut to the longest of them."""
         source_length = self.source_length[sources]
         longest = source_length.max()
         arrays = [array[sources, :, :longest] for array in self.keys_values]

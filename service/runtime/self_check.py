@@ -34,12 +34,17 @@ def check_parity(session: Session, bundle: Bundle) -> None:
     for name, ours, theirs in compare(session, torch):
         if at_fp32:
             equal = np.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE)
+            differs = (
+                f"by up to {np.abs(ours - theirs).max():.2g}; the limit is 1e-5 + 1e-4 |torch|"
+            )
         else:
-            equal = relative_error(ours, theirs) <= INT8_TENSOR
+            error = relative_error(ours, theirs)
+            equal = error <= INT8_TENSOR
+            differs = f"by {error:.0%}; the limit is {INT8_TENSOR:.0%}"
         if not equal:
             raise StartupError(
-                f"{bundle.root}: {name} on {session.provider} differs from torch's"
-                f" by up to {np.abs(ours - theirs).max():.2g}"
+                f"{bundle.root}: {name} on {session.provider} differs from torch's {differs}:"
+                " export the bundle again, or use another provider"
             )
         if name.startswith("log_probs"):
             log_probs.append((centred(ours), centred(theirs)))

@@ -52,9 +52,9 @@ class BeamState:
     is_over: bool = False
 
     def continuations(self, candidates: Candidates, first_row: int) -> list[Beam]:
-        """Return the tokens that may follow each beam under the rules, best first.
+        """Return the allowed continuations of all beams, best first, and store the alternatives.
 
-        W beams find a continuation among them even if every token that ends one ranks before.
+        There are enough for W beams to go on even if all that end a beam rank first.
         """
         count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
@@ -142,7 +142,7 @@ class BeamState:
         return options.early_stopping or self.hypotheses[-1].score >= best
 
     def _end_beams(self, reason: FinishReason) -> None:
-        """Turn every beam into a hypothesis without a further token."""
+        """Add every live beam to the hypotheses as it is."""
         for row, total in enumerate(self.totals):
             if total > DEAD:
                 self._add_hypothesis(self._path(row), reason)
