@@ -47,7 +47,7 @@ def pronounce(words: list[str]) -> list[tuple[str, float]]:
     engine.start()
     options = SearchOptions(max_new_tokens=30)
     entries = [Entry(np.array(source.encode(word, "/").ids), options) for word in words]
-    engine.submit(entries)
+    engine.queue.put(entries)
     best = [entry.result.result().hypotheses[0] for entry in entries]
     engine.close()
     return [(target.decode(each.token_ids).text, sum(each.log_probs)) for each in best]

@@ -77,7 +77,10 @@ def test_no_file_may_lie_outside_the_folder(copy, name):
         ({"source_suffix_ids": [50]}, "id 50 is outside the source vocabulary"),
         ({"decoder_start_ids": []}, "decoder_start_ids"),
         ({"decoding": {"max_new_tokens": 41}}, "exceed max_target_length"),
-        ({"precisions": {"fp32": {"step": "fp32/step.onnx"}}}, "needs the graphs encoder and step"),
+        (
+            {"precisions": {"fp32": {"step": "fp32/step.onnx"}}},
+            "fp32 lacks the graphs encoder, which",
+        ),
         ({"tokenizers": {"source": "a.json", "target": "b.json"}}, 'no entry in "files"'),
         ({"limits": {"max_source_length": 21, "max_target_length": 40}}, "exceed the positions"),
     ],

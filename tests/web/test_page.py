@@ -169,7 +169,7 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     page.locator("#source").fill("naïve")
     expect(page.locator("#error")).to_contain_text(
-        "Source has 'ï' at offset 2, not in the vocabulary"
+        "Source has 'ï' at offset 2, which the vocabulary lacks"
     )
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     expect(page.locator("#controls")).to_have_class("stale")

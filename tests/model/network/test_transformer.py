@@ -40,14 +40,14 @@ def test_the_defaults_are_the_papers_base_model():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"num_heads": 3}, "3 heads"),
-        ({"num_heads": 3, "d_qk": 4}, "give d_v"),
+        ({"num_heads": 3}, "not a multiple of num_heads 3"),
+        ({"num_heads": 3, "d_qk": 4}, "set d_v yourself"),
         ({"score_function": "cosine"}, "cosine"),
         ({"num_heads": 0}, "num_heads is 0"),
         ({"num_encoder_layers": 0}, "num_encoder_layers is 0"),
         ({"d_qk": -1}, "d_qk is -1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"d_qk": 3, "rotary": True}, "d_qk 3 must be even"),
+        ({"d_qk": 3, "rotary": True}, "d_qk is 3 .*give an even d_qk"),
         ({"score_function": "additive", "rotary": True}, "cannot be combined with additive"),
         ({"eos_id": 8}, "special ids"),
     ],

@@ -58,7 +58,10 @@ def test_a_model_that_does_not_fit_is_refused_before_a_run_is_created(tmp_path):
             ("--start", own, "--teacher", letters),
             f"{letters} and {own} have different tokenizers: give models that share one",
         ),
-        (("--start", wide), f"--start {wide} has d_ff 40, not 32: give its own values"),
+        (
+            ("--start", wide),
+            f"--start {wide} has d_ff 40, not 32: give the same values as that model",
+        ),
         (
             ("--teacher", short),
             f"--teacher {short} takes at most 8 source and 7 target tokens:"
