@@ -33,6 +33,7 @@ class Precision(StrEnum):
 
 PREFIX = "HEED_"
 # Kubernetes and Docker describe a service named heed or heed-... to every container like this.
+LINKS = ("tcp://", "udp://", "sctp://")  # how values that Kubernetes sets for a Service begin
 SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 
 
@@ -176,6 +177,13 @@ class Settings(BaseSettings):
     def split_at_commas(cls, value: object) -> object:
         return [path for path in value.split(",") if path] if isinstance(value, str) else value
 
+    @field_validator("port", mode="before")
+    @classmethod
+    def ignore_service_link(cls, value: object) -> object:
+        """Kubernetes sets HEED_PORT to tcp://... for a Service named heed: keep the default."""
+        is_link = isinstance(value, str) and value.startswith(LINKS)
+        return cls.model_fields["port"].default if is_link else value
+
     @field_validator("threads")
     @classmethod
     def cap_threads(cls, threads: int) -> int:
@@ -211,7 +219,7 @@ def check_environment(variables: Mapping[str, str]) -> None:
         variable = name.upper()
         if not variable.startswith(PREFIX) or variable in known:
             continue
-        if SERVICE_LINK.fullmatch(variable) or value.startswith(("tcp://", "udp://", "sctp://")):
+        if SERVICE_LINK.fullmatch(variable) or value.startswith(LINKS):
             continue
         (nearest,) = difflib.get_close_matches(variable, known, n=1, cutoff=0)
         raise ValueError(

@@ -32,7 +32,7 @@ from service.errors import HeedError, PassFailed, StartupError
 from service.logs import configure_logs, log_error
 
 RECEIVE = 1 << 16  # bytes
-CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, MemoryError)
+CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
 
 
 class FairLock:

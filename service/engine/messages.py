@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Selection
 from service.bundle import Bundle, GraphName
-from service.engine.scheduler import Size
+from service.engine.scheduler import PassSize, Size
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis, Progress
@@ -132,9 +132,10 @@ class Entry:
         return len(self.source_ids) + len(self.prefix) + len(target)
 
     @property
-    def all_pass_positions(self) -> int:
-        """Positions that teacher forcing computes for all targets."""
-        return sum(map(self.pass_positions, self.targets))
+    def pass_size(self) -> PassSize:
+        """Positions that teacher forcing computes for all targets, and how many get logits."""
+        scored = len(self.target_ids) if self.scores else 0
+        return PassSize(sum(map(self.pass_positions, self.targets)), scored)
 
     @property
     def abandoned(self) -> bool:

@@ -25,6 +25,14 @@ class Size(NamedTuple):
     positions: int
 
 
+class PassSize(NamedTuple):
+    """Positions of an entry in a teacher-forcing pass, and how many of them get logits: those of a
+    target that is scored."""
+
+    positions: int
+    scored: int
+
+
 @dataclass(slots=True)
 class Held:
     """Rows that a worker holds, by rows per source: those of one number are padded to the longest
@@ -46,7 +54,8 @@ class Held:
 class Scheduler:
     """Budgets: rows that wait; padded positions that one worker decodes; positions that it computes
     in one encoder or teacher-forcing pass, each of which counts `pass_cost`; and bytes of float32
-    logits, which a step computes for every row and token of the vocabulary."""
+    logits, which a step computes for every row, and scoring for every position, and every token of
+    the vocabulary."""
 
     max_queue: int
     max_batch_tokens: int
@@ -80,21 +89,26 @@ class Scheduler:
             admitted += 1
         return admitted
 
-    def one_pass(self, entries: Iterable[int], delays: bool) -> int:
-        """Return how many of the first entries, given by their positions, one teacher-forcing pass
-        may hold: at least one, and few if the pass delays rows that wait for their next token."""
-        longest = count = 0
-        for tokens in entries:
-            longest = max(longest, tokens)
+    def one_pass(self, sizes: Iterable[PassSize], delays: bool) -> int:
+        """Return how many of the first entries one teacher-forcing pass may hold: at least one, and
+        few if the pass delays rows that wait for their next token."""
+        longest = longest_scored = count = 0
+        for size in sizes:
+            longest = max(longest, size.positions)
+            longest_scored = max(longest_scored, size.scored)
             positions = longest * (count + 1) * (DELAY if delays else 1)
-            if count and not self._fits_a_pass(positions):
+            fits = self._fits_a_pass(positions) and self._fit_logits(longest_scored * (count + 1))
+            if count and not fits:
                 break
             count += 1
         return count
 
     def _can_decode(self, held: Held) -> bool:
-        logits = 4 * sum(held.rows.values()) * self.target_vocab_size
-        return held.positions <= self.max_batch_tokens and logits <= self.max_logits_bytes
+        rows = sum(held.rows.values())
+        return held.positions <= self.max_batch_tokens and self._fit_logits(rows)
+
+    def _fit_logits(self, rows: int) -> bool:
+        return 4 * rows * self.target_vocab_size <= self.max_logits_bytes
 
     def _fits_a_pass(self, positions: int) -> bool:
         return positions * self.pass_cost <= self.max_pass_tokens

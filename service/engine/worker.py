@@ -13,7 +13,7 @@ from service.bundle import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.messages import Entry
 from service.engine.queue import Queue
-from service.engine.scheduler import Scheduler
+from service.engine.scheduler import PassSize, Scheduler
 from service.errors import PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
@@ -121,7 +121,7 @@ class Worker:
 
     def _teacher_force_some(self) -> None:
         """Run teacher forcing for as many entries as a pass may hold now."""
-        sizes = [one.entry.all_pass_positions for one in self._decoded]
+        sizes = [one.entry.pass_size for one in self._decoded]
         count = self._scheduler.one_pass(sizes, delays=bool(self._running))
         some = self._decoded[:count]
         self._guard([one.entry for one in some], partial(self._teacher_force, some))
@@ -232,7 +232,8 @@ class Worker:
             for target, weights in zip(one.entry.targets, one.entry.answer.attention, strict=True)
         ]
         while rows:
-            count = self._scheduler.one_pass([row.positions for row in rows], delays=False)
+            sizes = [PassSize(row.positions, 0) for row in rows]
+            count = self._scheduler.one_pass(sizes, delays=False)
             self._attend(rows[:count])
             rows = rows[count:]
 

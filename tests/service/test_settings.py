@@ -51,6 +51,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(monkeypatc
         "HEED_PORT_8000_TCP_ADDR": "10.0.0.1",
         "HEED_API_SERVICE_PORT": "8000",
         "HEED_API_PORT": "tcp://10.0.0.1:8000",
+        "HEED_PORT": "tcp://10.0.0.1:8000",
     }.items():
         monkeypatch.setenv(name, value)
     assert Settings().port == 8000

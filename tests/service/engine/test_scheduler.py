@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler, Size
+from service.engine.scheduler import MAX_LOGITS_BYTES, PassSize, Scheduler, Size
 from service.errors import Overloaded
 
 Sizes = st.lists(
@@ -95,7 +95,18 @@ def test_a_position_that_costs_more_makes_a_pass_smaller(waiting, budget, cost):
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), budget=st.integers(1, 400))
 def test_a_pass_takes_as_many_as_its_budget_holds(sizes, budget):
-    count = scheduler(max_pass_tokens=budget).one_pass(sizes, delays=False)
+    passes = [PassSize(positions, 0) for positions in sizes]
+    count = scheduler(max_pass_tokens=budget).one_pass(passes, delays=False)
     assert count == 1 or count * max(sizes[:count]) <= budget
     assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > budget
-    assert scheduler(max_pass_tokens=8 * budget).one_pass(sizes, delays=True) == count
+    assert scheduler(max_pass_tokens=8 * budget).one_pass(passes, delays=True) == count
+
+
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), rows=st.integers(1, 400))
+def test_a_pass_that_scores_fits_the_budget_for_its_logits(sizes, rows):
+    """Scoring computes a float32 logit for every position of a target and every token."""
+    limits = {"max_logits_bytes": 4 * 58_000 * rows, "target_vocab_size": 58_000}
+    passes = [PassSize(2 * scored, scored) for scored in sizes]
+    count = scheduler(max_pass_tokens=10**6, **limits).one_pass(passes, delays=False)
+    assert count == 1 or count * max(sizes[:count]) <= rows
+    assert count == len(sizes) or (count + 1) * max(sizes[: count + 1]) > rows
