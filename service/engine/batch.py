@@ -11,7 +11,7 @@ from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
 from service.search.greedy import GreedySearch
-from service.search.protocol import Detokenize
+from service.search.protocol import Detokenize, Search
 
 
 class BatchKey(NamedTuple):
@@ -30,7 +30,7 @@ class Batch:
         key: BatchKey,
         start_ids: Sequence[int],
         eos_id: int,
-        text: Detokenize,
+        detokenize: Detokenize,
     ) -> None:
         self.entries: list[Entry] = []  # replaced, never changed: a worker keeps it while it steps
         self._started: list[float] = []  # when each entry joined
@@ -39,7 +39,7 @@ class Batch:
         self._start_id, *prefix = start_ids
         self._cache = session.new_cache(key.rows_per_source)
         search = BeamSearch if key.beams else GreedySearch
-        self._search = search(key.rows_per_source, prefix, eos_id, text)
+        self._search: Search = search(key.rows_per_source, prefix, eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
 
     def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:

@@ -24,7 +24,7 @@ from service.engine.messages import (
     Status,
     Submit,
 )
-from service.engine.wire import Decoder, Message, encode
+from service.engine.wire import FrameDecoder, Message, encode_message
 from service.errors import HeedError, PassFailed, StartupError, Unavailable
 from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
@@ -48,7 +48,7 @@ class EngineClient(asyncio.Protocol):
         self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._process: Process | None = None
         self._is_open = self._closing = False
         self._ended = asyncio.Event()
@@ -140,7 +140,7 @@ class EngineClient(asyncio.Protocol):
 
     def _order(self, order: Order) -> None:
         if not self.gone:
-            self._transport.write(b"".join(encode(0, order)))
+            self._transport.write(b"".join(encode_message(0, order)))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
         """Stop listening to an entry that has its outcome; inform the engine of a cancellation."""

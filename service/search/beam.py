@@ -62,9 +62,9 @@ class BeamState:
         for row, total in enumerate(self.totals):
             if total == DEAD:
                 continue
-            offer = self.rules.offer(*candidates.of(first_row + row), self._token_ids(row))
-            alternatives[row] = offer.best
-            pairs = most_probable(offer.log_probs, offer.ids, count)
+            allowed = self.rules.allowed(*candidates.of(first_row + row), self._token_ids(row))
+            alternatives[row] = allowed.best
+            pairs = most_probable(allowed.log_probs, allowed.ids, count)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)

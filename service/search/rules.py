@@ -74,7 +74,7 @@ class Rules:
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None
 
-    def offer(
+    def allowed(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
     ) -> Allowed:
         """Return the tokens that may follow in a row, given its candidates (K,) or logits (V,).
