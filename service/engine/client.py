@@ -34,7 +34,7 @@ from service.settings import Settings
 # and together both waits stay below the 30 seconds after which Kubernetes kills a container.
 CLOSE_TIMEOUT = 8.0
 EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
-OnProgress = Callable[[int, Progress], None]  # hears of the entry at a place in its request
+OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
 class EngineClient(asyncio.Protocol):
@@ -108,7 +108,7 @@ class EngineClient(asyncio.Protocol):
         """Send entries to the engine, which accepts all of them or none.
 
         Each future gets an Answer or a HeedError: Overloaded for all if the queue is full.
-        Cancelling a future frees its rows. `on_progress` hears of entries that stream. Raises
+        Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
         Unavailable if the engine has ended or is closing.
         """
         asked = [(*self._expect(), entry) for entry in entries]
@@ -120,14 +120,14 @@ class EngineClient(asyncio.Protocol):
         return [future for _, future, _ in asked]
 
     async def status(self) -> Status:
-        """Ask the engine how it is. Raises Unavailable if it has ended or is closing."""
+        """Ask the engine for its status. Raises Unavailable if it has ended or is closing."""
         number, future = self._expect()
         self._order(AskStatus(number))
         return await future
 
     @property
     def gone(self) -> bool:
-        """Whether the engine has ended. It does not come back."""
+        """Return whether the engine has ended. It does not come back."""
         return self._ended.is_set()
 
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
@@ -195,7 +195,9 @@ class EngineClient(asyncio.Protocol):
 
     @property
     def _unavailable(self) -> Unavailable:
-        why = "takes no requests now" if self._closing else "has lost its engine"
+        why = (
+            "takes no requests now" if self._closing else "has lost its engine; restart the service"
+        )
         return Unavailable(f"model {self.bundle.manifest.name} {why}")
 
 
@@ -210,7 +212,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def load(message: Message) -> object:
-    """Unpickle a message, or say that there is no memory for it."""
+    """Unpickle a message. Return PassFailed if there is no memory for it."""
     try:
         return message.load()
     except MemoryError:
