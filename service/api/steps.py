@@ -170,7 +170,7 @@ def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Futu
 
 
 def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
-    """Cancel what has not ended, which frees its rows in the engine."""
+    """Cancel the entries that have not ended, which frees their rows in the engine."""
     for future in futures:
         future.cancel()
 

@@ -81,7 +81,7 @@ class EngineServer:
                     yield message.load()
 
     def _open(self, order: Open) -> Engine | None:
-        """Open the bundle and reply how that went."""
+        """Open the bundle and send the outcome."""
         try:
             engine = Engine(order.bundle, order.settings)
         except StartupError as error:

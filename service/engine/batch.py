@@ -54,7 +54,8 @@ class Batch:
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
         """Let every row read a token, and remove the entries that have ended.
 
-        Returns those entries; and, if attention was asked for, what cross-attention reads of them.
+        Returns those entries, each with the cross-attention keys and values of its source if
+        attention was asked for.
         """
         candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)

@@ -69,8 +69,8 @@ class Queue:
             return self._hand_out(worker, admitted)
 
     def occupy(self, worker: int) -> None:
-        """Let the other workers take what waits: this one has no room, or is about to do something
-        longer than a step."""
+        """Let the other workers take the waiting entries: this one has no room, or is about to do
+        something longer than a step."""
         with self._changed:
             self._rows[worker] = max(self._rows[worker], BUSY)
             self._changed.notify_all()
@@ -104,13 +104,13 @@ class Queue:
         return [entry for entry in taken if not entry.abandoned]
 
     def _is_for(self, worker: int) -> bool:
-        """Whether the worker should take something: a few are for the one that decodes most."""
+        """Return whether the worker should take entries: few go to the worker that decodes most."""
         most = max(self._rows.values())
         return bool(self._waiting) and (self._rows[worker] == most or not self._few_wait)
 
     @property
     def _few_wait(self) -> bool:
-        """Whether so few rows wait that one worker should decode them with those it has."""
+        """Return whether so few rows wait that one worker should decode them all."""
         most = max(self._rows.values())
         return self._waiting_rows <= FEW and self._waiting_rows + most <= BUSY
 

@@ -23,8 +23,8 @@ from service.search.protocol import Detokenize
 
 @dataclass(slots=True)
 class DecodedEntry:
-    """An entry whose targets are complete and wait for teacher forcing; `cross` is what
-    cross-attention reads of its source."""
+    """An entry whose targets are complete and wait for teacher forcing; `cross` holds
+    the cross-attention keys and values of its source."""
 
     entry: Entry
     cross: CrossCache

@@ -1,4 +1,4 @@
-"""Where the heatmaps of an attention document, their labels and titles are drawn."""
+"""Lay out the heatmaps of an attention document, with their labels and titles."""
 
 import math
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ def grid_of(
 
 
 def heatmaps_across(data: Floats) -> int:
-    """Return the number of heads where there are several layers, else what is about a square."""
+    """Return the number of heads if there are several layers, else one that makes a square."""
     if data.ndim == 4 and len(data) > 1:
         return data.shape[1]
     count = math.prod(data.shape[:-2])
@@ -125,7 +125,7 @@ def label_columns(
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:
-    """Return what each matrix is, for example "layer 2; mean of heads 0, 1, 2, 3"."""
+    """Return the title of each matrix, for example "layer 2; mean of heads 0, 1, 2, 3"."""
     layers, heads = (
         [f"{block[f'reduce_{axis}s']} of {axis}s {', '.join(map(str, block[f'{axis}s']))}"]
         if f"reduce_{axis}s" in block

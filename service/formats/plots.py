@@ -1,4 +1,4 @@
-"""What the picture of attention without a model shows: heatmaps, and the plot of a regression."""
+"""Draw attention without a model: heatmaps, and the plot of a regression."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from service.formats.picture import Cells, Colour, Dot, Label, Line, Picture
 
 GRID: Colour = (204, 204, 204)
 BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
-SIDE = 320.0  # of a heatmap or plot
-PLOT_MARGIN = 70.0  # around each, for its labels
+SIDE = 320.0  # side of a heatmap or plot
+PLOT_MARGIN = 70.0  # around each heatmap or plot, for its labels
 CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # from a plot to what is above, below and left of it
-MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
-MOST_CELLS = 200  # of a side of a heatmap; a larger one is drawn from means of blocks
+MOST_POINTS = 2000  # most points of a line or a cloud; more are thinned to every second, third, ...
+MOST_CELLS = 200  # most cells along a side; larger heatmaps are drawn from means of blocks
 
 
 def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
@@ -55,7 +55,7 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
     low, high = everything.min(1), everything.max(1)
 
     def place(xy: Floats) -> list[tuple[float, float]]:
-        """Return the places of points (2, N) in the picture, of very many only some."""
+        """Return the places of points (2, N) in the picture, or of some if they are many."""
         some = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
         x, y = (some - low[:, None]) / np.where(high > low, high - low, 1.0)[:, None]
         places = zip(

@@ -1,4 +1,4 @@
-"""How pictures become PNG images."""
+"""Write pictures as PNG images."""
 
 import io
 import math

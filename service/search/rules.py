@@ -29,7 +29,7 @@ class Allowed(NamedTuple):
 
 
 class Rules:
-    """What the options of a request allow to follow, and which tokens end a hypothesis."""
+    """Tokens that a request allows next, and tokens that end a hypothesis."""
 
     def __init__(self, options: SearchOptions, eos_id: int, detokenize: Detokenize) -> None:
         self._options = options
