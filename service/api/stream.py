@@ -26,7 +26,7 @@ EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds after the deadline to read what has been sent
 
-ProgressOf = tuple[int, Progress]  # of the entry in this place
+ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
 
 

@@ -46,7 +46,7 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._parts: dict[int, list[bytes]] = {}  # of messages with frames to come, by number
+        self._parts: dict[int, list[bytes]] = {}  # frames of incomplete messages, by number
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the messages that `data` completes."""

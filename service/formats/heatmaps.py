@@ -10,7 +10,7 @@ from service.formats.fonts import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
-ROOM = 3600.0  # for the cells of a grid, each way: each of 200 tokens still has its label
+ROOM = 3600.0  # most width and height of a grid's cells: each of 200 tokens still has its label
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters

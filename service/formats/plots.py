@@ -9,7 +9,7 @@ GRID: Colour = (204, 204, 204)
 BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
 SIDE = 320.0  # side of a heatmap or plot
 PLOT_MARGIN = 70.0  # around each heatmap or plot, for its labels
-CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # from a plot to what is above, below and left of it
+CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # distances to labels above, below and left of a plot
 MOST_POINTS = 2000  # most points of a line or a cloud; more are thinned to every second, third, ...
 MOST_CELLS = 200  # most cells along a side; larger heatmaps are drawn from means of blocks
 

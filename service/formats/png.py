@@ -23,7 +23,7 @@ from service.formats.picture import (
 )
 from service.formats.printable import printable
 
-MOST_PIXELS = 16_000_000  # of an image with two pixels per unit; larger pictures get one
+MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
 
 Point = tuple[float, float]
 

@@ -18,7 +18,7 @@ from service.runtime.providers import PROVIDERS, open_graph, usable_provider
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
-MOST_BINDINGS = 64  # that one cache keeps
+MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 
 

@@ -17,7 +17,7 @@ from service.search.protocol import Alternatives, Detokenize
 Trie = dict[int, "Trie"]
 
 ENDING_TEXTS = 64  # best tokens of a row that may complete a stop text and so end beams
-MOST_CANDIDATES = 128  # of a row; all logits are read where more are needed
+MOST_CANDIDATES = 128  # candidates of a row; a row that needs more reads all logits
 
 
 class Allowed(NamedTuple):
