@@ -23,7 +23,7 @@ import orjson
 from benchmarks.document import describe_machine, machine_line, table
 from benchmarks.models import BASE, lettered, write_models
 from benchmarks.serving import serving
-from service.formats.writers import FORMS
+from service.formats.writers import WRITERS
 from service.settings import DEFAULT_BUNDLE
 from service.tokenizer import Token
 
@@ -60,7 +60,7 @@ def measure_formats(layers: int, heads: int, tokens: int, rounds: int) -> list[R
     document = random_document(layers, heads, tokens)
     name = f"{layers} x {heads} x {tokens} x {tokens} weights"
     rows: list[Row] = []
-    for form, write in FORMS.items():
+    for form, write in WRITERS.items():
         ms = median_milliseconds(partial(write, document), rounds)
         rows.append([f"{name} as {form}", f"{ms:.2f} ms"])
     return rows

@@ -7,4 +7,4 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
-Feeds = dict[str, NDArray[Any]]  # what goes into a graph, by name
+Feeds = dict[str, NDArray[Any]]  # inputs of a graph, by name

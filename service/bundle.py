@@ -164,10 +164,15 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
                 f"{path}: id {max(ids)} is outside the {side} vocabulary of {size} tokens"
             )
     config, limits = manifest.config, manifest.limits
-    if limits.max_source_length > config.max_source_length or (
-        limits.max_target_length > config.max_target_length
+    for name, limit, positions in (
+        ("max_source_length", limits.max_source_length, config.max_source_length),
+        ("max_target_length", limits.max_target_length, config.max_target_length),
     ):
-        raise StartupError(f"{path}: limits exceed the positions of the network in config")
+        if limit > positions:
+            raise StartupError(
+                f"{path}: {name} in limits is {limit} and the network has {positions} positions:"
+                f" lower the limit to at most {positions}"
+            )
     starts, limit = len(manifest.decoder_start_ids), manifest.limits.max_target_length
     if manifest.decoding.max_new_tokens + starts - 1 > limit:
         raise StartupError(

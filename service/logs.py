@@ -1,4 +1,4 @@
-"""How this service logs, in each of its processes."""
+"""Configure the logs of each process of this service, and log errors."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import structlog
 
 
 def configure_logs() -> None:
-    """Tracebacks without the values of variables, which are what people sent."""
+    """Leave local variables out of tracebacks: they hold user input."""
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     processors = structlog.get_config()["processors"]
     structlog.configure(processors=[*processors[:-1], plain])
@@ -14,6 +14,6 @@ def configure_logs() -> None:
 
 def log_error(event: str, **values: object) -> None:
     """Log an error; do nothing if the log cannot be written, because its disk is full, its pipe is
-    broken, or there is no standard output. For callers whose work must go on all the same."""
+    broken, or there is no standard output: the caller's work goes on without the log."""
     with suppress(OSError, ValueError, AttributeError):
         structlog.get_logger().error(event, **values)

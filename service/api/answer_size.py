@@ -18,7 +18,7 @@ from service.tokenizer import Tokens
 # Bytes of memory in this process: as the engine sends them, as a document, and as JSON.
 TOKEN_BYTES = 128
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
-FEW_ROWS = 16  # of an attention matrix: advised where all would be too many
+FEW_ROWS = 16  # rows of an attention matrix to advise where all would be too many
 
 SEND_LESS = "send fewer or shorter sequences"
 SEND_LESS_OR_LOWER = f"{SEND_LESS}, or lower max_new_tokens"
@@ -134,7 +134,7 @@ def attention_nbytes(
 
 
 def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
-    """Yield selections of less and less: reduced heads, reduced layers, then each kind alone."""
+    """Yield ever smaller selections: reduced heads, reduced layers, then each kind alone."""
     if selected.reduce_heads == "none":
         selected = selected.model_copy(update={"reduce_heads": "mean"})
         yield selected

@@ -30,7 +30,7 @@ router = APIRouter(responses=responses.PROBLEMS)
 @router.post(
     "/v1/attend",
     response_model=responses.AttendAnswer,
-    responses={200: {"content": {form: {} for form in PICTURES}}},
+    responses={200: {"content": {media_type: {} for media_type in PICTURES}}},
     summary="Compute attention without a model",
     tags=["attention"],
 )
@@ -45,29 +45,29 @@ async def attend(
     heatmap of the weights and, for a regression (numbers, not vectors), a plot of the points and
     the predicted line.
     """
-    form = negotiate(request, [JSON, *PICTURES])
+    media_type = negotiate(request, [JSON, *PICTURES])
     seconds: dict[str, float] = {}
 
     def work() -> Pieces:
-        return compute_answer(body, request, form, seconds)
+        return compute_answer(body, request, media_type, seconds)
 
-    return send(request, await compute_limited(request, work), seconds, form)
+    return send(request, await compute_limited(request, work), seconds, media_type)
 
 
 def compute_answer(
-    body: AttendRequest, request: Request, form: str, seconds: dict[str, float]
+    body: AttendRequest, request: Request, media_type: str, seconds: dict[str, float]
 ) -> Pieces:
-    """Return the answer in the media type `form`, and add to `seconds` how long each stage took."""
+    """Return the answer in this media type, and add to `seconds` how long each stage took."""
     feeds = feeds_of(body)
-    if form in PICTURES:
+    if media_type in PICTURES:
         check_heatmaps(len(feeds["queries"]))
     check_size(request, attended_nbytes(body.mechanism, feeds), SEND_LESS)
     started = time.monotonic()
     outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
     ended = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)
-    if form in PICTURES:
-        pieces: Pieces = [PICTURES[form](picture_of(body, outputs, weights))]
+    if media_type in PICTURES:
+        pieces: Pieces = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
         pieces = to_json_pieces(write_attended(body, outputs, weights))
     seconds.update(attention=ended - started, serialize=time.monotonic() - ended)

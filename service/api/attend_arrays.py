@@ -58,7 +58,7 @@ def check_truth(body: AttendRequest, queries: int) -> None:
 
 
 def is_regression(body: AttendRequest) -> bool:
-    """Whether queries, keys and values are numbers rather than vectors."""
+    """Return whether queries, keys and values are numbers rather than vectors."""
     return not any(isinstance(each[0], list) for each in (body.queries, body.keys, body.values))
 
 

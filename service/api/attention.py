@@ -24,7 +24,7 @@ from service.engine.messages import Entry
 from service.engine.model import Model
 from service.errors import Invalid
 from service.formats.json import JSON, Document
-from service.formats.writers import FORMS, OF_ONE
+from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import negotiate
 from service.http.waiting import compute
 from service.search.options import SearchOptions
@@ -36,7 +36,7 @@ router = APIRouter(responses=responses.PROBLEMS)
 @router.post(
     "/v1/attention",
     response_model=responses.AttentionAnswer,
-    responses={200: {"content": {form: {} for form in FORMS if form != JSON}}},
+    responses={200: {"content": {media_type: {} for media_type in WRITERS if media_type != JSON}}},
     summary="Show attention weights",
     tags=["attention"],
 )
@@ -56,8 +56,9 @@ async def attention(
     - text/html: an interactive page in one file.
     """
     single = count_texts(body.source) == 1
-    forms = [form for form in FORMS if single or form not in OF_ONE]
-    form = negotiate(request, forms, "this" if single else "of several sources this")
+    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
+    what = "the answer is" if single else "answers for several sources are"
+    media_type = negotiate(request, offered, what)
     model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
     search, sources, targets = await read_body(request, seconds, model, body)
@@ -72,7 +73,7 @@ async def attention(
     def write() -> Document:
         return write_attention(model, entries, sources, targets, answers)
 
-    return await respond(request, write, seconds, answers, form)
+    return await respond(request, write, seconds, answers, media_type)
 
 
 async def read_body(

@@ -71,7 +71,7 @@ def write_vectors(
 
 
 def pool(memory: FloatArray, pooling: requests.Pooling) -> FloatArray:
-    """(S, M) -> (M,), or unchanged if pooling is none."""
+    """Return memory (S, M) pooled to (M,), or unchanged if pooling is none."""
     match pooling:
         case "none":
             return memory

@@ -20,9 +20,9 @@ def show_answers(document: dict[str, Any]) -> None:
         content = operation["responses"]["200"]["content"]
         for name, answer in answers.items():
             streamed = isinstance(answer, list)
-            form = content["text/event-stream" if streamed else "application/json"]
+            media_type = content["text/event-stream" if streamed else "application/json"]
             value = "".join(map(event_text, answer)) if streamed else answer
-            form.setdefault("examples", {})[name] = {"value": value}
+            media_type.setdefault("examples", {})[name] = {"value": value}
 
 
 def event_text(named: list[Any]) -> str:

@@ -25,7 +25,9 @@ class Strict(BaseModel):
         to report."""
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
             context = {"count": len(value), "fields": ", ".join(cls.model_fields)}
-            raise PydanticCustomError("fields", "has {count} fields; there is {fields}", context)
+            raise PydanticCustomError(
+                "fields", "has {count} fields; the only ones are {fields}", context
+            )
         return value
 
 
@@ -120,7 +122,7 @@ class EncodeRequest(ModelRequest):
 
 
 class Searching(ModelRequest):
-    """How to search for a target."""
+    """Options of the search for a target."""
 
     max_new_tokens: int | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Write what the engine answered as the documents of service.api.responses.
+"""Write the engine's answers as the documents of service.api.responses.
 
 Numbers stay NumPy's float32, which are written with as few digits as they need.
 """
@@ -64,7 +64,7 @@ def write_hypothesis(
     }
     if hypothesis.top_log_probs:
         tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
-        # As JSON at once: objects take five times the memory, and there may be a million of them.
+        # Write JSON at once: objects take five times the memory, and there may be a million.
         text = orjson.dumps(tops, option=orjson.OPT_SERIALIZE_NUMPY)
         written["top_log_probs"] = orjson.Fragment(text)
     if entry.selection.layers:

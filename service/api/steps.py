@@ -11,13 +11,15 @@ from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, shorten
 from service.formats.json import JSON, Document, Pieces
-from service.formats.writers import FORMS, OF_ONE
+from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
 from service.http.waiting import compute, compute_limited, settings_of, wait_for
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
 
-MANY = 1 << 20  # numbers in an answer: many such at once would keep the lock from the event loop
+# Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
+# lock from the event loop.
+LARGE_ANSWER = 1 << 20
 
 TextsOrIds = str | Sequence[str | list[int]]
 
@@ -168,7 +170,7 @@ def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Futu
 
 
 def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
-    """Cancel what has not ended, which frees its rows in the engine."""
+    """Cancel the entries that have not ended, which frees their rows in the engine."""
     for future in futures:
         future.cancel()
 
@@ -178,10 +180,10 @@ async def respond(
     write: Callable[[], Document],
     seconds: dict[str, float],
     answers: Sequence[Answer] = (),
-    form: str = JSON,
+    media_type: str = JSON,
     size: int = 0,
 ) -> Response:
-    """Send the document that `write` makes, in the media type `form`.
+    """Send the document that `write` makes, in this media type.
 
     `size` counts the numbers and texts in it that are not in `answers`: large documents are written
     in a thread. The time of a stage is that of the slowest answer.
@@ -189,13 +191,13 @@ async def respond(
     started = time.monotonic()
 
     def work() -> Pieces:
-        return FORMS[form](write())
+        return WRITERS[media_type](write())
 
     size += sum(answer.size for answer in answers)
-    slow = form in OF_ONE or size > MANY
+    slow = media_type in SINGLE_SOURCE or size > LARGE_ANSWER
     pieces = await (compute_limited(request, work) if slow else compute(work, size))
     for answer in answers:
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
-    return send(request, pieces, seconds, form)
+    return send(request, pieces, seconds, media_type)

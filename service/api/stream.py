@@ -26,7 +26,7 @@ EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds after the deadline to read what has been sent
 
-ProgressOf = tuple[int, Progress]  # of the entry in this place
+ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
 
 
@@ -151,7 +151,7 @@ class EventWriter:
     def _write(self, place: int, progress: Progress) -> bytes:
         if isinstance(progress, BeamProgress):
             return self._write_beam(place, progress)
-        tokens = (self._token(place, taken) for taken in progress)
+        tokens = (self._token(place, event) for event in progress)
         return b"".join(write_event("token", to_json(token)) for token in tokens)
 
     def _write_beam(self, place: int, progress: BeamProgress) -> bytes:
@@ -162,23 +162,23 @@ class EventWriter:
         stable, best = (decode([*prefix, *ids]).text for ids in progress)
         return write_event("beam", to_json({"result": place, "stable": stable, "tentative": best}))
 
-    def _token(self, place: int, taken: TokenEvent) -> dict[str, Any]:
+    def _token(self, place: int, event: TokenEvent) -> dict[str, Any]:
         """Return a token with the text it adds: the texts of a hypothesis, joined, are its text."""
-        key, target = (place, taken.hypothesis), self._model.target
+        key, target = (place, event.hypothesis), self._model.target
         text = ""
         if key not in self._readers:
             self._readers[key] = target.reader()
             text = "".join(map(self._readers[key], self._entries[place].prefix))
         token: dict[str, Any] = {
             "result": place,
-            "hypothesis": taken.hypothesis,
-            "text": text + self._readers[key](taken.token_id),
-            "token": target.name(taken.token_id),
-            "token_id": taken.token_id,
-            "log_prob": np.float32(taken.log_prob),
+            "hypothesis": event.hypothesis,
+            "text": text + self._readers[key](event.token_id),
+            "token": target.name(event.token_id),
+            "token_id": event.token_id,
+            "log_prob": np.float32(event.log_prob),
         }
-        if taken.top_log_probs:
-            token["top_log_probs"] = write_alternatives(self._model, taken.top_log_probs)
+        if event.top_log_probs:
+            token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
         return token
 
 
@@ -186,4 +186,4 @@ def progress_size(progress: Progress) -> int:
     """Tokens and alternatives that the events of this progress hold."""
     if isinstance(progress, BeamProgress):
         return sum(map(len, progress))
-    return sum(1 + len(taken.top_log_probs) for taken in progress)
+    return sum(1 + len(event.top_log_probs) for event in progress)

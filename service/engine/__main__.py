@@ -27,7 +27,7 @@ from service.engine.messages import (
     Order,
     Submit,
 )
-from service.engine.wire import Decoder, encode
+from service.engine.wire import FrameDecoder, encode_message
 from service.errors import HeedError, PassFailed, StartupError
 from service.logs import configure_logs, log_error
 
@@ -74,14 +74,14 @@ class EngineServer:
             self._obey(engine, orders)
 
     def _orders(self) -> Iterator[Order]:
-        decoder = Decoder()
+        decoder = FrameDecoder()
         with suppress(ConnectionError):
             while data := self._connection.recv(RECEIVE):
                 for message in decoder.feed(data):
                     yield message.load()
 
     def _open(self, order: Open) -> Engine | None:
-        """Open the bundle and reply how that went."""
+        """Open the bundle and send the outcome."""
         try:
             engine = Engine(order.bundle, order.settings)
         except StartupError as error:
@@ -139,11 +139,11 @@ class EngineServer:
         Ends the process if the message could not be sent whole: nobody hears the engine any more.
         """
         try:
-            frames = encode(number, message)
+            frames = encode_message(number, message)
         except CANNOT_PICKLE as error:
             log_error("answer not sent", exc_info=error)
             failure = PassFailed(f"the answer could not be sent: {type(error).__name__}")
-            frames = encode(number, failure)
+            frames = encode_message(number, failure)
         try:
             for frame in frames:
                 with self._sending:

@@ -11,7 +11,7 @@ from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
 from service.search.greedy import GreedySearch
-from service.search.protocol import Detokenize
+from service.search.protocol import Detokenize, Search
 
 
 class BatchKey(NamedTuple):
@@ -30,7 +30,7 @@ class Batch:
         key: BatchKey,
         start_ids: Sequence[int],
         eos_id: int,
-        text: Detokenize,
+        detokenize: Detokenize,
     ) -> None:
         self.entries: list[Entry] = []  # replaced, never changed: a worker keeps it while it steps
         self._started: list[float] = []  # when each entry joined
@@ -39,7 +39,7 @@ class Batch:
         self._start_id, *prefix = start_ids
         self._cache = session.new_cache(key.rows_per_source)
         search = BeamSearch if key.beams else GreedySearch
-        self._search = search(key.rows_per_source, prefix, eos_id, text)
+        self._search: Search = search(key.rows_per_source, prefix, eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
 
     def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:
@@ -54,7 +54,8 @@ class Batch:
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
         """Let every row read a token, and remove the entries that have ended.
 
-        Returns those entries; and, if attention was asked for, what cross-attention reads of them.
+        Returns those entries, each with the cross-attention keys and values of its source if
+        attention was asked for.
         """
         candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)

@@ -24,7 +24,7 @@ from service.engine.messages import (
     Status,
     Submit,
 )
-from service.engine.wire import Decoder, Message, encode
+from service.engine.wire import FrameDecoder, Message, encode_message
 from service.errors import HeedError, PassFailed, StartupError, Unavailable
 from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
@@ -34,7 +34,7 @@ from service.settings import Settings
 # and together both waits stay below the 30 seconds after which Kubernetes kills a container.
 CLOSE_TIMEOUT = 8.0
 EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
-OnProgress = Callable[[int, Progress], None]  # hears of the entry at a place in its request
+OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
 class EngineClient(asyncio.Protocol):
@@ -48,7 +48,7 @@ class EngineClient(asyncio.Protocol):
         self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._process: Process | None = None
         self._is_open = self._closing = False
         self._ended = asyncio.Event()
@@ -108,7 +108,7 @@ class EngineClient(asyncio.Protocol):
         """Send entries to the engine, which accepts all of them or none.
 
         Each future gets an Answer or a HeedError: Overloaded for all if the queue is full.
-        Cancelling a future frees its rows. `on_progress` hears of entries that stream. Raises
+        Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
         Unavailable if the engine has ended or is closing.
         """
         asked = [(*self._expect(), entry) for entry in entries]
@@ -120,14 +120,14 @@ class EngineClient(asyncio.Protocol):
         return [future for _, future, _ in asked]
 
     async def status(self) -> Status:
-        """Ask the engine how it is. Raises Unavailable if it has ended or is closing."""
+        """Ask the engine for its status. Raises Unavailable if it has ended or is closing."""
         number, future = self._expect()
         self._order(AskStatus(number))
         return await future
 
     @property
     def gone(self) -> bool:
-        """Whether the engine has ended. It does not come back."""
+        """Return whether the engine has ended. It does not come back."""
         return self._ended.is_set()
 
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
@@ -140,7 +140,7 @@ class EngineClient(asyncio.Protocol):
 
     def _order(self, order: Order) -> None:
         if not self.gone:
-            self._transport.write(b"".join(encode(0, order)))
+            self._transport.write(b"".join(encode_message(0, order)))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
         """Stop listening to an entry that has its outcome; inform the engine of a cancellation."""
@@ -195,7 +195,9 @@ class EngineClient(asyncio.Protocol):
 
     @property
     def _unavailable(self) -> Unavailable:
-        why = "takes no requests now" if self._closing else "has lost its engine"
+        why = (
+            "takes no requests now" if self._closing else "has lost its engine; restart the service"
+        )
         return Unavailable(f"model {self.bundle.manifest.name} {why}")
 
 
@@ -210,7 +212,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def load(message: Message) -> object:
-    """Unpickle a message, or say that there is no memory for it."""
+    """Unpickle a message. Return PassFailed if there is no memory for it."""
     try:
         return message.load()
     except MemoryError:

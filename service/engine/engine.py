@@ -30,9 +30,10 @@ class Engine:
         manifest, count = bundle.manifest, self.session.workers
         scheduler = scheduler_of(bundle, settings, count)
         self.queue = Queue(scheduler, count)
-        text = detokenizer(bundle)
+        detokenize = detokenizer(bundle)
         self._workers = [
-            Worker(i, self.session, manifest, scheduler, self.queue, text) for i in range(count)
+            Worker(i, self.session, manifest, scheduler, self.queue, detokenize)
+            for i in range(count)
         ]
         self._threads = [
             threading.Thread(target=worker.run, name=f"{manifest.name} {i}", daemon=True)
@@ -81,7 +82,7 @@ def detokenizer(bundle: Bundle) -> Detokenize:
     texts to stop at."""
     tokenizer = cache(partial(open_target, bundle))
 
-    def text(token_ids: Sequence[int]) -> str:
+    def detokenize(token_ids: Sequence[int]) -> str:
         return tokenizer().decode([*token_ids])
 
-    return text
+    return detokenize

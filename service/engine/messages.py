@@ -1,4 +1,4 @@
-"""Everything that the HTTP process and an engine say to each other."""
+"""The messages between the HTTP process and an engine."""
 
 import time
 from collections.abc import Callable
@@ -104,7 +104,7 @@ class Entry:
 
     @property
     def size(self) -> Size:
-        """What the scheduler has to know."""
+        """Return the size that the scheduler budgets."""
         target = len(self.target_ids)
         if self.search:
             target = len(self.search.target_prefix) + self.search.max_new_tokens
@@ -112,7 +112,7 @@ class Entry:
 
     @property
     def needs_teacher_forcing(self) -> bool:
-        """Whether a pass over whole targets follows encoding and decoding."""
+        """Return whether a pass over whole targets follows encoding and decoding."""
         return self.scores or bool(self.selection.layers)
 
     @property
@@ -139,7 +139,7 @@ class Entry:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for it: it was cancelled, or has failed."""
+        """Return whether nobody waits for this entry: it was cancelled, or has failed."""
         return self.result.done()
 
 
@@ -179,7 +179,7 @@ Order = Open | Submit | Cancel | AskStatus | Close
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """How a bundle was opened: the settings may leave the choice to the engine."""
+    """Properties of an opened bundle: the settings may leave their choice to the engine."""
 
     precision: str
     provider: str

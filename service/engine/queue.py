@@ -10,9 +10,9 @@ from service.errors import Unavailable
 
 # One step of four rows takes less time of a core than two steps of two. So rows that wait are left
 # to the worker that decodes most already, and the other cores stay free for the HTTP process, as
-# long as at most FEW rows wait and that worker would then decode at most MANY. Otherwise the
+# long as at most FEW rows wait and that worker would then decode at most BUSY. Otherwise the
 # workers share them evenly.
-FEW, MANY = 3, 16  # rows
+FEW, BUSY = 3, 16  # rows
 SHORT = 256  # entries that can be looked through in far less time than a step takes
 
 
@@ -69,10 +69,10 @@ class Queue:
             return self._hand_out(worker, admitted)
 
     def occupy(self, worker: int) -> None:
-        """Let the other workers take what waits: this one has no room, or is about to do something
-        longer than a step."""
+        """Let the other workers take the waiting entries: this one has no room, or is about to do
+        something longer than a step."""
         with self._changed:
-            self._rows[worker] = max(self._rows[worker], MANY)
+            self._rows[worker] = max(self._rows[worker], BUSY)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -104,15 +104,15 @@ class Queue:
         return [entry for entry in taken if not entry.abandoned]
 
     def _is_for(self, worker: int) -> bool:
-        """Whether the worker should take something: a few are for the one that decodes most."""
+        """Return whether the worker should take entries: few go to the worker that decodes most."""
         most = max(self._rows.values())
         return bool(self._waiting) and (self._rows[worker] == most or not self._few_wait)
 
     @property
     def _few_wait(self) -> bool:
-        """Whether so few rows wait that one worker should decode them with those it has."""
+        """Return whether so few rows wait that one worker should decode them all."""
         most = max(self._rows.values())
-        return self._waiting_rows <= FEW and self._waiting_rows + most <= MANY
+        return self._waiting_rows <= FEW and self._waiting_rows + most <= BUSY
 
     def _share(self) -> int:
         """Rows that each worker has when all, waiting and decoded, are divided evenly."""

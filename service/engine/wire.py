@@ -15,7 +15,7 @@ HEADER = struct.Struct("!Q?Q")  # bytes that follow, whether the message has mor
 FRAME = 1 << 18  # most bytes of content in one frame
 
 
-def encode(number: int, message: object) -> Iterator[bytes]:
+def encode_message(number: int, message: object) -> Iterator[bytes]:
     """Pickle a message and return its frames. An error of pickle is raised before any frame."""
     return cut(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
@@ -41,12 +41,12 @@ class Message:
         return pickle.loads(b"".join(self.parts) if self.is_long else self.parts[0])
 
 
-class Decoder:
+class FrameDecoder:
     """Turns received bytes back into messages, wherever the bytes were cut on their way."""
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._parts: dict[int, list[bytes]] = {}  # of messages with frames to come, by number
+        self._parts: dict[int, list[bytes]] = {}  # frames of incomplete messages, by number
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the messages that `data` completes."""

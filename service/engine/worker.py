@@ -23,8 +23,8 @@ from service.search.protocol import Detokenize
 
 @dataclass(slots=True)
 class DecodedEntry:
-    """An entry whose targets are complete and wait for teacher forcing; `cross` is what
-    cross-attention reads of its source."""
+    """An entry whose targets are complete and wait for teacher forcing; `cross` holds
+    the cross-attention keys and values of its source."""
 
     entry: Entry
     cross: CrossCache
@@ -53,7 +53,7 @@ class Worker:
         manifest: Manifest,
         scheduler: Scheduler,
         queue: Queue,
-        text: Detokenize,
+        detokenize: Detokenize,
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
         self._number = number
@@ -61,7 +61,7 @@ class Worker:
         self._manifest = manifest
         self._scheduler = scheduler
         self._queue = queue
-        self._text = text
+        self._detokenize = detokenize
         self._batches: dict[BatchKey, Batch] = {}
         self._decoded: list[DecodedEntry] = []
 
@@ -175,7 +175,7 @@ class Worker:
         entries already there, so they fail too."""
         if key not in self._batches:
             start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
-            self._batches[key] = Batch(self._session, key, start_ids, eos_id, self._text)
+            self._batches[key] = Batch(self._session, key, start_ids, eos_id, self._detokenize)
         batch = self._batches[key]
         self._guard([*batch.entries, *entries], partial(batch.join, entries, cross), key)
 

@@ -1,4 +1,4 @@
-"""How attention documents become NumPy (npz) and safetensors files."""
+"""Write attention documents as NumPy (npz) and safetensors files."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from service.formats.json import PIECE, Document, Pieces, to_json
 
 
 def to_npz(document: Document) -> Pieces:
-    """Write what numpy.load reads without pickle; the array `meta` holds one text."""
+    """Write a file that numpy.load reads without pickle; the array `meta` holds one text."""
     arrays, meta = split(document)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, meta=np.array(meta.decode()), **arrays)

@@ -1,4 +1,4 @@
-"""How weights become colours: viridis, from 0 to the largest weight shown on one scale."""
+"""Turn weights into colours: viridis, from 0 to the largest weight shown on one scale."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def viridis(values: Floats) -> NDArray[np.uint8]:
 
 
 def shrunk(weights: Floats, most_rows: int, most_columns: int) -> Floats:
-    """Return means of blocks of `weights` (T, S), so many that each gets a pixel of its own."""
+    """Return `weights` (T, S) with at most these rows and columns, which are means of blocks."""
     for axis, most in enumerate((most_rows, most_columns)):
         count = min(weights.shape[axis], most)
         starts = np.arange(count) * weights.shape[axis] // count

@@ -1,4 +1,4 @@
-"""Which font of this machine a label is drawn in, and how wide the label is in it."""
+"""Choose a font for a label, and measure the label in it."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from service.formats.printable import printable
 
 Font = ImageFont.FreeTypeFont
 
-# In order of preference. Unifont has a glyph for nearly every character.
+# Fonts in order of preference. Unifont has a glyph for nearly every character.
 FONTS = (
     "DejaVuSans.ttf",
     "NotoSansCJK-Regular.ttc",
@@ -50,7 +50,7 @@ def font_of(text: str, size: int) -> Font:
 
 @lru_cache(1 << 15)
 def has(font: Font, letter: str) -> bool:
-    """Whether `font` has a glyph for the letter: all missing letters are drawn alike."""
+    """Return whether `font` has a glyph for the letter: all missing letters are drawn alike."""
     return glyph(font, letter) != glyph(font, "\uffff")
 
 

@@ -1,4 +1,4 @@
-"""Where the heatmaps of an attention document, their labels and titles are drawn."""
+"""Lay out the heatmaps of an attention document, with their labels and titles."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from service.formats.fonts import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
-ROOM = 3600.0  # for the cells of a grid, each way: each of 200 tokens still has its label
+ROOM = 3600.0  # most width and height of a grid's cells: each of 200 tokens still has its label
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
 LONGEST_LINE = 120
-GAP = 16.0  # between heatmaps, and around all
+HEATMAP_GAP = 16.0  # between heatmaps, and around all
 LABEL_GAP = 4.0  # between cells and labels
 
 
@@ -38,7 +38,7 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
     """
     kinds = ", ".join(block["kind"] for block in blocks)
     title = f"{kinds} attention: {source} → {target}"
-    picture = Picture(width=0.0, height=GAP, title=title)
+    picture = Picture(width=0.0, height=HEATMAP_GAP, title=title)
     add_line(picture, title)
     for block in blocks:
         if block["data"].size:
@@ -51,9 +51,9 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
 def add_line(picture: Picture, text: str) -> None:
     """Write a text below the picture, which grows."""
     line = shortened(text, LONGEST_LINE)
-    picture.shapes.append(Label(GAP, picture.height + LINE_HEIGHT / 2, line, "start"))
-    picture.width = max(picture.width, 2 * GAP + width_of(line))
-    picture.height += LINE_HEIGHT + GAP / 2
+    picture.shapes.append(Label(HEATMAP_GAP, picture.height + LINE_HEIGHT / 2, line, "start"))
+    picture.width = max(picture.width, 2 * HEATMAP_GAP + width_of(line))
+    picture.height += LINE_HEIGHT + HEATMAP_GAP / 2
 
 
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:
@@ -71,14 +71,14 @@ def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     matrices = data.reshape(len(titles), *data.shape[-2:])  # (N, T, S)
     width, height = grid.cell * len(columns), grid.cell * len(rows)
     for i, (title, matrix) in enumerate(zip(titles, matrices, strict=True)):
-        x = GAP + grid.left + i % grid.across * grid.step_across
+        x = HEATMAP_GAP + grid.left + i % grid.across * grid.step_across
         y = picture.height + TITLE_HEIGHT + i // grid.across * grid.step_down
         cells = coloured(shrunk(matrix, math.ceil(height), math.ceil(width)), largest)
         picture.shapes.append(Label(x, y - TITLE_HEIGHT / 2, title, "start"))
         picture.shapes.append(Cells(x, y, width, height, cells))
         label_rows(picture, x, y, grid.cell, rows)
         label_columns(picture, x, y + height, grid.cell, columns)
-    picture.width = max(picture.width, GAP + grid.across * grid.step_across)
+    picture.width = max(picture.width, HEATMAP_GAP + grid.across * grid.step_across)
     picture.height += grid.down * grid.step_down
 
 
@@ -89,13 +89,13 @@ def grid_of(
     down = math.ceil(len(titles) / across)
     cell = min(LARGEST_CELL, ROOM / (across * len(columns)), ROOM / (down * len(rows)))
     left, below = (max(map(width_of, names)) for names in (rows, columns))
-    step_across = left + max(cell * len(columns), *map(width_of, titles)) + GAP
-    step_down = TITLE_HEIGHT + cell * len(rows) + below + GAP
+    step_across = left + max(cell * len(columns), *map(width_of, titles)) + HEATMAP_GAP
+    step_down = TITLE_HEIGHT + cell * len(rows) + below + HEATMAP_GAP
     return Grid(across, down, cell, left, step_across, step_down)
 
 
 def heatmaps_across(data: Floats) -> int:
-    """Return the number of heads where there are several layers, else what is about a square."""
+    """Return the number of heads if there are several layers, else one that makes a square."""
     if data.ndim == 4 and len(data) > 1:
         return data.shape[1]
     count = math.prod(data.shape[:-2])
@@ -125,7 +125,7 @@ def label_columns(
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:
-    """Return what each matrix is, for example "layer 2; mean of heads 0, 1, 2, 3"."""
+    """Return the title of each matrix, for example "layer 2; mean of heads 0, 1, 2, 3"."""
     layers, heads = (
         [f"{block[f'reduce_{axis}s']} of {axis}s {', '.join(map(str, block[f'{axis}s']))}"]
         if f"reduce_{axis}s" in block

@@ -1,4 +1,4 @@
-"""How a document becomes one HTML file that needs no other.
+"""Write a document as one HTML file that needs no other.
 
 The file draws with the page's own modules. They import each other by names ("view/labels.js") that
 an import map resolves: the page's to addresses below /web, the file's to the modules themselves.
@@ -23,7 +23,7 @@ def to_html(document: Document) -> Pieces:
 
 
 def import_map() -> str:
-    """The modules the file needs, each as a data: URL by the name that others import it by."""
+    """Return the modules that the file needs, each as a data: URL by the name it is imported by."""
     modules = [
         path for folder in ("view", "export") for path in sorted((WEB / folder).glob("*.js"))
     ]

@@ -1,4 +1,4 @@
-"""How documents become JSON, in pieces.
+"""Write documents as JSON, in pieces.
 
 The pieces together are byte for byte what `to_json` returns. They are made one after another, so
 that other threads (those that stream tokens) can take the interpreter's lock in between.
@@ -16,7 +16,7 @@ Pieces = list[bytes | memoryview]
 
 JSON = "application/json"
 CONTAINERS = (dict, list, np.ndarray)
-NUMBERS = 1 << 16  # that orjson writes in one call: two milliseconds of work
+NUMBERS = 1 << 16  # most numbers in one call of orjson: two milliseconds of work
 PIECE = 1 << 20  # bytes; smaller parts are concatenated until they are about as many
 
 
@@ -73,8 +73,10 @@ def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
 
 
 def size_of(value: Any) -> int:
-    """Return how many numbers and texts `value` holds: exactly of those in arrays, estimated of
-    lists without arrays, whose items are taken to be as large as the first.
+    """Return how many numbers and texts `value` holds.
+
+    The count is exact for arrays. For lists without arrays it assumes that all items are as large
+    as the first.
 
     The estimate keeps this fast: visiting every item takes about as long as writing it.
     """
@@ -92,7 +94,7 @@ def size_of(value: Any) -> int:
 
 
 def holds_array(value: Any) -> bool:
-    """Whether an array is in `value`, as far as the first item of every list tells."""
+    """Return whether an array is in `value`, judged by the first item of every list."""
     if isinstance(value, dict):
         return any(map(holds_array, value.values()))
     if isinstance(value, list):

@@ -12,7 +12,7 @@ INK, PAPER = (34, 34, 34), (255, 255, 255)
 DASH = (6, 4)  # length of a dash, and of the gap after it
 FONT_SIZE = 12
 STROKE = 2  # width of a line
-RADIUS = 3  # of a dot
+RADIUS = 3  # radius of a dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +57,5 @@ class Picture:
 
     width: float
     height: float
-    title: str  # what a screen reader says
+    title: str  # text for screen readers
     shapes: list[Cells | Line | Dot | Label] = field(default_factory=list)

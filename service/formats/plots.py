@@ -1,4 +1,4 @@
-"""What the picture of attention without a model shows: heatmaps, and the plot of a regression."""
+"""Draw attention without a model: heatmaps, and the plot of a regression."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from service.formats.picture import Cells, Colour, Dot, Label, Line, Picture
 
 GRID: Colour = (204, 204, 204)
 BLUE, ORANGE, GREY = (31, 91, 160), (200, 90, 0), (120, 120, 120)
-SIDE = 320.0  # of a heatmap or plot
-GAP = 70.0  # around each, for its labels
-CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # from a plot to what is above, below and left of it
-MOST_POINTS = 2000  # of a line or a cloud; of more, every second, third, ... is drawn
-MOST_CELLS = 200  # of a side of a heatmap; a larger one is drawn from means of blocks
+SIDE = 320.0  # side of a heatmap or plot
+PLOT_MARGIN = 70.0  # around each heatmap or plot, for its labels
+CAPTION, TICK, BESIDE = 14.0, 14.0, 6.0  # distances to labels above, below and left of a plot
+MOST_POINTS = 2000  # most points of a line or a cloud; more are thinned to every second, third, ...
+MOST_CELLS = 200  # most cells along a side; larger heatmaps are drawn from means of blocks
 
 
 def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: Floats) -> Picture:
@@ -22,14 +22,14 @@ def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: F
     """
     plots = 1 if points.size else 0
     picture = Picture(
-        width=GAP + (plots + len(weights)) * (SIDE + GAP),
-        height=SIDE + 2 * GAP,
+        width=PLOT_MARGIN + (plots + len(weights)) * (SIDE + PLOT_MARGIN),
+        height=SIDE + 2 * PLOT_MARGIN,
         title=f"attention of {weights.shape[1]} queries over {weights.shape[2]} keys",
     )
     if plots:
         draw_plot(picture, points, prediction, truth)
     for i, matrix in enumerate(weights, plots):
-        draw_heatmap(picture, GAP + i * (SIDE + GAP), matrix)
+        draw_heatmap(picture, PLOT_MARGIN + i * (SIDE + PLOT_MARGIN), matrix)
     return picture
 
 
@@ -38,15 +38,15 @@ def draw_heatmap(picture: Picture, left: float, weights: Floats) -> None:
     queries, keys = weights.shape
     largest = weights.max()
     cells = coloured(shrunk(weights, MOST_CELLS, MOST_CELLS), largest)
-    picture.shapes.append(Cells(left, GAP, SIDE, SIDE, cells))
+    picture.shapes.append(Cells(left, PLOT_MARGIN, SIDE, SIDE, cells))
     for query in {0, queries - 1}:
-        middle = GAP + (query + 0.5) / queries * SIDE
+        middle = PLOT_MARGIN + (query + 0.5) / queries * SIDE
         picture.shapes.append(Label(left - BESIDE, middle, str(query), "end"))
     for key in {0, keys - 1}:
         middle = left + (key + 0.5) / keys * SIDE
-        picture.shapes.append(Label(middle, GAP + SIDE + TICK, str(key)))
+        picture.shapes.append(Label(middle, PLOT_MARGIN + SIDE + TICK, str(key)))
     caption = f"query x key, largest weight {largest:.3g}"
-    picture.shapes.append(Label(left + SIDE / 2, GAP - CAPTION, caption))
+    picture.shapes.append(Label(left + SIDE / 2, PLOT_MARGIN - CAPTION, caption))
 
 
 def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Floats) -> None:
@@ -55,10 +55,12 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
     low, high = everything.min(1), everything.max(1)
 
     def place(xy: Floats) -> list[tuple[float, float]]:
-        """Return the places of points (2, N) in the picture, of very many only some."""
+        """Return the places of points (2, N) in the picture, or of some if they are many."""
         some = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
         x, y = (some - low[:, None]) / np.where(high > low, high - low, 1.0)[:, None]
-        places = zip((GAP + x * SIDE).tolist(), (GAP + SIDE - y * SIDE).tolist(), strict=True)
+        places = zip(
+            (PLOT_MARGIN + x * SIDE).tolist(), (PLOT_MARGIN + SIDE - y * SIDE).tolist(), strict=True
+        )
         return list(places)
 
     draw_axes(picture, low, high)
@@ -67,12 +69,12 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
         picture.shapes.append(line_or_dot(place(truth), ORANGE, dashed=True))
     picture.shapes.append(line_or_dot(place(prediction), BLUE))
     caption = "points, prediction (blue)" + (", truth (orange)" if truth.size else "")
-    picture.shapes.append(Label(GAP + SIDE / 2, GAP - CAPTION, caption))
+    picture.shapes.append(Label(PLOT_MARGIN + SIDE / 2, PLOT_MARGIN - CAPTION, caption))
 
 
 def draw_axes(picture: Picture, low: Floats, high: Floats) -> None:
     """Draw a frame, and beside it the smallest and the largest x and y."""
-    left = top = GAP
+    left = top = PLOT_MARGIN
     right, bottom = left + SIDE, top + SIDE
     frame = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
     picture.shapes += [

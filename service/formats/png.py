@@ -1,4 +1,4 @@
-"""How pictures become PNG images."""
+"""Write pictures as PNG images."""
 
 import io
 import math
@@ -23,7 +23,7 @@ from service.formats.picture import (
 )
 from service.formats.printable import printable
 
-MOST_PIXELS = 16_000_000  # of an image with two pixels per unit; larger pictures get one
+MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
 
 Point = tuple[float, float]
 

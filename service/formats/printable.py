@@ -1,4 +1,4 @@
-"""Which characters of a text are drawn as they are, and which are replaced.
+"""Replace the characters of a text that cannot be drawn.
 
 XML forbids most control characters and fonts have no glyphs for them. Some others break the line
 (U+0085, U+2028, U+2029) or reorder what follows them (U+202A to U+202E, U+2066 to U+2069).

@@ -1,4 +1,4 @@
-"""How pictures become SVG documents."""
+"""Write pictures as SVG documents."""
 
 import base64
 from xml.sax.saxutils import escape, quoteattr

@@ -1,4 +1,4 @@
-"""Which function writes an attention document as which media type."""
+"""Map each media type to the function that writes an attention document in it."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,22 @@ from service.formats.png import to_png
 from service.formats.svg import to_svg
 
 
-def draw(document: Document) -> Picture:
+def draw_document(document: Document) -> Picture:
     """Draw the only result of a document: pictures are offered for one source."""
     (result,) = document["results"]
     return draw_blocks(result["attention"], result["source"], result["target"])
 
 
-FORMS: dict[str, Callable[[Document], Pieces]] = {
+WRITERS: dict[str, Callable[[Document], Pieces]] = {
     JSON: to_json_pieces,
     "application/npz": to_npz,
     "application/safetensors": to_safetensors,
     "text/html": to_html,
-    "image/svg+xml": lambda document: [to_svg(draw(document))],
-    "image/png": lambda document: [to_png(draw(document))],
+    "image/svg+xml": lambda document: [to_svg(draw_document(document))],
+    "image/png": lambda document: [to_png(draw_document(document))],
 }
-OF_ONE = {"image/svg+xml", "image/png"}  # those that show the result of one source
-FILES = {"application/npz": "attention.npz", "application/safetensors": "attention.safetensors"}
+SINGLE_SOURCE = {"image/svg+xml", "image/png"}  # pictures show the result of one source
+FILE_NAMES = {
+    "application/npz": "attention.npz",
+    "application/safetensors": "attention.safetensors",
+}

@@ -11,17 +11,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import NotAcceptable
 from service.formats.json import PIECE, Pieces
-from service.formats.writers import FILES
+from service.formats.writers import FILE_NAMES
 from service.http.waiting import settings_of
 
 QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
 
 
-def negotiate(request: Request, offered: Sequence[str], what: str = "this") -> str:
+def negotiate(request: Request, offered: Sequence[str], what: str = "the answer is") -> str:
     """Return the media type of `offered` that the Accept headers prefer, the first of equals.
 
     The most specific range that matches a type decides its quality (RFC 9110, section 12.5.1).
-    Raise NotAcceptable, naming the types of `what`, if the client accepts none of them.
+    Raise NotAcceptable if the client accepts none of them. `what` is the subject and verb of its
+    detail, which lists `offered`.
     """
     qualities = read_accept(request.headers.getlist("accept")) or {"*/*": 1.0}
 
@@ -31,7 +32,7 @@ def negotiate(request: Request, offered: Sequence[str], what: str = "this") -> s
 
     best = max(offered, key=quality)
     if not quality(best):
-        raise NotAcceptable(f"{what} is available as {', '.join(offered)}; accept one of these")
+        raise NotAcceptable(f"{what} available as {', '.join(offered)}; accept one of these")
     return best
 
 
@@ -53,8 +54,8 @@ def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type
     """
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
-    if media_type in FILES:
-        headers["Content-Disposition"] = f'attachment; filename="{FILES[media_type]}"'
+    if media_type in FILE_NAMES:
+        headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
     total = sum(map(len, pieces))
     if total <= PIECE:
         return Response(b"".join(pieces), media_type=media_type, headers=headers)

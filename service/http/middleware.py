@@ -64,7 +64,7 @@ class BodyLimit:
     """Refuses bodies of more than `limit` bytes with 413, and slow ones with 408.
 
     FastAPI's own limit would not answer with a problem document. The rest of a body that is too
-    large is read and discarded, up to DISCARDED times the limit: a client whose connection closes
+    large is read and discarded, up to `discarded` times the limit: a client whose connection closes
     while it sends does not read the answer. `timeout` is in seconds between two parts of a body.
     """
 

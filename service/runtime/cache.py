@@ -20,7 +20,7 @@ KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a
 
 @dataclass(frozen=True, slots=True)
 class CrossCache:
-    """What cross-attention reads of B sources: key and value of each decoder layer in turn,
+    """Cross-attention keys and values of B sources: key and value of each decoder layer in turn,
     (B, H, S, D), and the valid length of each source, (B,)."""
 
     keys_values: list[FloatArray]
@@ -35,7 +35,7 @@ class CrossCache:
 
 
 class Cache:
-    """Rows b * W to (b + 1) * W - 1 belong to source b.
+    """The keys and values of one batch. Rows b * W to (b + 1) * W - 1 belong to source b.
 
     The arrays have room for more rows and positions than are in use, so that rows come and go
     without an allocation each time. Above KEPT bytes the memory is given back when half of it
@@ -58,7 +58,7 @@ class Cache:
 
     @property
     def source_length(self) -> IntArray:
-        """(B,)"""
+        """Valid length of each source, (B,)."""
         return self._source_length[: self.sources]
 
     @property
@@ -78,7 +78,7 @@ class Cache:
         return [array[layer, : self.sources] for layer in self._layers for array in self._cross]
 
     def cross(self, source: int) -> CrossCache:
-        """Copy what one source's rows attend to."""
+        """Copy the cross-attention cache of one source."""
         return CrossCache(self.cross_keys_values, self.source_length).pick([source])
 
     def insert(self, cross: CrossCache) -> None:
@@ -115,7 +115,7 @@ class Cache:
         self._make_room(self.sources, self.source_length.max(initial=0), capacity)
 
     def _move_rows(self, order: IntArray) -> None:
-        """Row r becomes what row order[r] was, up to the last position that any row has written."""
+        """Replace each row r by row order[r], up to the last position that any row has written."""
         move(self._self, order, self.position.max(initial=0))
 
     def _make_room(self, sources: int, source_length: int, capacity: int) -> None:
@@ -168,7 +168,7 @@ def resized(array: FloatArray, rows: int, length: int) -> FloatArray:
 
 
 def move(arrays: Sequence[FloatArray], order: IntArray, length: int | None) -> None:
-    """Let row i (axis 1) become what row order[i] was, in its first `length` positions, in place.
+    """Replace each row i (axis 1) by row order[i], in the first `length` positions, in place.
 
     Rows that stay are not copied.
     """

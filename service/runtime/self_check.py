@@ -1,4 +1,4 @@
-"""The self-check at start: the graphs give here what torch gave when the bundle was written."""
+"""Check at start that the graphs give the same numbers here as torch gave at export."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from service.errors import StartupError
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 
-RELATIVE, ABSOLUTE = 1e-4, 1e-5  # of fp32, number by number
-# Of int8, relative to the Euclidean norm. Exact products give 0.02 to 0.04 for log-probs, products
-# that saturate (x86 without VNNI) about 0.18.
+RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
+# int8 limits, relative to the Euclidean norm. Exact products give 0.02 to 0.04 for log-probs,
+# products that saturate (x86 without VNNI) about 0.18.
 INT8_TENSOR, INT8_LOG_PROBS = 0.2, 0.1
 
 Torch = dict[str, NDArray[Any]]

@@ -18,7 +18,7 @@ from service.runtime.providers import PROVIDERS, open_graph, usable_provider
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
-MOST_BINDINGS = 64  # that one cache keeps
+MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 
 
@@ -48,7 +48,7 @@ class Session:
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.opens(graph)
         }
-        self._check_step_inputs()
+        self._check_step_inputs(bundle)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -57,7 +57,7 @@ class Session:
         return Cache(self._config, rows_per_source)
 
     def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
-        """Return the memory (S, M) of each source, and what cross-attention reads of them all."""
+        """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
         ids, lengths = self._padded(sources)
         names = ["memory", *(f"cross_{name}" for name in self._cache_names)]
         memory, *cross = self._run("encoder", names, {"source_ids": ids, "source_length": lengths})
@@ -125,7 +125,7 @@ class Session:
         return [log_probs[i, :length] for i, length in enumerate(lengths)]
 
     def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
-        """Return what a pass over whole targets reads: padded inputs and sources."""
+        """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
         ids, lengths = self._padded(inputs)
         source_length = np.concatenate([cross.source_length for cross in crosses])
         feeds: Feeds = {
@@ -159,7 +159,7 @@ class Session:
             padded[: len(row)] = row
         return ids, lengths
 
-    def _check_step_inputs(self) -> None:
+    def _check_step_inputs(self, bundle: Bundle) -> None:
         """Raises StartupError if the step graph is not the one the configuration describes."""
         head_dims = {"key": self._config.d_qk, "value": self._config.d_v}
         expected: dict[str, tuple[str | int, ...]] = {
@@ -179,7 +179,10 @@ class Session:
             for tensor in self._graphs["step"].get_inputs()
         }
         if found != expected:
-            raise StartupError(f"the step graph takes {found}, the configuration says {expected}")
+            raise StartupError(
+                f"{bundle.root}: the step graph takes {found} and the configuration describes"
+                f" {expected}: export the bundle again"
+            )
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:

@@ -62,9 +62,9 @@ class BeamState:
         for row, total in enumerate(self.totals):
             if total == DEAD:
                 continue
-            offer = self.rules.offer(*candidates.of(first_row + row), self._token_ids(row))
-            alternatives[row] = offer.best
-            pairs = most_probable(offer.log_probs, offer.ids, count)
+            allowed = self.rules.allowed(*candidates.of(first_row + row), self._token_ids(row))
+            alternatives[row] = allowed.best
+            pairs = most_probable(allowed.log_probs, allowed.ids, count)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
@@ -105,9 +105,9 @@ class BeamState:
     def progress(self) -> BeamProgress:
         """Return the ids shared by everything that can still become the best hypothesis.
 
-        A beam can if it reached the best score with no further loss of log-prob, at its present
-        length or at the limit: one of the two gives its highest possible score, as the length
-        penalty is negative or positive. The best score never falls, so the ids stay shared.
+        A beam can still win if its optimistic score reaches the best hypothesis. That score assumes
+        no further loss, at the present length or at the limit. The best score never falls, so the
+        ids stay shared.
         """
         length, penalty = max(1, len(self.steps)), self.options.length_penalty
         longest = max(length, self.options.max_new_tokens)
@@ -152,7 +152,7 @@ class BeamState:
         token_ids, log_probs = [b.token_id for b in path], [b.log_prob for b in path]
         top_log_probs: list[Alternatives] = []
         if self.options.top_log_probs:
-            # Where no token may follow, the last step offered alternatives that nobody took.
+            # If the rules allowed no token at the last step, it has alternatives but no beam.
             steps = zip(self.alternatives, path, strict=False)
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
@@ -264,7 +264,7 @@ class BeamSearch:
         # STEP 2: the indices of the best among the W * k of each source, then among all B * W * k
         best = np.argsort(-continued, axis=1, kind="stable")[:, :count]  # (B, 2 W)
         of_all = best + np.arange(sources)[:, None] * continued.shape[1]  # (B, 2 W)
-        # STEP 3: what they are, in the order of Beam's fields; `take` counts through all axes
+        # STEP 3: their values, in the order of Beam's fields; `take` counts through all axes
         columns = (
             continued.take(of_all),  # (B, 2 W)
             best // k,  # (B, 2 W)

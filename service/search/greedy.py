@@ -41,13 +41,13 @@ class Sequence:
 
     def choose(self, candidates: Candidates, row: int) -> tuple[int, float] | None:
         """Return a token that the rules allow, and its log-prob; None if they allow none."""
-        offer = self.rules.offer(*candidates.of(row), self.token_ids)
-        if not len(offer.ids):
+        allowed = self.rules.allowed(*candidates.of(row), self.token_ids)
+        if not len(allowed.ids):
             return None
         random = self.random
-        index = draw(offer, self.options, random) if random else offer.log_probs.argmax()
-        self.top_log_probs.append(offer.best)
-        return int(offer.ids[index]), float(offer.log_probs[index])
+        index = draw(allowed, self.options, random) if random else allowed.log_probs.argmax()
+        self.top_log_probs.append(allowed.best)
+        return int(allowed.ids[index]), float(allowed.log_probs[index])
 
     def append(self, token_id: int, log_prob: float, eos_id: int) -> None:
         self.token_ids.append(token_id)

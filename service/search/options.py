@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How to search for the targets of one source.
+    """Options of the search for the targets of one source.
 
     A beam size of 1 is greedy search, or sampling where the temperature is above 0. Hypotheses
     rank by score = log_prob / len(token_ids) ** length_penalty, where log_prob is the sum over all

@@ -71,20 +71,20 @@ Progress = list[TokenEvent] | BeamProgress
 
 
 class Needed(NamedTuple):
-    """What a search has to read of each row: K candidates, and for some rows all logits."""
+    """Candidates per row that a search needs, and whether it needs all logits."""
 
     k: int
     logits: bool
 
     @classmethod
     def of(cls, least: int, counts: Iterable[int | None]) -> "Needed":
-        """Return what satisfies `least` and each of the counts; None counts as all logits."""
+        """Return a need that covers `least` and each of the counts; None stands for all logits."""
         known = [*counts]
         return cls(max([least, *filter(None, known)]), None in known)
 
 
 class Step(NamedTuple):
-    """What happens to the rows of a batch in its next step."""
+    """Decision for the next step: tokens, parents, ended sources."""
 
     tokens: IntArray  # (R,): ids to read
     parents: IntArray | None  # (R,): rows to continue; None if each row continues itself
@@ -96,7 +96,7 @@ class Search(Protocol):
 
     @property
     def needed(self) -> Needed:
-        """What the next call of `advance` has to be given."""
+        """Inputs that the next `advance` needs."""
         ...
 
     def insert(self, options: Sequence[SearchOptions]) -> None:

@@ -17,7 +17,7 @@ from service.search.protocol import Alternatives, Detokenize
 Trie = dict[int, "Trie"]
 
 ENDING_TEXTS = 64  # best tokens of a row that may complete a stop text and so end beams
-MOST_CANDIDATES = 128  # of a row; all logits are read where more are needed
+MOST_CANDIDATES = 128  # candidates of a row; a row that needs more reads all logits
 
 
 class Allowed(NamedTuple):
@@ -29,7 +29,7 @@ class Allowed(NamedTuple):
 
 
 class Rules:
-    """What the options of a request allow to follow, and which tokens end a hypothesis."""
+    """Tokens that a request allows next, and tokens that end a hypothesis."""
 
     def __init__(self, options: SearchOptions, eos_id: int, detokenize: Detokenize) -> None:
         self._options = options
@@ -74,7 +74,7 @@ class Rules:
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None
 
-    def offer(
+    def allowed(
         self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
     ) -> Allowed:
         """Return the tokens that may follow in a row, given its candidates (K,) or logits (V,).

@@ -31,14 +31,15 @@ def warp(
     return probs
 
 
-def draw(offer: Allowed, options: SearchOptions, random: np.random.Generator) -> int:
-    """Return the index, in the offer, of a token drawn by inverse transform sampling.
+def draw(allowed: Allowed, options: SearchOptions, random: np.random.Generator) -> int:
+    """Return the index in `allowed` of a token drawn by inverse transform sampling.
 
-    Tokens count in the order of their ids: two whose log-probs nearly agree may rank either way
-    on different machines, and the draw of a seed must not depend on that.
+    Sum probabilities in order of ids, so that near-ties do not change a seeded draw between
+    machines.
     """
-    by_id = np.argsort(offer.ids, kind="stable")  # (N,); stable is fast where they are sorted
-    probs = warp(offer.log_probs, options.temperature, options.top_k, options.top_p)[by_id]  # (N,)
+    by_id = np.argsort(allowed.ids, kind="stable")  # (N,); stable is fast where they are sorted
+    probs = warp(allowed.log_probs, options.temperature, options.top_k, options.top_p)  # (N,)
+    probs = probs[by_id]  # (N,)
     cumulative = np.cumsum(probs)  # (N,)
     drawn = np.searchsorted(cumulative, random.random() * cumulative[-1], side="right")
     last = np.flatnonzero(probs)[-1]  # rounding must not draw a token of probability 0

@@ -82,7 +82,10 @@ def test_no_file_may_lie_outside_the_folder(copy, name):
             "fp32 lacks the graphs encoder, which",
         ),
         ({"tokenizers": {"source": "a.json", "target": "b.json"}}, 'no entry in "files"'),
-        ({"limits": {"max_source_length": 21, "max_target_length": 40}}, "exceed the positions"),
+        (
+            {"limits": {"max_source_length": 21, "max_target_length": 40}},
+            "is 21 and the network has 20 positions",
+        ),
     ],
 )
 def test_a_contradictory_manifest_is_refused(copy, changes, said):

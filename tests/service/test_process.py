@@ -20,7 +20,7 @@ import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
 from service.engine.messages import Entry
-from service.search.rules import SearchOptions
+from service.search.options import SearchOptions
 from service.settings import Settings
 
 async def main():

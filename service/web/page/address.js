@@ -11,10 +11,10 @@ export function keepInAddress(form) {
   history.replaceState(null, "", addressOf(form));
 }
 
-/** Browsers refuse to change the address at every key press. */
+/** Waits for a pause: browsers refuse to change the address at every key press. */
 export const keepInAddressSoon = debounce(keepInAddress, 200);
 
-/** What was in the address before is what Back returns to. */
+/** Changes the address so that Back returns to the one before. */
 export function addToHistory(form) {
   history.pushState(null, "", addressOf(form));
 }

@@ -11,7 +11,7 @@ export function latest(name) {
   return running[name].signal;
 }
 
-/** Throws an Error whose message is a sentence for the reader, or an AbortError. */
+/** Sends JSON. Throws an Error whose message is a sentence for the reader, or an AbortError. */
 export async function post(path, body, accept = JSON_TYPE, signal = undefined) {
   const headers = { "content-type": JSON_TYPE, accept };
   return request(path, { method: "POST", headers, body: JSON.stringify(body), signal });
@@ -31,7 +31,7 @@ async function request(path, options) {
   throw new Error(problem ? sentence(problem.detail) : status);
 }
 
-/** Details begin with a JSON pointer: "/source has ..." becomes "Source has ...". */
+/** Makes a sentence of a detail: "/source has ..." becomes "Source has ...". */
 function sentence(detail) {
   return detail.replace(/^\/(\w)/, (_, letter) => letter.toUpperCase());
 }
@@ -55,7 +55,7 @@ function read(part) {
   return { name: fields[0][1], data: JSON.parse(data.join("\n")) };
 }
 
-/** A command for a shell; its address is absolute, whatever prefix the page is under. */
+/** Returns a command for a shell; its address is absolute, whatever prefix the page is under. */
 export function curl(path, body) {
   const url = new URL(path, location.href).href;
   const header = `content-type: ${JSON_TYPE}`;

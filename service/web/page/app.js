@@ -17,7 +17,7 @@ const controls = form.elements;
 
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
-let view = null; // of its attention
+let view = null; // draws its attention
 let wanted = new URLSearchParams(); // what the address asks for, until there is a result
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
@@ -101,7 +101,7 @@ function stepBy(difference) {
   keepInAddressSoon(form);
 }
 
-/** Of exactly the tokens that are shown. */
+/** Returns the request for the attention of exactly the tokens that are shown. */
 function attentionRequest() {
   const { model, source } = decoded.request;
   return { model, source, target: [chosen().token_ids], attention: selectionOf(controls) };
@@ -145,7 +145,7 @@ async function switchModel() {
   await showDecoding();
 }
 
-/** Errors become sentences; what was shown stays, dimmed. */
+/** Runs `work`, and shows its errors as sentences; the last result stays, dimmed. */
 async function attempt(work) {
   try {
     await work();

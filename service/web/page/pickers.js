@@ -21,7 +21,7 @@ export function offer(controls, { attention, config }, wanted = new URLSearchPar
   pick("reduce_layers", [["none"], ["mean"], ["max"], ["rollout", "rollout", refused]], "none");
 }
 
-/** Why a rollout cannot be picked; empty if it can. */
+/** Returns why a rollout cannot be picked; empty if it can. */
 function refusal(kind, heads) {
   if (kind === "cross") return "not for cross";
   return heads === "none" ? "reduce heads first" : "";
@@ -43,7 +43,7 @@ function fill(select, options, preferred) {
   select.value = preferred.find((value) => free.includes(value)) ?? free[0];
 }
 
-/** The field `attention` of a request to /v1/attention. */
+/** Returns the field `attention` of a request to /v1/attention. */
 export function selectionOf({ kind, layer, head, reduce_heads, reduce_layers }) {
   const chosen = ({ value }) => (value === "all" ? "all" : [Number(value)]);
   const selection = { kinds: [kind.value], layers: chosen(layer), heads: chosen(head) };

@@ -10,7 +10,7 @@ const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 const examples = await loadExamples();
 let attended; // the last good request, or the first
 
-/** The examples of the reference, so that their numbers are written once. */
+/** Loads the examples of the reference, so that their numbers are written once. */
 async function loadExamples() {
   const { post: operation } = (await get("openapi.json")).paths["/v1/attend"];
   return Object.values(operation.requestBody.content[JSON_TYPE].examples);

@@ -1,7 +1,7 @@
 /** Hypotheses with the probability of each token, and the alternatives at a step. */
 import { element, label } from "view/labels.js";
 
-/** Shows a radio button for each; `point(i)` is called at a token of the chosen hypothesis. */
+/** Shows a radio button for each hypothesis; `point(i)` is called at a token of the chosen one. */
 export function showHypotheses(list, hypotheses, chosen, point) {
   list.replaceChildren(...hypotheses.map((hypothesis, i) => {
     const radio = element("input", { type: "radio", name: "hypothesis", value: i });

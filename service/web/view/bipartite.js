@@ -8,7 +8,7 @@ const PITCH = 36; // pixels between labels, where there is space
 const FAINT = 0.05; // of the highest weight: fainter lines are drawn when they are pointed at
 const FAINTEST = 0.005;
 
-/** `point(row, column)` is called where the mouse is at a label. Returns {node, step, point}. */
+/** Calls `point(row, column)` where the mouse is at a label. Returns {node, step, point}. */
 export function bipartite({ kind, rows, columns }, weights, highest, point) {
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));

@@ -33,7 +33,7 @@ function nothing({ kind }) {
   return { nodes: [element("p", { textContent })], step: () => {}, point: () => {} };
 }
 
-/** The matrices of a block, each {weights, layers, heads, title}. */
+/** Splits a block into its matrices, each {weights, layers, heads, title}. */
 function split(block) {
   const { axes, layers, heads, data } = block;
   const [byLayer, byHead] = ["layer", "head"].map((axis) => axes.includes(axis));
@@ -45,7 +45,7 @@ function split(block) {
   );
 }
 
-/** For example "layer 2; mean of heads 0, 1, 2, 3". */
+/** Returns a title such as "layer 2; mean of heads 0, 1, 2, 3". */
 function titleOf({ reduce_layers, reduce_heads }, { layers, heads }) {
   const name = (what, indices, how) => `${how ? `${how} of ${what}s` : what} ${indices.join(", ")}`;
   return `${name("layer", layers, reduce_layers)}; ${name("head", heads, reduce_heads)}`;

@@ -6,7 +6,7 @@ const VIRIDIS = [ // as in service/formats/colours.py
   [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37],
 ];
 
-/** One pixel a cell: the style sheet makes it larger. */
+/** Draws one pixel a cell: the style sheet makes it larger. */
 export function paint(weights, highest) {
   const canvas = element("canvas", { width: weights[0].length, height: weights.length });
   const image = new ImageData(canvas.width, canvas.height);
@@ -21,7 +21,7 @@ function viridis(share) {
   return [...low.map((channel, i) => channel + (high[i] - channel) * (at % 1)), 255];
 }
 
-/** Never 0, so that it can divide. */
+/** Returns the highest weight, or 1 if all are 0, so that it can divide. */
 export function highestOf(weights) {
   return weights.flat().reduce((most, weight) => Math.max(most, weight), 0) || 1;
 }

@@ -6,7 +6,7 @@ const SMALLEST_CELL = 8; // pixels
 const LARGEST_CELL = 44;
 const LETTER = 8; // pixels of width, about
 
-/** `point(row, column)` is called where the mouse moves. Returns {node, step, point, reveal}. */
+/** Calls `point(row, column)` where the mouse moves. Returns {node, step, point, reveal}. */
 export function heatmap({ kind, rows, columns }, { weights, title }, highest, point) {
   const name = `${kind} attention, ${title}`;
   const cells = cellsOf(weights, highest);
@@ -32,7 +32,7 @@ export function heatmap({ kind, rows, columns }, { weights, title }, highest, po
   };
 }
 
-/** For those who do not see the cells, which the arrow keys reach. */
+/** Describes the heatmap for readers who do not see the cells, which the arrow keys reach. */
 function describe({ node, canvas }, name, weights) {
   const size = `${weights.length} rows, ${weights[0].length} columns`;
   // Without this role screen readers keep the arrow keys to themselves.
@@ -52,7 +52,7 @@ function figureOf(name, cells, left, top) {
   return node;
 }
 
-/** The cells without labels, as in a grid. `step(last)` dims the rows after `last`. */
+/** Draws the cells without labels, as in a grid. `step(last)` dims the rows after `last`. */
 export function cellsOf(weights, highest) {
   const canvas = paint(weights, highest);
   const later = element("div", { className: "later", hidden: true });

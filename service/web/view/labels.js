@@ -9,7 +9,7 @@ export function element(name, properties = {}, ...children) {
   return node;
 }
 
-/** Of a token {text, start}; the style sheet cuts long ones. */
+/** Shows a token {text, start}; the style sheet cuts long ones. */
 export function label({ text, start }) {
   const className = start === null ? "token special" : "token";
   return element("span", { className, dir: "auto", title: text, textContent: visible(text) });
@@ -21,13 +21,13 @@ function visible(text) {
   return shown.replace(/^\p{M}/u, "◌$&") || "∅";
 }
 
-/** A token for a sentence. */
+/** Shortens a token for a sentence. */
 export function short({ text }) {
   const letters = [...visible(text)];
   return letters.length > LONGEST ? `${letters.slice(0, LONGEST).join("")}…` : letters.join("");
 }
 
-/** The labels of one axis; `point(i)` is called when the mouse comes to one. */
+/** Shows the labels of one axis; `point(i)` is called when the mouse comes to one. */
 export function labels(tokens, className, point) {
   const each = tokens.map((token, i) => {
     const node = element("span", {}, label(token));
@@ -37,7 +37,7 @@ export function labels(tokens, className, point) {
   return element("div", { className: `labels ${className}`, ariaHidden: "true" }, ...each);
 }
 
-/** Of labels `pitch` pixels apart shows every second, third, ... if they would overlap. */
+/** Shows every second, third, ... label if labels `pitch` pixels apart would overlap. */
 export function thin(axis, pitch) {
   const every = Math.ceil(LABEL_HEIGHT / pitch);
   Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every > 0));

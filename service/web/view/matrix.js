@@ -60,7 +60,7 @@ function sideBySide(views, weights, point) {
   return both;
 }
 
-/** Before the first cell of a row or column lies its token; null if the key moves nothing. */
+/** Returns the next place, or null. Before the first cell of a row or column lies its token. */
 function moved([row, column], key, weights) {
   if (key === "Escape") return NOWHERE;
   if (!MOVES[key]) return null;
@@ -73,7 +73,7 @@ function moved([row, column], key, weights) {
   return Math.max(...next) < 0 ? null : next;
 }
 
-/** What the place shows: a cell, a row's token, a column's token, or how to choose one. */
+/** Describes the place: a cell, a row's token, a column's token, or how to choose one. */
 function sentence({ rows, columns }, weights, row, column) {
   if (row < 0 && column < 0) return "Point at a cell or a token, or move with the arrow keys.";
   if (row < 0) {
@@ -86,7 +86,7 @@ function sentence({ rows, columns }, weights, row, column) {
   return `row ${row + 1}: ${short(rows[row])} attends to ${heeded}`;
 }
 
-/** The three largest of one row or column, with their tokens and places. */
+/** Names the three largest of one row or column, with their tokens and places. */
 function largest(weights, tokens) {
   const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, 3);
   const words = (i) => `${short(tokens[i])} (${i + 1}) with ${weights[i].toFixed(2)}`;

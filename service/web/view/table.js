@@ -1,4 +1,4 @@
-/** The weights of one matrix as a table: for screen readers, and for who wants the numbers. */
+/** The weights of one matrix as a table: for screen readers, or to read the numbers. */
 import { element, label } from "view/labels.js";
 
 export function table(block, weights) {

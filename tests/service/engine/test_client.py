@@ -23,7 +23,7 @@ from service.engine.__main__ import EngineServer
 from service.engine.client import EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Answer, Cancel, Entry, Status
-from service.engine.wire import FRAME, HEADER, Decoder
+from service.engine.wire import FRAME, HEADER, FrameDecoder
 from service.errors import Overloaded, PassFailed, StartupError, Unavailable
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
@@ -365,7 +365,7 @@ def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
             server._entries[number] = entry = Entry(np.array([4]))
             entry.result.add_done_callback(partial(server._answer, number))
             entry.finish(answer)
-        decoder, arrived = Decoder(), {}
+        decoder, arrived = FrameDecoder(), {}
         ours.settimeout(10)
         while len(arrived) < 2:
             for message in decoder.feed(ours.recv(1 << 16)):

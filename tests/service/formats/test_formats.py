@@ -23,7 +23,7 @@ from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.formats.writers import FORMS
+from service.formats.writers import WRITERS
 from service.settings import WEB
 from service.tokenizer import Token
 
@@ -270,7 +270,7 @@ def test_every_form_of_a_batch_comes_in_pieces():
     results = [{"source": "s", "target": "t", "attention": [block]} for _ in range(150)]
     document = {"model": "m", "results": results}
     for form in ("application/json", "application/npz", "application/safetensors", "text/html"):
-        pieces = FORMS[form](document)
+        pieces = WRITERS[form](document)
         assert sum(map(len, pieces)) > 8 * PIECE
         assert max(map(len, pieces)) < 4 * PIECE
     assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
@@ -293,15 +293,19 @@ def test_an_exported_page_needs_no_other_file_and_no_text_ends_its_script(client
     document = json.loads(re.search(r'id="document">(.*?)</script>', content)[1])
     assert [block["kind"] for block in document["results"][0]["attention"]] == ["cross", "encoder"]
     hostile = {"model": "m", "results": [{"source": "</script><b>", "target": "", "attention": []}]}
-    page = b"".join(FORMS["text/html"](hostile)).decode()
+    page = b"".join(WRITERS["text/html"](hostile)).decode()
     assert "</script><b>" not in page
     assert json.loads(re.search(r'id="document">(.*?)</script>', page)[1]) == hostile
 
 
 def test_pictures_take_one_source_and_unknown_forms_are_refused(client):
     for source, accept, detail in (
-        ("a", "application/pdf", f"this is available as {', '.join(FORMS)}"),
-        (["a", "b"], "image/png", "of several sources this is available as application/json, "),
+        ("a", "application/pdf", f"the answer is available as {', '.join(WRITERS)}"),
+        (
+            ["a", "b"],
+            "image/png",
+            "answers for several sources are available as application/json, ",
+        ),
     ):
         body = {"model": "g2p-en", "source": source}
         answer = client.post("/v1/attention", json=body, headers={"accept": accept})

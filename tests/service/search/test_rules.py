@@ -69,8 +69,8 @@ def test_draws_are_as_frequent_as_they_should_be():
     log_probs = log_softmax(logits)
     expected = warp(log_probs, 0.7, 8, 0.9)
     best = np.argsort(-log_probs)[:8]
-    offer = rules.offer(log_probs[best], best, None, [])
-    drawn = [offer.ids[draw(offer, options, random)] for _ in range(20_000)]
+    allowed = rules.allowed(log_probs[best], best, None, [])
+    drawn = [allowed.ids[draw(allowed, options, random)] for _ in range(20_000)]
     frequencies = np.bincount(drawn, minlength=SIZE) / len(drawn)
     assert (frequencies[expected == 0] == 0).all()
     np.testing.assert_allclose(frequencies, expected, atol=0.015)
@@ -106,7 +106,7 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
         expected = processed(processor, history, expected)
     log_probs = log_softmax(logits)
     order = np.argsort(-log_probs)
-    found = rules.offer(log_probs[order], order, logits, generated)
+    found = rules.allowed(log_probs[order], order, logits, generated)
     np.testing.assert_allclose(found.log_probs, expected[found.ids], rtol=1e-4, atol=1e-5)
     may_follow = np.flatnonzero(np.isfinite(expected))
     if rules.candidates(len(generated)) is None:
