@@ -22,8 +22,6 @@ from model.export.weights import share_weights, store_constants
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
-__all__ = ["Card", "Precision", "WeightType", "write_bundle"]
-
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
 

@@ -57,8 +57,8 @@ class OnnxKernel(TorchKernel):
         heads = attention.num_heads
         keys, values = own  # (B, T, H * D)
         if position.rotary:
-            query = rotary_embedding(query, heads, position.rotary, position.ids)
-            keys = rotary_embedding(keys, heads, position.rotary, position.ids)
+            query = rotary_embedding(query, heads, position.rotary, position.positions)
+            keys = rotary_embedding(keys, heads, position.rotary, position.positions)
         mixed = symbolic(
             "Attention",
             (query, keys, values, None, None, None, valid_lengths),
@@ -105,11 +105,11 @@ class OnnxKernel(TorchKernel):
 ONNX_KERNEL = OnnxKernel()
 
 
-def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, ids: Tensor) -> Tensor:
-    """RotaryEmbedding-23 of x (B, T, H * D) at positions `ids` (T,)."""
+def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, positions: Tensor) -> Tensor:
+    """RotaryEmbedding-23 of x (B, T, H * D) at `positions` (T,)."""
     return symbolic(
         "RotaryEmbedding",
-        (x, rotary.cos, rotary.sin, ids.expand(x.shape[:2])),
+        (x, rotary.cos, rotary.sin, positions.expand(x.shape[:2])),
         {"num_heads": num_heads},
         dtype=x.dtype,
         shape=x.shape,
@@ -136,7 +136,7 @@ def group_query_attention(
             None,
             None,
             *past,
-            position.ids.int(),
+            position.positions.int(),
             torch.tensor(total_length).int(),
             *tables,
         ),

@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.data.pairs import Example, collate, pad
+from model.network.attention import KeysValues
 from model.network.config import InputError
-from model.network.transformer import KeysValues, Transformer
+from model.network.transformer import Transformer
 
 ORDERS = (3, 4, 5)  # how many ids decide the next one of a synthetic source
 START, END = -1, -2  # no ids of a vocabulary
-BATCH_SIZE = 512
+LABELLING_BATCH_SIZE = 512
 
 Row = TypeVar("Row")
 SourceIds = tuple[int, ...]
@@ -164,5 +165,5 @@ def batches_by_length(
 ) -> Iterator[list[Row]]:
     """Yield all rows in batches of similar lengths, with a progress bar."""
     ordered = sorted(rows, key=length)
-    for start in track(range(0, len(ordered), BATCH_SIZE), description):
-        yield ordered[start : start + BATCH_SIZE]
+    for start in track(range(0, len(ordered), LABELLING_BATCH_SIZE), description):
+        yield ordered[start : start + LABELLING_BATCH_SIZE]
