@@ -98,8 +98,8 @@ def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool
 def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
     """Return the percentage of correct vowels whose stress is correct too; nan without any.
 
-    difflib matches phonemes, stress stripped, by longest common runs. Of several references the
-    one with the most correctly stressed vowels counts.
+    difflib matches phonemes, stress stripped, by longest common runs. With several
+    references, the one with the most correctly stressed vowels counts.
     """
     right = found = 0
     for source, targets in by_source(pairs).items():

@@ -1,4 +1,4 @@
-"""Write a bundle (docs/bundle.md): all that the service needs of a model, and nothing of torch."""
+"""Write a bundle (docs/bundle.md): all files that the service needs, without torch."""
 
 import json
 import re
@@ -67,8 +67,8 @@ def write_model(
 ) -> None:
     """Write weights, parity.npz and graphs.
 
-    With fp16 the model is rounded first: torch's answers, the graphs and the scales of int8 are all
-    those of the rounded one.
+    With fp16 the model is rounded first: torch's outputs, the graphs and the int8 scales then
+    all belong to the rounded model.
     """
     (bundle / "fp32").mkdir()
     weights = bundle / "fp32" / WEIGHTS

@@ -32,8 +32,8 @@ class SelfAttended(NamedTuple):
 class TorchKernel:
     """Attention in torch: for training, and as the oracle of exported graphs.
 
-    A kernel computes what lies between a module's projections. The exporter has a subclass whose
-    methods become ONNX operators.
+    A kernel computes everything between a module's input and output projections. The exporter has
+    a subclass whose methods become ONNX operators.
     """
 
     def attend(

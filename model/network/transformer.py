@@ -42,7 +42,7 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Section 3.3, the same at every position."""
+    """Two linear layers with a ReLU between, the same at every position (section 3.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
