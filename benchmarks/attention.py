@@ -1,6 +1,6 @@
 """Measure the cost of showing attention: python -m benchmarks.attention
 
-It measures how long each format takes to write, one large document, the gaps between the tokens of
+Measurements: the time to write each format, one large document, the gaps between the tokens of
 streams while large answers are sent, and the time from typing a word to its heatmap on the page.
 """
 

@@ -24,7 +24,7 @@ SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0:
 SOURCE_EXAMPLE = (
     torch.full((2, 5), 1),
     torch.tensor([5, 4]),
-)  # all sizes differ, because the exporter takes equal ones for one axis
+)  # no two sizes are equal: the exporter would take them for one axis
 
 
 class ModelGraph(nn.Module):

@@ -118,9 +118,9 @@ class DecoderLayer(nn.Module):
         source_length: Tensor,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute whole targets x (B, T, M), of which each position sees `target_lengths` (B, T).
+        """Compute whole targets x (B, T, M); each position sees the first `target_lengths` (B, T).
 
-        Always in torch: no exported operator also gives the attention weights.
+        Attention is computed in torch, because no exported operator also returns the weights.
         """
         y = self.self_sublayer.before(x)
         own = self.self_attention.attend_self(y, target_lengths, TORCH_KERNEL, position)
@@ -139,7 +139,7 @@ class DecoderLayer(nn.Module):
         kernel: TorchKernel,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute one position a row, x (R, M), over a cache (R, H, T, D)."""
+        """Compute one position per row, x (R, M), over a cache (R, H, T, D)."""
         y = self.self_sublayer.before(x)
         own = self.self_attention.step(y, past, kernel, position)
         x = self.self_sublayer.after(x, own.output)

@@ -145,7 +145,7 @@ def load_examples(
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:
-    """Return a model with its first weights, random by the seed or those of `start`, and AdamW."""
+    """Return a model with its first weights, random by the seed or from `start`, and AdamW."""
     torch.manual_seed(options.seed)
     model = Transformer(load_config(run))
     if options.start:
