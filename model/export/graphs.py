@@ -21,10 +21,8 @@ SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
 ROWS, CAPACITY = Dim("rows"), Dim("capacity")
 
 SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
-SOURCE_EXAMPLE = (
-    torch.full((2, 5), 1),
-    torch.tensor([5, 4]),
-)  # no two sizes are equal: the exporter would take them for one axis
+# no two sizes are equal: the exporter would take them for one axis
+SOURCE_EXAMPLE = torch.full((2, 5), 1), torch.tensor([5, 4])
 
 
 class ModelGraph(nn.Module):

@@ -196,7 +196,7 @@ class Decoder(nn.Module):
         """Memory (B, S, M) -> the keys and values (B, H, S, D) that each layer's cross-attention
         reads: computed once per source."""
         return [
-            layer.cross_attention.project(memory)  # pyright: ignore[reportAttributeAccessIssue]
+            layer.cross_attention.project(memory)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
             for layer in self.layers
         ]
 
