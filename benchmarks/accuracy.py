@@ -17,7 +17,7 @@ from service.engine.messages import Answer, Entry
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
-BATCH = 1024  # sources that are sent together
+BATCH = 1024  # sources per call
 PRECISIONS = (Precision.fp32, Precision.int8)
 BEAM_SIZES = (1, 4)
 

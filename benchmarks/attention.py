@@ -1,6 +1,6 @@
-"""Measure what it costs to show attention: python -m benchmarks.attention
+"""Measure the cost of showing attention: python -m benchmarks.attention
 
-It measures how long each format takes to write, one large document, the gaps between the tokens of
+Measurements: the time to write each format, one large document, the gaps between the tokens of
 streams while large answers are sent, and the time from typing a word to its heatmap on the page.
 """
 
@@ -52,7 +52,7 @@ TYPE = """(word) => new Promise((resolve) => {
   source.value = word;
   source.dispatchEvent(new Event("input", { bubbles: true }));
 })"""
-Row = list[str]  # what was measured, and how long it took
+Row = list[str]  # description and duration of a measurement
 
 
 def measure_formats(layers: int, heads: int, tokens: int, rounds: int) -> list[Row]:
@@ -141,7 +141,7 @@ def quantiles(gaps: list[float]) -> str:
 
 
 async def follow_streams(client: httpx2.AsyncClient, gaps: list[float], until: float) -> None:
-    """Follow two streams at a time until that moment."""
+    """Follow two streams at a time until the moment `until`."""
     await asyncio.gather(*(follow_stream(client, gaps, until) for _ in range(2)))
 
 

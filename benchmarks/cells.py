@@ -53,7 +53,7 @@ def opened(systems: Sequence[System], folder: Path) -> Generator[list[Running]]:
 def measure(
     systems: Sequence[Running], call: Call, rounds: int, warm_ups: int = 2
 ) -> tuple[Times, dict[str, Ids]]:
-    """Return the milliseconds of every round, and what each system answered.
+    """Return the milliseconds of every round, and the answers of each system.
 
     Every round calls each system once, so that a slow moment of the machine hits all of them.
     """
@@ -136,7 +136,7 @@ def measure_lengths(
 
 
 def measure_attention(model: MeasuredModel, folder: Path, rounds: int) -> float:
-    """Return by what share the weights of all layers and heads lengthen a call of batch 8, int8."""
+    """Return the share that the weights of all layers and heads add to a call of batch 8, int8."""
     plain = call_of(model, 8, 1)
     shown = dataclasses.replace(plain, attention=True)
     with opened([heed_system("int8")], folder) as (system,):

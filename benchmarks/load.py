@@ -27,9 +27,9 @@ SUBJECT = f"""Both servers run the same random weights, which never end a target
 {NEW_TOKENS} tokens. The default model needs 6 on average for these words. The weights have its
 sizes and tokenizers, but no rotary positions: CTranslate2 does not have them beside sinusoidal
 ones."""
-SHARES = (0.3, 0.6, 0.8, 0.95)  # of what the slower server can answer
-STREAMED = 0.8  # of the streams that Heed can answer
-CONNECTIONS = 32  # that find out how much a server can answer
+SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
+STREAMED = 0.8  # share of the streams that Heed can answer
+CONNECTIONS = 32  # connections used to find how much a server can answer
 WORDS = (Path(__file__).parents[1] / "tests" / "words.txt").read_text().split()
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
-from model.export.bundle import Card, Precision, WeightType, write_bundle
+from model.export.bundle import WeightType, write_bundle
+from model.export.manifest import Card, Precision
 from model.network.config import TransformerConfig
 from model.network.transformer import DecoderLayer, Transformer
 from service.settings import DEFAULT_BUNDLE

@@ -48,7 +48,7 @@ class OpenLoop(Latencies):
 
 
 class LoadRow(TypedDict):
-    share: float  # of what the slower server can answer
+    share: float  # share of the rate that the slower server can answer
     Heed: OpenLoop
     CTranslate2: OpenLoop
 

@@ -26,7 +26,7 @@ from model.checkpoint import TrainedModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much a run measures.
+    """Extent of a run.
 
     `lengths` are tokens of the source and tokens generated. They are measured with the first model,
     as are memory, attention and the slow peers. If they are empty, all four are skipped.
@@ -35,7 +35,7 @@ class Plan:
     cells: Sequence[tuple[MeasuredModel, Sequence[BatchAndBeams]]]
     lengths: Sequence[tuple[int, int]] = ()
     rounds: int
-    seconds: float  # of each load
+    seconds: float  # length of each load
 
 
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]

@@ -14,7 +14,8 @@ try:
     from model.data.pairs import read_pairs
     from model.data.tokenizers import Unit
     from model.evaluate import accuracy, by_source, predict
-    from model.export.bundle import Card, Precision, WeightType, write_bundle
+    from model.export.bundle import WeightType, write_bundle
+    from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
     from model.network.config import InputError, NormKind, ScoreFunction, TransformerConfig
     from model.network.transformer import Transformer
@@ -57,60 +58,66 @@ Pairs = Annotated[
 
 # The flags of `train`. Those of the network and of the training are named like the fields of
 # TransformerConfig and TrainingOptions that they set.
-Dev = Annotated[Path, existing_file("file like PAIRS; its loss is shown after each epoch")]
-Run = Annotated[
+DevFlag = Annotated[Path, existing_file("file like PAIRS; its loss is shown after each epoch")]
+RunFlag = Annotated[
     Path,
     typer.Option(
         help="folder of the run; repeat the same command to resume it",
         file_okay=False,
     ),
 ]
-SourceUnit = Annotated[
+SourceUnitFlag = Annotated[
     Unit, typer.Option(help="what a source is split into; ignored with --start or --teacher")
 ]
-TargetUnit = Annotated[
+TargetUnitFlag = Annotated[
     Unit, typer.Option(help="what a target is split into; ignored with --start or --teacher")
 ]
-DModel = Annotated[int, positive("model width")]
-DFf = Annotated[int, positive("hidden units of a feed-forward layer")]
-NumHeads = Annotated[int, positive("attention heads of a layer")]
-DQk = Annotated[
+DModelFlag = Annotated[int, positive("model width")]
+DFfFlag = Annotated[int, positive("hidden units of a feed-forward layer")]
+NumHeadsFlag = Annotated[int, positive("attention heads of a layer")]
+DQkFlag = Annotated[
     int, typer.Option(help="numbers in a head's query and key; 0: d_model / num_heads", min=0)
 ]
-DV = Annotated[int, typer.Option(help="numbers in a head's value; 0: d_model / num_heads", min=0)]
-Score = Annotated[ScoreFunction, typer.Option(help="how a query is compared with a key")]
-Norm = Annotated[NormKind, typer.Option(help="kind of normalisation layer")]
-EncoderLayers = Annotated[int, positive("layers of the encoder")]
-DecoderLayers = Annotated[int, positive("layers of the decoder")]
-NormFirst = Annotated[
+DVFlag = Annotated[
+    int, typer.Option(help="numbers in a head's value; 0: d_model / num_heads", min=0)
+]
+ScoreFlag = Annotated[ScoreFunction, typer.Option(help="how a query is compared with a key")]
+NormFlag = Annotated[NormKind, typer.Option(help="kind of normalisation layer")]
+EncoderLayersFlag = Annotated[int, positive("layers of the encoder")]
+DecoderLayersFlag = Annotated[int, positive("layers of the decoder")]
+NormFirstFlag = Annotated[
     bool, typer.Option(help="normalise before each sublayer (pre-norm) or after it (post-norm)")
 ]
-Rotary = Annotated[bool, typer.Option(help="rotate queries and keys by their position")]
-Dropout = Annotated[float, typer.Option(help="share of activations dropped in training, in [0, 1)")]
-SourceLength = Annotated[int, positive("longest source, in tokens")]
-TargetLength = Annotated[
+RotaryFlag = Annotated[bool, typer.Option(help="rotate queries and keys by their position")]
+DropoutFlag = Annotated[
+    float, typer.Option(help="share of activations dropped in training, in [0, 1)")
+]
+SourceLengthFlag = Annotated[int, positive("longest source, in tokens")]
+TargetLengthFlag = Annotated[
     int, typer.Option(help="longest target, in tokens; bos counts as one", min=2)
 ]
-Epochs = Annotated[int, positive("passes over the pairs")]
-BatchSize = Annotated[int, positive("pairs per step; use about 16 for a few hundred pairs")]
-LearningRate = Annotated[float, typer.Option(help="peak of the learning rate", min=0)]
-Warmup = Annotated[float, share("share of all steps used to warm up the learning rate", most=0.9)]
-WeightDecay = Annotated[float, typer.Option(help="AdamW's weight decay", min=0)]
-LabelSmoothing = Annotated[float, share("probability spread over all tokens of the vocabulary")]
-Joined = Annotated[
+EpochsFlag = Annotated[int, positive("passes over the pairs")]
+BatchSizeFlag = Annotated[int, positive("pairs per step; use about 16 for a few hundred pairs")]
+LearningRateFlag = Annotated[float, typer.Option(help="peak of the learning rate", min=0)]
+WarmupFlag = Annotated[
+    float, share("share of all steps used to warm up the learning rate", most=0.9)
+]
+WeightDecayFlag = Annotated[float, typer.Option(help="AdamW's weight decay", min=0)]
+LabelSmoothingFlag = Annotated[float, share("probability spread over all tokens of the vocabulary")]
+JoinedFlag = Annotated[
     float, share("share of pairs concatenated, three at a time, to learn long sources")
 ]
-Average = Annotated[int, positive("how many of the last epochs' weights are averaged")]
-Seed = Annotated[int, typer.Option(help="seed of all random numbers")]
-Start = Annotated[
+AverageFlag = Annotated[int, positive("how many of the last epochs' weights are averaged")]
+SeedFlag = Annotated[int, typer.Option(help="seed of all random numbers")]
+StartFlag = Annotated[
     Path | None,
     existing_folder("run or bundle whose weights and tokenizers the training starts from"),
 ]
-Teacher = Annotated[
+TeacherFlag = Annotated[
     list[Path] | None,
     existing_folder("run or bundle whose soft labels are learned; repeat it for an ensemble"),
 ]
-MadeUp = Annotated[
+MadeUpFlag = Annotated[
     float,
     typer.Option(
         help="synthetic sources to add per source of the pairs, labelled by the teachers", min=0
@@ -121,36 +128,36 @@ MadeUp = Annotated[
 @app.command(name="train")
 def train_command(
     pairs: Pairs,
-    dev: Dev,
-    run: Run,
-    source_unit: SourceUnit = Unit.characters,
-    target_unit: TargetUnit = Unit.words,
-    d_model: DModel = 192,
-    d_ff: DFf = 768,
-    num_heads: NumHeads = 4,
-    d_qk: DQk = 0,
-    d_v: DV = 0,
-    score_function: Score = ScoreFunction.scaled_dot_product,
-    norm: Norm = NormKind.layer_norm,
-    num_encoder_layers: EncoderLayers = 4,
-    num_decoder_layers: DecoderLayers = 3,
-    norm_first: NormFirst = True,
-    rotary: Rotary = True,
-    dropout: Dropout = 0.15,
-    max_source_length: SourceLength = 64,
-    max_target_length: TargetLength = 64,
-    epochs: Epochs = 50,
-    batch_size: BatchSize = 256,
-    learning_rate: LearningRate = 1.2e-3,
-    warmup: Warmup = 0.05,
-    weight_decay: WeightDecay = 0.02,
-    label_smoothing: LabelSmoothing = 0.1,
-    joined: Joined = 0.02,
-    average: Average = 5,
-    seed: Seed = 0,
-    start: Start = None,
-    teacher: Teacher = None,
-    made_up: MadeUp = 0.0,
+    dev: DevFlag,
+    run: RunFlag,
+    source_unit: SourceUnitFlag = Unit.characters,
+    target_unit: TargetUnitFlag = Unit.words,
+    d_model: DModelFlag = 192,
+    d_ff: DFfFlag = 768,
+    num_heads: NumHeadsFlag = 4,
+    d_qk: DQkFlag = 0,
+    d_v: DVFlag = 0,
+    score_function: ScoreFlag = ScoreFunction.scaled_dot_product,
+    norm: NormFlag = NormKind.layer_norm,
+    num_encoder_layers: EncoderLayersFlag = 4,
+    num_decoder_layers: DecoderLayersFlag = 3,
+    norm_first: NormFirstFlag = True,
+    rotary: RotaryFlag = True,
+    dropout: DropoutFlag = 0.15,
+    max_source_length: SourceLengthFlag = 64,
+    max_target_length: TargetLengthFlag = 64,
+    epochs: EpochsFlag = 50,
+    batch_size: BatchSizeFlag = 256,
+    learning_rate: LearningRateFlag = 1.2e-3,
+    warmup: WarmupFlag = 0.05,
+    weight_decay: WeightDecayFlag = 0.02,
+    label_smoothing: LabelSmoothingFlag = 0.1,
+    joined: JoinedFlag = 0.02,
+    average: AverageFlag = 5,
+    seed: SeedFlag = 0,
+    start: StartFlag = None,
+    teacher: TeacherFlag = None,
+    made_up: MadeUpFlag = 0.0,
 ) -> None:
     """Train a model on pairs of texts, or resume a training that was interrupted.
 

@@ -12,7 +12,7 @@ from model.checkpoint import TrainedModel
 from model.data.pairs import Pair, encode_sources, pad
 from model.search import beam_search, greedy_search
 
-BATCH_SIZE = 256
+DECODING_BATCH_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list
     # batches of similar lengths, the shortest first, to save padding
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     texts: dict[int, str] = {}
-    for start in track(range(0, len(order), BATCH_SIZE), "decoding"):
-        chosen = order[start : start + BATCH_SIZE]
+    for start in track(range(0, len(order), DECODING_BATCH_SIZE), "decoding"):
+        chosen = order[start : start + DECODING_BATCH_SIZE]
         source_ids, source_length = pad([ids[i] for i in chosen], config.pad_id)
         if beam_size == 1:
             best = greedy_search(model.transformer, source_ids, source_length, max_new_tokens)
@@ -98,8 +98,8 @@ def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool
 def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
     """Return the percentage of correct vowels whose stress is correct too; nan without any.
 
-    difflib matches phonemes, stress stripped, by longest common runs. Of several references the
-    one with the most correctly stressed vowels counts.
+    difflib matches phonemes, stress stripped, by longest common runs. With several
+    references, the one with the most correctly stressed vowels counts.
     """
     right = found = 0
     for source, targets in by_source(pairs).items():

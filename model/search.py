@@ -81,7 +81,7 @@ def beam_search(
         total = torch.tensor([sum(beam.log_probs) for beam in beams])  # (K,)
         totals = (total.unsqueeze(1) + log_probs).flatten()  # (K * V,)
         ranked: list[int] = totals.topk(min(2 * beam_size, len(totals))).indices.tolist()
-        # STEP 3: those of the first K that end are hypotheses; the first K others go on
+        # STEP 3: of the first K, the ended ones are hypotheses; the first K live ones go on
         going_on: list[Hypothesis] = []
         for rank, index in enumerate(ranked):
             parent, token = divmod(index, config.target_vocab_size)

@@ -20,7 +20,7 @@ class PairFile:
     """The pairs of a file and where each was read, so that errors can name the line."""
 
     pairs: list[Pair]
-    places: list[str]  # of each pair, such as "train.tsv:7"
+    places: list[str]  # place of each pair, such as "train.tsv:7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
     """Examples padded on the right: `target_ids` enter the decoder, which must predict `next_ids`
-    or, where there are some, the soft labels."""
+    or, if present, the soft labels."""
 
     source_ids: Tensor  # (B, S)
     source_length: Tensor  # (B,)
@@ -148,8 +148,8 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def collate(examples: Sequence[Example], config: TransformerConfig) -> TrainingBatch:
-    """Pad examples into a batch, with bos before what the decoder reads and eos after what it
-    predicts."""
+    """Pad examples into a batch, with bos before the decoder inputs and eos after the ids
+    to predict."""
     source_ids, source_length = pad([e.source_ids for e in examples], config.pad_id)
     target_ids, target_length = pad(
         [[config.bos_id, *e.target_ids] for e in examples], config.pad_id
@@ -167,7 +167,7 @@ def concatenate_examples(
 ) -> list[Example]:
     """Concatenate a `share` of the examples in random groups of three; return all.
 
-    The model so learns long sources, of which the pairs may have few. A group that would exceed
+    This teaches long sources, which may be rare among the pairs. A group that would exceed
     the model's lengths stays apart.
     """
     generator = torch.Generator().manual_seed(seed)

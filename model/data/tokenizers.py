@@ -15,7 +15,7 @@ APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # keyboards and editors write 
 
 
 class Unit(StrEnum):
-    """How a text is split into tokens."""
+    """Units that a text is split into, one token each."""
 
     characters = "characters"  # in lower case, apostrophes unified
     words = "words"  # at white space, otherwise unchanged

@@ -1,4 +1,4 @@
-"""Write a bundle (docs/bundle.md): all that the service needs of a model, and nothing of torch."""
+"""Write a bundle (docs/bundle.md): all files that the service needs, without torch."""
 
 import json
 import re
@@ -21,8 +21,6 @@ from model.export.quantize import Scales, quantize
 from model.export.weights import share_weights, store_constants
 from model.network.config import InputError
 from model.network.transformer import Transformer
-
-__all__ = ["Card", "Precision", "WeightType", "write_bundle"]
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
@@ -69,8 +67,8 @@ def write_model(
 ) -> None:
     """Write weights, parity.npz and graphs.
 
-    With fp16 the model is rounded first: torch's answers, the graphs and the scales of int8 are all
-    those of the rounded one.
+    With fp16 the model is rounded first: torch's outputs, the graphs and the int8 scales then
+    all belong to the rounded model.
     """
     (bundle / "fp32").mkdir()
     weights = bundle / "fp32" / WEIGHTS

@@ -1,4 +1,7 @@
-"""How large activations become: where rows hardly differ in size, int8 gives them one scale."""
+"""Measure activations to choose int8 scales.
+
+Rows that hardly differ in size share one constant scale.
+"""
 
 from functools import partial
 
@@ -13,7 +16,7 @@ from model.network.config import InputError
 from model.network.transformer import Transformer
 from model.search import greedy_search
 
-LIKE = 4.0  # times the median row: rows up to this size share one scale
+LIKE = 4.0  # rows share one scale if the largest is at most this many times the median
 MARGIN = 1.15  # room above the largest row that calibration saw
 SAMPLES = 32
 LONGEST = 24  # ids of a sample
@@ -23,7 +26,7 @@ RowSizes = dict[str, list[Tensor]]  # largest absolute value of each row, by the
 
 @torch.no_grad()
 def calibrate(model: Transformer) -> Scales:
-    """Measure what each linear layer receives for random sources and their decoded targets.
+    """Measure the inputs of each linear layer for random sources and their decoded targets.
 
     Raises InputError if a layer receives NaN or infinity.
     """
@@ -41,7 +44,7 @@ def calibrate(model: Transformer) -> Scales:
 
 
 def row_sizes(model: Transformer) -> RowSizes:
-    pairs = samples(model)  # before the hooks, which would record the search as well
+    pairs = samples(model)  # before the hooks are set: they would record the search as well
     sizes: RowSizes = {}
     hooks = [
         module.register_forward_pre_hook(partial(record, sizes, name))
@@ -49,7 +52,7 @@ def row_sizes(model: Transformer) -> RowSizes:
         if isinstance(module, nn.Linear)
     ]
     try:
-        for source, target in pairs:  # one by one: padding is no activation
+        for source, target in pairs:  # one by one, because padding must not be measured
             model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
     finally:
         for hook in hooks:

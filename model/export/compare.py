@@ -36,7 +36,7 @@ def compare(bundle: Path, model: Transformer) -> Difference:
 def log_probs(folder: Path, pairs: list[tuple[list[int], list[int]]]) -> list[Array]:
     """Return (T, V) for each pair of source ids and decoder inputs (T,), step by step."""
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # it warns of each cache that is copied, as all are here
+    options.log_severity_level = 3  # no warning for each copied cache: all are copied here
     # As the service does: without it, sums of a CPU without VNNI saturate and the numbers differ.
     options.add_session_config_entry("session.x64quantprecision", "1")
     encoder, step = (

@@ -1,4 +1,4 @@
-"""A torch module -> an ONNX graph, with its constants inside."""
+"""Export a torch module to an ONNX graph that holds its constants."""
 
 import logging
 import warnings
@@ -44,7 +44,7 @@ def export_graph(spec: GraphSpec) -> onnx.ModelProto:
             opset_version=OPSET,
             verbose=False,
         )
-    assert program is not None  # only the exporter that writes files itself returns nothing
+    assert program is not None  # None is returned only by an exporter that writes files itself
     proto = program.model_proto
     name_products(proto.graph)
     for traced in (*proto.graph.node, *proto.graph.value_info, proto.graph, proto):
@@ -56,9 +56,9 @@ def export_graph(spec: GraphSpec) -> onnx.ModelProto:
 def name_products(graph: onnx.GraphProto) -> None:
     """Name the product of every linear layer by its module: "decoder.layers.0.feed_forward.up".
 
-    The names of weights do not tell: equal weights of two layers become one initializer, and a
-    folded Transpose has a number for a name. The exporter's metadata lists the modules around each
-    node, the innermost but for the operation itself last.
+    The names of weights cannot identify layers: equal weights of two layers become one initializer,
+    and a folded Transpose has a number for a name. The exporter's metadata lists the modules around
+    each node; the last is the operation itself, and the one before it the innermost module.
     """
     for node in graph.node:
         for entry in node.metadata_props:

@@ -21,7 +21,8 @@ SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
 ROWS, CAPACITY = Dim("rows"), Dim("capacity")
 
 SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
-SOURCE_EXAMPLE = torch.full((2, 5), 1), torch.tensor([5, 4])  # all sizes differ, or seem one axis
+# no two sizes are equal: the exporter would take them for one axis
+SOURCE_EXAMPLE = torch.full((2, 5), 1), torch.tensor([5, 4])
 
 
 class ModelGraph(nn.Module):
@@ -40,7 +41,7 @@ class StepGraph(ModelGraph):
     def forward(
         self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
     ) -> list[Tensor]:
-        layers = paired(caches)  # the decoder's own, then those of cross-attention
+        layers = paired(caches)  # the decoder's own caches, then those of cross-attention
         own, cross = layers[: len(layers) // 2], layers[len(layers) // 2 :]
         step = self.model.decoder.step(token, position, own, cross, source_length, ONNX_KERNEL)
         logits = self.model.generator(step.hidden)  # (R, V)
@@ -122,7 +123,7 @@ def attention_graph(model: Transformer) -> GraphSpec:
 
 
 def score_graph(model: Transformer) -> GraphSpec:
-    """The inputs of the attention graph, and `target_ids` after `source_length`."""
+    """Take the inputs of the attention graph, and `target_ids` after `source_length`."""
     attention = attention_graph(model)
     ids, *lengths = attention.example[:3]
     inputs: Axes = {}
@@ -150,7 +151,7 @@ def flat(layers: list[KeysValues]) -> list[Tensor]:
 
 
 def paired(tensors: tuple[Tensor, ...]) -> list[KeysValues]:
-    """Undo `flat`."""
+    """Pair the tensors that `flat` put in one list."""
     return [KeysValues(*tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
 
 

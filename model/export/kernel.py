@@ -1,7 +1,7 @@
-"""What the exported graphs attend with: ONNX operators in the place of torch's.
+"""Attention kernel of exported graphs: ONNX operators in the place of torch's.
 
 Scaled dot products have fast operators; other scores are computed as torch computes them. No
-operator gives its weights, so those are returned without any key: (..., 0).
+operator gives its weights, so weights are returned without any key: (..., 0).
 """
 
 import torch
@@ -57,8 +57,8 @@ class OnnxKernel(TorchKernel):
         heads = attention.num_heads
         keys, values = own  # (B, T, H * D)
         if position.rotary:
-            query = rotary_embedding(query, heads, position.rotary, position.ids)
-            keys = rotary_embedding(keys, heads, position.rotary, position.ids)
+            query = rotary_embedding(query, heads, position.rotary, position.positions)
+            keys = rotary_embedding(keys, heads, position.rotary, position.positions)
         mixed = symbolic(
             "Attention",
             (query, keys, values, None, None, None, valid_lengths),
@@ -84,7 +84,7 @@ class OnnxKernel(TorchKernel):
         and products (docs/adr/0005).
         """
         head_dim = past.keys.size(-1)
-        multiple = 16 if position.rotary else 8  # of the head_dim that the operator takes
+        multiple = 16 if position.rotary else 8  # the operator needs such a head_dim
         supported = head_dim == past.values.size(-1) and head_dim % multiple == 0
         if isinstance(attention.score, ScaledDotProduct) and supported:
             return group_query_attention(query, own, past, position)
@@ -105,11 +105,11 @@ class OnnxKernel(TorchKernel):
 ONNX_KERNEL = OnnxKernel()
 
 
-def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, ids: Tensor) -> Tensor:
-    """RotaryEmbedding-23 of x (B, T, H * D) at positions `ids` (T,)."""
+def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, positions: Tensor) -> Tensor:
+    """Apply RotaryEmbedding-23 to x (B, T, H * D) at `positions` (T,)."""
     return symbolic(
         "RotaryEmbedding",
-        (x, rotary.cos, rotary.sin, ids.expand(x.shape[:2])),
+        (x, rotary.cos, rotary.sin, positions.expand(x.shape[:2])),
         {"num_heads": num_heads},
         dtype=x.dtype,
         shape=x.shape,
@@ -120,7 +120,7 @@ def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, ids: Tensor) -> 
 def group_query_attention(
     query: Tensor, own: KeysValues, past: KeysValues, position: Position
 ) -> SelfAttended:
-    """GroupQueryAttention of query, keys and values (R, H * D) over a cache (R, H, T, D)."""
+    """Apply GroupQueryAttention to query, keys and values (R, H * D) over a cache (R, H, T, D)."""
     heads, capacity = past.keys.size(1), past.keys.size(2)
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
     # The operator takes a total length above 1 for a cache, not for a prompt, and refuses one
@@ -136,7 +136,7 @@ def group_query_attention(
             None,
             None,
             *past,
-            position.ids.int(),
+            position.positions.int(),
             torch.tensor(total_length).int(),
             *tables,
         ),

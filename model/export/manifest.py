@@ -1,4 +1,4 @@
-"""bundle.json: what a bundle holds and how to use it (docs/bundle.md)."""
+"""bundle.json: the contents of a bundle and how to use them (docs/bundle.md)."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a reader must know before using the model.
+    """Name, task, licence and texts of a bundle.
 
     `notice` is written as NOTICE, and `model_card`, unless empty, as MODEL_CARD.md.
     """

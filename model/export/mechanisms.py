@@ -1,4 +1,4 @@
-"""Attention itself, without a network: weighted means of values, exported for /v1/attend.
+"""Attention mechanisms without a network, exported for /v1/attend: weighted means of values.
 
 Axes: B sequences, T queries, S keys, D size of a query, E size of a key, V size of a value, h
 hidden size of additive attention.
@@ -28,7 +28,7 @@ def pool(scores: Tensor, values: Tensor, valid_lengths: Tensor) -> tuple[Tensor,
 
 
 class AveragePooling(nn.Module):
-    """Every valid key weighs the same."""
+    """Mean of the values of all valid keys."""
 
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor
@@ -53,7 +53,7 @@ class GaussianPooling(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, width: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """width (1,)."""
+        """Pool with a kernel `width` (1,)."""
         scores = gaussian_scores(queries.unsqueeze(1), keys.unsqueeze(1), width)
         return pool(scores, values, valid_lengths)
 
@@ -71,15 +71,17 @@ class AdditivePooling(nn.Module):
         key_weight: Tensor,
         score_weight: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """query_weight (h, D), key_weight (h, E), score_weight (h,)."""
+        """Pool with query_weight (h, D), key_weight (h, E) and score_weight (h,)."""
         projected = queries @ query_weight.T, keys @ key_weight.T  # (B, T, h), (B, S, h)
         query, key = (x.unsqueeze(1) for x in projected)
         return pool(additive_scores(query, key, score_weight.unsqueeze(0)), values, valid_lengths)
 
 
 def mechanism_graph(module: nn.Module) -> GraphSpec:
-    names = ("sequences", "queries", "keys", "query_width", "key_width", "value_width", "hidden")
-    b, t, s, d, e, v, h = (Dim(name) for name in names)
+    """Return the graph to export: the mechanism's inputs, whose sizes are all free."""
+    b, t, s, h = Dim("sequences"), Dim("queries"), Dim("keys"), Dim("hidden")
+    # sizes of vectors; the names in the graphs stay, for the exported bundles have them
+    d, e, v = Dim("query_width"), Dim("key_width"), Dim("value_width")
     if not isinstance(module, AdditivePooling | AveragePooling):
         e = d
     inputs: Axes = {
@@ -109,7 +111,7 @@ MECHANISMS: dict[str, nn.Module] = {
 
 
 def export_mechanisms(folder: Path) -> None:
-    """Write one {mechanism}.onnx each."""
+    """Write the graph of each mechanism to {mechanism}.onnx in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, module in MECHANISMS.items():
         onnx.save(export_graph(mechanism_graph(module)), folder / f"{name}.onnx")

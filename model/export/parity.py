@@ -1,4 +1,7 @@
-"""Inputs that no trace has seen, and torch's answers to them: what a service checks at start."""
+"""Reference inputs and torch's outputs for the self-check.
+
+Their lengths differ from those the graphs were traced with.
+"""
 
 import numpy as np
 import torch
@@ -10,7 +13,7 @@ from model.export.samples import ordinary_ids, random_rows
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
-SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 1], [3, 8, 1]  # or as long as the model allows
+SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 1], [3, 8, 1]  # or the model's limit if that is less
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""int8 as a pass over exported graphs: 8-bit products whose rows do not know each other.
+"""int8 as a pass over exported graphs: 8-bit products. No row's result depends on another row.
 
 Weights have a scale for each output channel. Activations have one for each row, taken from the row
 itself, or a constant where calibration finds that rows hardly differ in size, as after a layer
@@ -17,12 +17,12 @@ from onnx import helper, numpy_helper
 from model.export.rewrite import MICROSOFT
 
 FloatArray = NDArray[np.float32]
-LARGE_EMBEDDING = 1 << 20  # bytes from which an embedding is worth two more operators a look-up
-Scales = dict[str, float]  # the largest activation a linear layer receives, by the layer's name
+LARGE_EMBEDDING = 1 << 20  # bytes from which int8 is worth two more operators per look-up
+Scales = dict[str, float]  # largest activation that a linear layer receives, by the layer's name
 
 
 class Quantizer:
-    """Rewrites one graph to int8. Rows that several products read are quantised once."""
+    """Rewrite one graph to int8. Rows that several products read are quantised once."""
 
     def __init__(self, graph: onnx.GraphProto, scales: Scales) -> None:
         self._graph = graph
@@ -69,7 +69,7 @@ class Quantizer:
         levels, zero = (255, 0) if positive else (127, 128)
         zero_point = f"zero_{zero}"
         self._arrays[zero_point] = np.array(zero, np.uint8)
-        largest = self._scales.get(node.name)  # of merged products, whose rows are the same, too
+        largest = self._scales.get(node.name)  # also of merged products, which read the same rows
         if largest is not None:
             scale, units = f"{rows}_scale", rows
             self._arrays[scale] = np.array(largest / levels, np.float32)
@@ -92,7 +92,8 @@ class Quantizer:
     def _divided(self, rows: str, positive: bool) -> str:
         """Divide each row by its largest absolute value and return the name of the result.
 
-        A row of zeros is divided by zero; whatever integers result are multiplied by zero again.
+        A row of zeros is divided by zero, which may give any integers: they are multiplied by zero
+        again.
         """
         if f"{rows}_units" not in self._seen:
             self._arrays["last_axis"] = np.array([-1])

@@ -1,4 +1,4 @@
-"""Passes over exported graphs, before they are written."""
+"""Rewrite exported graphs before they are saved."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ def merge_products(graph: onnx.GraphProto) -> None:
 
 
 def is_mergeable(node: onnx.NodeProto, parts: list[onnx.NodeProto], uses: Counter[str]) -> bool:
-    """Whether `node` concatenates products of the same rows, which nothing else reads."""
+    """Return whether `node` concatenates products of the same rows, which nothing else reads."""
     return (
         node.op_type == "Concat"
         and len(parts) == len(node.input)

@@ -1,4 +1,4 @@
-"""Random ids to run a model on: what calibration and parity have in place of real texts."""
+"""Random ids for calibration and parity, in the place of real texts."""
 
 import numpy as np
 from numpy.typing import NDArray

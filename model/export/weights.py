@@ -1,4 +1,4 @@
-"""Graphs that read their weights from a safetensors file."""
+"""Let graphs read their weights from a safetensors file."""
 
 import json
 from collections.abc import Sequence

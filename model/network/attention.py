@@ -32,8 +32,8 @@ class SelfAttended(NamedTuple):
 class TorchKernel:
     """Attention in torch: for training, and as the oracle of exported graphs.
 
-    A kernel computes what lies between a module's projections. The exporter has a subclass whose
-    methods become ONNX operators.
+    A kernel computes everything between a module's input and output projections. The exporter has
+    a subclass whose methods become ONNX operators.
     """
 
     def attend(
@@ -86,11 +86,12 @@ class TorchKernel:
         heads = attention.num_heads, 1
         query, keys, values = (x.unflatten(-1, (*heads, -1)) for x in (query, *own))  # (R, H, 1, D)
         query, keys = position.place_step(query), position.place_step(keys)  # (R, H, 1, D)
+        positions = position.positions  # (R,)
         memory = KeysValues(
-            self.write_cache(past.keys, keys, position.ids),
-            self.write_cache(past.values, values, position.ids),
+            self.write_cache(past.keys, keys, positions),
+            self.write_cache(past.values, values, positions),
         )
-        mixed, weights = self.attend(attention, query, memory, position.ids + 1)  # (R, H, 1, D)
+        mixed, weights = self.attend(attention, query, memory, positions + 1)  # (R, H, 1, D)
         return SelfAttended(mixed.flatten(1), memory, weights)
 
     def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class NormKind(StrEnum):
 
 
 class InputError(Exception):
-    """A person's input cannot be used; the message says why and what to give instead."""
+    """Invalid input from the user; the message says why and what to give instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class Dropout(nn.Module):
         if not self.training or not self.dropped:
             return x
         words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)  # rounded up
-        levels = words.random_(-(2**63), None).view(torch.int16)  # uniform, four a word
+        levels = words.random_(-(2**63), None).view(torch.int16)  # uniform, four per word
         levels = levels[: x.numel()].view(x.shape)
         kept = (levels >= self.dropped - LEVELS // 2).to(x.dtype)
         return x * kept.mul_(LEVELS / (LEVELS - self.dropped))

@@ -1,4 +1,4 @@
-"""Where tokens stand: sines added to the embeddings, and what self-attention is told."""
+"""Sinusoidal and rotary positions."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
 
 class Rotary(nn.Module):
-    """Rotates queries and keys by angles that grow with their positions (Su et al. 2021, 3.4.2).
+    """Rotate queries and keys by angles that grow with their positions (Su et al. 2021, 3.4.2).
 
     The product of a query and a key then depends on the distance between them. Component i of a
     head is paired with component i + D / 2.
@@ -48,22 +48,23 @@ class Rotary(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What self-attention knows of positions in one pass through the layers.
+    """Positions for one pass through the layers.
 
-    `ids` are (T,) for whole sequences, which all begin at 0, and (R,) for a step, whose rows each
-    have a position of their own. Without `rotary`, only the sines of the embedding tell positions.
+    `positions` are (T,) for whole sequences, which all begin at 0, and (R,) for a step, whose rows
+    each have a position of their own. Without `rotary`, self-attention does not use them: only the
+    sines added to the embeddings carry positions.
     """
 
-    ids: Tensor
+    positions: Tensor
     rotary: Rotary | None
 
     def place_sequence(self, x: Tensor) -> Tensor:
         """Queries or keys (B, H, T, D) -> the same, rotated."""
-        return self.rotary(x, self.ids) if self.rotary else x
+        return self.rotary(x, self.positions) if self.rotary else x
 
     def place_step(self, x: Tensor) -> Tensor:
         """Queries or keys (R, H, 1, D) -> the same, rotated."""
         if not self.rotary:
             return x
-        ids = self.ids[:, None, None]  # (R, 1, 1)
-        return self.rotary(x, ids)
+        positions = self.positions[:, None, None]  # (R, 1, 1)
+        return self.rotary(x, positions)

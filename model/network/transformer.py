@@ -42,7 +42,7 @@ class Embedding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Section 3.3, the same at every position."""
+    """Two linear layers with a ReLU between, the same at every position (section 3.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -118,9 +118,9 @@ class DecoderLayer(nn.Module):
         source_length: Tensor,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute whole targets x (B, T, M), of which each position sees `target_lengths` (B, T).
+        """Compute whole targets x (B, T, M); each position sees the first `target_lengths` (B, T).
 
-        Always in torch: no exported operator also gives the attention weights.
+        Attention is computed in torch, because no exported operator also returns the weights.
         """
         y = self.self_sublayer.before(x)
         own = self.self_attention.attend_self(y, target_lengths, TORCH_KERNEL, position)
@@ -139,7 +139,7 @@ class DecoderLayer(nn.Module):
         kernel: TorchKernel,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute one position a row, x (R, M), over a cache (R, H, T, D)."""
+        """Compute one position per row, x (R, M), over a cache (R, H, T, D)."""
         y = self.self_sublayer.before(x)
         own = self.self_attention.step(y, past, kernel, position)
         x = self.self_sublayer.after(x, own.output)
@@ -165,9 +165,9 @@ class Encoder(nn.Module):
         self, source_ids: Tensor, source_length: Tensor, kernel: TorchKernel = TORCH_KERNEL
     ) -> tuple[Tensor, list[Tensor]]:
         """(B, S) ids padded on the right, (B,) -> memory (B, S, M), each layer's weights."""
-        ids = torch.arange(source_ids.size(1), device=source_ids.device)  # (S,)
-        position = Position(ids, self.rotary)
-        x = self.embedding(source_ids, ids)  # (B, S, M)
+        positions = torch.arange(source_ids.size(1), device=source_ids.device)  # (S,)
+        position = Position(positions, self.rotary)
+        x = self.embedding(source_ids, positions)  # (B, S, M)
         encoder_attention: list[Tensor] = []
         for layer in self.layers:
             x, weights = layer(x, source_length, kernel, position)
@@ -196,7 +196,7 @@ class Decoder(nn.Module):
         """Memory (B, S, M) -> the keys and values (B, H, S, D) that each layer's cross-attention
         reads: computed once per source."""
         return [
-            layer.cross_attention.project(memory)  # pyright: ignore (ModuleList forgets the type)
+            layer.cross_attention.project(memory)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
             for layer in self.layers
         ]
 
@@ -211,10 +211,10 @@ class Decoder(nn.Module):
 
         Position i sees positions 0..i, never padding.
         """
-        ids = torch.arange(target_ids.size(1), device=target_ids.device)  # (T,)
-        position = Position(ids, self.rotary)
-        lengths = torch.minimum(ids + 1, target_length.unsqueeze(1))  # (B, T)
-        x = self.embedding(target_ids, ids)  # (B, T, M)
+        positions = torch.arange(target_ids.size(1), device=target_ids.device)  # (T,)
+        position = Position(positions, self.rotary)
+        lengths = torch.minimum(positions + 1, target_length.unsqueeze(1))  # (B, T)
+        x = self.embedding(target_ids, positions)  # (B, T, M)
         outputs: list[DecoderLayerOutput] = []
         for layer, memory in zip(self.layers, cross, strict=True):
             output = layer(x, lengths, memory, source_length, position)
@@ -239,7 +239,7 @@ class Decoder(nn.Module):
         x = self.embedding(token, position)  # (R, M)
         outputs: list[DecoderLayerOutput] = []
         for layer, past, memory in zip(self.layers, cache, cross, strict=True):
-            output = layer.step(  # pyright: ignore (ModuleList forgets the type)
+            output = layer.step(  # pyright: ignore[reportCallIssue]
                 x, past, memory, source_length, kernel, placed
             )
             outputs.append(output)

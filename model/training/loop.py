@@ -42,7 +42,7 @@ def batch_loss(model: Transformer, batch: TrainingBatch, label_smoothing: float)
         )  # (B, T, V)
     if batch.soft_labels is not None:
         return -(batch.soft_labels * log_probs.float()).sum() / batch.target_length.sum()
-    return cross_entropy(  # its log-softmax does not change what is log-softmax already
+    return cross_entropy(  # log-probs stay the same under its log-softmax
         log_probs.float().flatten(0, 1),
         batch.next_ids.flatten(),
         ignore_index=model.config.pad_id,
@@ -128,7 +128,7 @@ def load_examples(
     """Return the encoded training and dev pairs.
 
     Raise InputError if a training text has a symbol without a token. Dev texts may have some, as
-    texts in use do, but they raise the dev loss: a note says so.
+    texts in use do. They raise the dev loss, so a note reports them.
     """
     config, tokenizers = load_config(run), load_tokenizers(run)
     pairs = read_pair_file(train_path)
@@ -145,7 +145,7 @@ def load_examples(
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:
-    """Return a model with its first weights, random by the seed or those of `start`, and AdamW."""
+    """Return a model with its first weights, random by the seed or from `start`, and AdamW."""
     torch.manual_seed(options.seed)
     model = Transformer(load_config(run))
     if options.start:

@@ -1,6 +1,7 @@
-"""A training run on disk: its options, how it is opened, what it keeps of an epoch, how it resumes.
+"""A training run on disk: its options, soft labels and checkpoints, and how it is resumed.
 
-File names and the keys of training.json stay as they are, so that older runs can be resumed.
+File names and the keys of training.json stay as they are, so that older runs can be resumed. An
+option added later is not compared with runs that did not record it.
 """
 
 import hashlib
@@ -34,6 +35,9 @@ LOSSES = "losses.tsv"
 OPTIONS = "training.json"
 SOFT_LABELS = "lessons.pt"
 
+# Values of options that a run did not record. They decide what is learned, so they must match.
+UNRECORDED: dict[str, object] = {"start": None, "teachers": [], "made_up": 0.0}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
@@ -46,7 +50,7 @@ class TrainingOptions:
     joined: float  # share of the examples that an epoch concatenates in threes
     average: int  # how many of the last epochs' weights are averaged
     seed: int
-    pairs_sha256: str  # of the file that the run was started with
+    pairs_sha256: str  # SHA-256 of the file that the run was started with
     start: str | None  # a run or bundle to take the first weights from
     teachers: list[str]  # runs or bundles
     made_up: float  # synthetic sources for each source of the pairs
@@ -73,7 +77,7 @@ def choose_tokenizers(
 
 
 def models_of(options: TrainingOptions) -> list[Path]:
-    """The run or bundle to start from, if any, and the teachers."""
+    """Return the run or bundle to start from, if any, and the teachers."""
     return [Path(path) for path in [*filter(None, [options.start]), *options.teachers]]
 
 
@@ -129,7 +133,7 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
 
 
 def has_learned(run: Path) -> bool:
-    """Whether the run keeps a result of its pairs and options; they can then no longer change."""
+    """Return whether the run keeps a result; its pairs and options can then no longer change."""
     return any((run / name).exists() for name in (CHECKPOINT, SOFT_LABELS, WEIGHTS))
 
 
@@ -141,7 +145,8 @@ def check_same_settings(
 ) -> None:
     """Raise InputError if the run was started with other pairs, units, options or network.
 
-    Other pairs or units come first: they change the vocabulary sizes too, which says less.
+    Pairs and units are checked first: they also change the vocabulary sizes, an error that would
+    hide the cause. Options that an older run did not record are free, but for those in UNRECORDED.
     """
     advice = "give the same or name another run"
     started = json.loads((run / OPTIONS).read_text())
@@ -150,27 +155,27 @@ def check_same_settings(
     for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
         if unit_of(old) is not unit_of(new):
             raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
-    found = asdict(load_config(run)) | started
+    found = UNRECORDED | asdict(load_config(run)) | started
     if different := describe_differences(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")
 
 
 def describe_differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Describe the keys of `wanted` whose values differ; empty if none do."""
+    """Describe the keys of both whose values differ; empty if none do."""
     return "; ".join(
-        f"{name} {found.get(name)}, not {value}"
+        f"{name} {found[name]}, not {value}"
         for name, value in wanted.items()
-        if found.get(name) != value
+        if name in found and found[name] != value
     )
 
 
 def load_soft_labels(
     run: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
 ) -> list[Example]:
-    """Return what the student learns from: the pairs and the synthetic sources, labelled.
+    """Return the student's examples: the pairs and the synthetic sources, with soft labels.
 
-    The teachers are asked once. From then on the run keeps their labels, so that a resumed
-    training is the same even if a teacher has changed.
+    The teachers label them once. The run keeps the labels, so that a resumed training is the same
+    even if a teacher has changed.
     """
     path = run / SOFT_LABELS
     if not path.exists():

@@ -1,8 +1,8 @@
 """Knowledge distillation: an ensemble of teachers labels examples for a student to learn.
 
-Teachers know the pairs that they were trained on by heart. Their probabilities carry more than
-the pairs do (soft labels, Hinton et al. 2015), above all on sources that no pair has: synthetic
-ones, which only the teachers label (Kim & Rush 2016).
+Teachers overfit their training pairs. Their probabilities (soft labels, Hinton et al. 2015) carry
+more than the pairs do, above all on sources outside the pairs: synthetic ones, which only the
+teachers label (Kim & Rush 2016).
 """
 
 import random
@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.data.pairs import Example, collate, pad
+from model.network.attention import KeysValues
 from model.network.config import InputError
-from model.network.transformer import KeysValues, Transformer
+from model.network.transformer import Transformer
 
-ORDERS = (3, 4, 5)  # how many ids decide the next one of a synthetic source
-START, END = -1, -2  # no ids of a vocabulary
-BATCH_SIZE = 512
+ORDERS = (3, 4, 5)  # context lengths of the n-gram models of sources
+START, END = -1, -2  # not in any vocabulary
+LABELLING_BATCH_SIZE = 512
 
 Row = TypeVar("Row")
 SourceIds = tuple[int, ...]
@@ -106,8 +107,8 @@ def ensemble_greedy_search(
 ) -> tuple[Tensor, Tensor]:
     """Return ids (B, T) and probabilities (B, T, V), the mean over the teachers.
 
-    Ids after a row's first eos mean nothing. Unlike `model.search.greedy_search`, it uses a KV
-    cache: hundreds of thousands of sources are labelled.
+    Ignore ids after a row's first eos. Unlike `model.search.greedy_search`, it uses a KV
+    cache, because hundreds of thousands of sources are labelled.
     """
     config, rows = teachers[0].config, source_ids.size(0)
     chosen: list[Tensor] = [torch.full((rows,), config.bos_id)]
@@ -164,5 +165,5 @@ def batches_by_length(
 ) -> Iterator[list[Row]]:
     """Yield all rows in batches of similar lengths, with a progress bar."""
     ordered = sorted(rows, key=length)
-    for start in track(range(0, len(ordered), BATCH_SIZE), description):
-        yield ordered[start : start + BATCH_SIZE]
+    for start in track(range(0, len(ordered), LABELLING_BATCH_SIZE), description):
+        yield ordered[start : start + LABELLING_BATCH_SIZE]

@@ -5,7 +5,8 @@ import torch
 
 from model.checkpoint import TrainedModel
 from model.data.tokenizers import Unit, build_tokenizer
-from model.export.bundle import Card, Precision, WeightType, write_bundle
+from model.export.bundle import WeightType, write_bundle
+from model.export.manifest import Card, Precision
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from service.bundle import load_bundle

@@ -1,8 +1,10 @@
+import json
+
 import pytest
 
 from model.checkpoint import load_tokenizers
 from model.data.tokenizers import Unit
-from model.training.run import SOFT_LABELS
+from model.training.run import OPTIONS, SOFT_LABELS
 from tests.model.test_commands import small_command
 from tests.model.training.test_loop import copying_run
 from tests.model.training.test_teachers import teacher_run
@@ -103,6 +105,34 @@ def test_a_run_resumes_only_with_the_pairs_and_options_it_was_started_with(tmp_p
     expected = f"{run} was started with other pairs (another SHA-256): {ADVICE}"
     assert str(refused.exception) == expected
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("missing", "error"),
+    [
+        ("warmup", None),
+        ("made_up", "made_up 0.0, not 1.0"),
+        ("teachers", "teachers [], not ['{teacher}']"),
+        ("pairs_sha256", "other pairs (another SHA-256)"),
+    ],
+)
+def test_an_older_run_may_lack_options_but_not_those_that_decide_what_is_learned(
+    tmp_path, missing, error
+):
+    teacher, pairs = teacher_run(tmp_path / "a", seed=1)
+    run = tmp_path / "run"
+    start = run, pairs, pairs, "--teacher", teacher, "--made-up", "1"
+    done = command(*start)
+    assert done.exit_code == 0, done.output
+    options = json.loads((run / OPTIONS).read_text())
+    del options[missing]
+    (run / OPTIONS).write_text(json.dumps(options))
+    resumed = command(*start)
+    if error:
+        expected = f"{run} was started with {error.format(teacher=teacher)}: {ADVICE}"
+        assert str(resumed.exception) == expected
+    else:
+        assert resumed.exit_code == 0, resumed.output
 
 
 @pytest.mark.parametrize(

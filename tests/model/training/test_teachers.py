@@ -90,7 +90,7 @@ def next_probs(teachers, example):
 
 
 def test_soft_labels_are_half_the_smoothed_target_and_half_the_mean_of_the_teachers(monkeypatch):
-    monkeypatch.setattr("model.training.teachers.BATCH_SIZE", 2)
+    monkeypatch.setattr("model.training.teachers.LABELLING_BATCH_SIZE", 2)
     teachers = models(2)
     labelled = {
         tuple(e.source_ids): e for e in add_soft_labels(teachers, EXAMPLES, label_smoothing=0.1)
@@ -106,7 +106,7 @@ def test_soft_labels_are_half_the_smoothed_target_and_half_the_mean_of_the_teach
 
 
 def test_synthetic_sources_get_the_likeliest_tokens_of_the_ensemble_up_to_eos(monkeypatch):
-    monkeypatch.setattr("model.training.teachers.BATCH_SIZE", 10)
+    monkeypatch.setattr("model.training.teachers.LABELLING_BATCH_SIZE", 10)
     teachers = models(2)
     sources = [(a, *[b] * (b - 3)) for a in range(3, 9) for b in range(3, 9)]
     found = {tuple(e.source_ids): e for e in label_sources(teachers, sources, 8)}
