@@ -19,7 +19,7 @@ from service.settings import Settings
 
 # Seconds that open connections may take after SIGTERM, before the engines close. Together they stay
 # below the 30 seconds after which Kubernetes kills a container.
-SHUTDOWN_TIMEOUT = 20.0
+SHUTDOWN_TIMEOUT = 15.0
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> None:

@@ -1,13 +1,18 @@
 """Configure the logs of each process of this service, and log errors."""
 
+import sys
 from contextlib import suppress
 
 import structlog
 
 
 def configure_logs() -> None:
-    """Leave local variables out of tracebacks: they hold user input."""
-    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    """Leave local variables out of tracebacks, since they hold user input, and colours out of
+    files."""
+    plain = structlog.dev.ConsoleRenderer(
+        colors=sys.stdout is not None and sys.stdout.isatty(),
+        exception_formatter=structlog.dev.plain_traceback,
+    )
     processors = structlog.get_config()["processors"]
     structlog.configure(processors=[*processors[:-1], plain])
 

@@ -143,8 +143,8 @@ class Settings(BaseSettings):
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds until a request fails, or a client that sends or reads nothing is"
-        " disconnected",
+        description="Seconds that a request may take, and that its client may pause while it sends"
+        " a body or reads an answer",
     )
 
     def opens(self, graph: str) -> bool:
@@ -158,7 +158,7 @@ class Settings(BaseSettings):
 
     @property
     def cores(self) -> int:
-        """Threads that compute."""
+        """Number of threads to compute with: `threads`, or all usable cores."""
         return self.threads or usable_cores()
 
     @field_validator("host")

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import HeedError, TooLarge, Unparsable, shorten
+from service.errors import HeedError, TooLarge, Unparsable, UnsupportedMediaType, shorten
 from service.http.validation_errors import refuse
 from service.logs import log_error
 
@@ -59,7 +59,11 @@ class Refusal(HeedError):
     def __init__(self, status: HTTPStatus, detail: str) -> None:
         super().__init__(detail)
         self.status = status
-        ours = (each.code for each in (Unparsable, TooLarge) if each.status == status)
+        ours = (
+            each.code
+            for each in (Unparsable, TooLarge, UnsupportedMediaType)
+            if each.status == status
+        )
         self.code = next(ours, status.name.lower())
 
 
@@ -67,14 +71,30 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     """Answer an error of the framework; add what a client that guessed the address needs."""
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
-    detail = f"{error.detail}: {error.__cause__}" if error.__cause__ else error.detail
-    if status == HTTPStatus.NOT_FOUND:
+    detail = error.detail
+    if status == HTTPStatus.BAD_REQUEST and error.__cause__:  # FastAPI could not read the body
+        status, detail = explain_unreadable(request, error.__cause__)
+    elif status == HTTPStatus.NOT_FOUND:
         detail = describe_endpoints(request)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join(methods)
         detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
     return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
+
+
+def explain_unreadable(request: Request, cause: BaseException) -> tuple[HTTPStatus, str]:
+    """Return the status and the detail of a body that is not UTF-8 or too deep for the parser."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        detail = f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"
+        return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail
+    if isinstance(cause, RecursionError):
+        return HTTPStatus.BAD_REQUEST, "the body is nested too deeply: send a flat JSON object"
+    if isinstance(cause, UnicodeDecodeError):
+        detail = f"the body is not UTF-8: byte {cause.object[cause.start]:#04x} at {cause.start}"
+        return HTTPStatus.BAD_REQUEST, detail
+    return HTTPStatus.BAD_REQUEST, f"the body cannot be read: {cause}"
 
 
 def describe_endpoints(request: Request) -> str:

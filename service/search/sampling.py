@@ -16,7 +16,8 @@ def warp(
     The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
     probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`.
     """
-    scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature  # (N,)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf
+        scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature  # (N,)
     if not top_k and top_p == 1:
         probs = np.exp(scaled)  # (N,)
         return probs / probs.sum()

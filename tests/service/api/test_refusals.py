@@ -141,6 +141,23 @@ def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_ty
     assert httpx2.get(f"{server}/readyz").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("content", "coding", "status", "said"),
+    [
+        (b"\x1f\x8b\x08", "gzip", 415, "content-encoding gzip is not supported: send the body unc"),
+        (b'{"source": "\xff"}', "identity", 400, "the body is not UTF-8: byte 0xff at 12"),
+        (b"[" * 100_000, "identity", 400, "the body is nested too deeply: send a flat JSON object"),
+    ],
+)
+def test_an_unreadable_body_is_explained_without_the_words_of_python(
+    client, content, coding, status, said
+):
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    answer = client.post("/v1/decode", content=content, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(said)
+
+
 def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
     answer = client.get("/v2")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
@@ -322,7 +339,7 @@ def test_targets_must_match_their_sources(post):
 
 
 def test_a_body_that_stops_arriving_is_given_up(tiny):
-    """Told so, not waited for."""
+    """The service answers 408 instead of waiting for the rest."""
     settings = Settings(bundles=[tiny], provider=Provider.cpu, timeout=0.05)
     sent = []
 
@@ -343,6 +360,8 @@ def test_a_body_that_stops_arriving_is_given_up(tiny):
 
     asyncio.run(run())
     assert sent[0]["status"] == 408
+    detail = json.loads(sent[1]["body"])["detail"]
+    assert detail == "no part of the body arrived for 0.05 seconds: send it faster"
 
 
 def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
