@@ -271,7 +271,7 @@ def test_attention_without_a_model(visit):
     page.locator("#mechanism").select_option("additive")
     expect(picture).not_to_have_attribute("src", before)
     page.locator("#attend [name=values]").fill("[1, 2]")
-    expect(page.locator("#attend-error")).to_contain_text("give one for each key")
+    expect(page.locator("#attend-error")).to_contain_text("give one value for each key")
     page.locator("#attend [name=values]").fill("[1, 2")
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
     shape = run_curl(page, "#copy-curl-attend")["shape"]  # the picture shown is the last good one

@@ -148,7 +148,7 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
         ({"valid_lengths": [-1]}, "/valid_lengths/0", "must be at least 0"),
         ({"valid_lengths": [10**30]}, "/valid_lengths/0", "must be at most"),
         ({"valid_lengths": [[]]}, "/valid_lengths", "lists of integers"),
-        ({"truth": [1.0]}, "/truth", "must be numbers"),
+        ({"truth": [1.0]}, "/truth", "only on a regression"),
         ({**NUMBERS, "truth": [1.0, 2.0]}, "/truth", "has 2 numbers for 1 queries"),
         ({"width": 1.0}, "/width", "set mechanism to gaussian"),
         ({"weights": ADDITIVE}, "/weights", "set mechanism to additive"),

@@ -208,7 +208,7 @@ async def start(bundle, settings=SETTINGS):
 
 def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
     monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
-    with pytest.raises(StartupError, match="has died"):
+    with pytest.raises(StartupError, match="died while it opened this bundle"):
         asyncio.run(start(tiny_bundle))
 
 
