@@ -2,10 +2,19 @@
 
 import json
 
+import onnx
 import pytest
 
+from service.runtime.providers import PRODUCT
 from tests.emulation import needs_emulator, run_on_avx2
-from tests.int8_answers import EXACT, WORDS, largest_product, pronounce
+from tests.int8_answers import WORDS, largest_product, pronounce
+from tests.write_product import product_graph
+
+EXACT = 255 * 127 * 256
+
+
+def test_the_product_that_the_service_runs_is_the_one_described():
+    assert onnx.load(PRODUCT).graph == product_graph().graph
 
 
 def test_the_largest_product_is_exact():
@@ -16,6 +25,7 @@ def test_the_largest_product_is_exact():
 def test_a_cpu_without_vnni_computes_the_same():
     """The sums are exact; the float operators around them may round their last bits otherwise."""
     found = json.loads(run_on_avx2("-m", "tests.int8_answers"))
+    assert found["saturates"]
     assert found["product"] == EXACT
     for (text, log_prob), (our_text, our_log_prob) in zip(
         found["words"], pronounce(WORDS), strict=True
