@@ -1,4 +1,4 @@
-"""Decides which entries run together. A pure policy: it sees how many rows and positions each entry
+"""Decide which entries run together. A pure policy: it sees how many rows and positions each entry
 may come to hold, but no tensor, queue or clock.
 
 Rows of a batch are padded to the longest, so budgets count padded positions. In an encoder or
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from service.errors import Overloaded
 
 MAX_LOGITS_BYTES = 256 << 20  # in all workers; a step allocates one or two times as much beside it
-DELAY = 8  # how often a position counts in a pass for which rows that are being decoded must wait
+DELAY = 8  # weight of a position in a pass that delays rows being decoded
 
 
 class Size(NamedTuple):
@@ -52,17 +52,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Budgets: rows that wait; padded positions that one worker decodes; positions that it computes
-    in one encoder or teacher-forcing pass, each of which counts `pass_cost`; and bytes of float32
-    logits, which a step computes for every row, and scoring for every position, and every token of
-    the vocabulary."""
+    """The budgets of a model, and which entries fit them. Budgets per worker, unless noted."""
 
-    max_queue: int
-    max_batch_tokens: int
-    max_pass_tokens: int
-    max_logits_bytes: int
+    max_queue: int  # rows that wait, for the whole model
+    max_batch_tokens: int  # padded positions that are decoded
+    max_pass_tokens: int  # padded positions of one encoder or teacher-forcing pass
+    max_logits_bytes: int  # float32 logits of a step (every row) or a scoring pass (every position)
     target_vocab_size: int
-    pass_cost: int = 1
+    pass_cost: int = 1  # how often each position of a pass counts
 
     def check_queue(self, waiting: int, new: int) -> None:
         """Raise Overloaded if the rows of a request do not all fit into the queue."""

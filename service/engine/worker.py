@@ -106,7 +106,7 @@ class Worker:
         return self._queue.take(self._number, running, busy=bool(running))
 
     def _remove_abandoned(self) -> None:
-        """Remove what nobody waits for, and what has failed while it was encoded or scored."""
+        """Remove entries that were cancelled, or that failed while they were encoded or scored."""
         for key, batch in [*self._batches.items()]:
             if abandoned := [entry for entry in batch.entries if entry.abandoned]:
                 self._guard(batch.entries, partial(batch.remove, abandoned), key)
@@ -142,7 +142,7 @@ class Worker:
             log_error("pass failed", model=name, entries=len(entries), exc_info=error)
 
     def _fail_all(self, newcomers: Sequence[Entry]) -> None:
-        """Fail what this worker holds and, if it is the last, what nobody will take any more."""
+        """Fail the entries that this worker holds and, if it is the last, those that wait."""
         decoded = [one.entry for one in self._decoded]
         left = [*newcomers, *self._running, *decoded, *self._queue.leave(self._number)]
         failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
