@@ -138,15 +138,17 @@ def check_file(root: Path, name: str, file: File) -> None:
     if not path.resolve().is_relative_to(root.resolve()):
         raise StartupError(f"{root}: {name} lies outside the bundle")
     if not path.is_file():
-        raise StartupError(f"{root}: {name} is missing")
+        raise StartupError(f"{root}: {name} is missing: copy or export the bundle again")
     if path.stat().st_size != file.size:
         raise StartupError(
-            f"{path} has {path.stat().st_size} bytes, but bundle.json says {file.size}"
+            f"{path} has {path.stat().st_size} bytes, but bundle.json says {file.size}:"
+            " copy or export the bundle again"
         )
     with path.open("rb") as content:
         if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
             raise StartupError(
-                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json"
+                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json;"
+                " copy or export the bundle again"
             )
 
 
@@ -177,5 +179,6 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
     if manifest.decoding.max_new_tokens + starts - 1 > limit:
         raise StartupError(
             f"{path}: max_new_tokens {manifest.decoding.max_new_tokens} and {starts} start ids"
-            f" exceed max_target_length {limit}"
+            f" exceed max_target_length {limit}: lower max_new_tokens to at most"
+            f" {limit + 1 - starts}"
         )

@@ -163,7 +163,7 @@ class Tokenizer:
             raise self._too_large(pointer, f"{length} tokens")
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
-        return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens")
+        return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
 
 
 def place(text: str, tokens: Sequence[Token], i: int) -> str:

@@ -151,7 +151,7 @@ def flat(layers: list[KeysValues]) -> list[Tensor]:
 
 
 def paired(tensors: tuple[Tensor, ...]) -> list[KeysValues]:
-    """Pair the tensors that `flat` put in one list."""
+    """Return the keys and values of each layer from the list that `flat` made."""
     return [KeysValues(*tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
 
 

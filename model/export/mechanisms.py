@@ -48,7 +48,7 @@ class ScaledDotProductPooling(nn.Module):
 
 
 class GaussianPooling(nn.Module):
-    """softmax(-|width (q - k)|^2 / 2): kernel regression, Nadaraya 1964 and Watson 1964."""
+    """Weights softmax(-|width (q - k)|^2 / 2): kernel regression, Nadaraya 1964 and Watson 1964."""
 
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor, width: Tensor
@@ -59,7 +59,7 @@ class GaussianPooling(nn.Module):
 
 
 class AdditivePooling(nn.Module):
-    """softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: q and k may differ in size."""
+    """Weights softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: sizes may differ."""
 
     def forward(
         self,
@@ -78,7 +78,7 @@ class AdditivePooling(nn.Module):
 
 
 def mechanism_graph(module: nn.Module) -> GraphSpec:
-    """Return the graph to export: the mechanism's inputs, whose sizes are all free."""
+    """Return the mechanism's graph for export; the sizes of all inputs but `width` are dynamic."""
     b, t, s, h = Dim("sequences"), Dim("queries"), Dim("keys"), Dim("hidden")
     # sizes of vectors; the names in the graphs stay, for the exported bundles have them
     d, e, v = Dim("query_width"), Dim("key_width"), Dim("value_width")

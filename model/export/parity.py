@@ -18,7 +18,7 @@ SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 1], [3, 8, 1]  # or the model's limit if
 
 @torch.no_grad()
 def parity(model: Transformer) -> dict[str, NDArray[np.generic]]:
-    """Return the tensors of parity.npz. Values at padding mean nothing and are not compared.
+    """Return example inputs and torch's outputs for parity.npz; padding is not compared.
 
     Raises InputError if torch computes NaN or infinity.
     """

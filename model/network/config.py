@@ -21,7 +21,7 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
-    """Sizes and choices; the defaults are the base model of "Attention Is All You Need".
+    """Sizes and options of the network; by default the base model of "Attention Is All You Need".
 
     (Vaswani et al. 2017.) Lengths count positions: every id that enters the encoder or the decoder,
     specials included. Raises InputError if values contradict each other.

@@ -10,10 +10,10 @@ from model.network.config import ScoreFunction, TransformerConfig
 
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
-    """(B, H, T, S) finite scores -> weights of the same shape.
+    """Return the softmax over the valid keys of finite scores (B, H, T, S); the shape is kept.
 
-    A mask is given as lengths: (B,) lets every query of a sequence see its first n keys, (B, T)
-    gives each query a length of its own. Padding, causality and a half-filled cache are lengths.
+    Lengths (B,) let every query of a sequence see its first n keys; lengths (B, T) give each query
+    its own n. They express padding, causal masks and half-filled caches.
     Over the valid keys the weights sum to 1, elsewhere they are exactly 0; a query without a valid
     key has only zeros.
     """

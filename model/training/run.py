@@ -103,9 +103,9 @@ def open_run(
 
 
 def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
-    """Raise InputError if the models to start and to learn from do not fit each other or `config`.
+    """Raise InputError unless the start model and the teachers fit each other and `config`.
 
-    One vocabulary serves them all: soft labels are probabilities of its tokens.
+    All must share one vocabulary, because soft labels are probabilities of its tokens.
     """
     if options.made_up and not options.teachers:
         raise InputError("--made-up needs a --teacher to label the synthetic sources")

@@ -1,6 +1,6 @@
-"""The arrays of /v1/attend: from the request, whose shapes must agree, and back to the answer.
+"""Convert a request of /v1/attend to arrays, check their shapes, and convert the results back.
 
-Axes: B sequences, T queries, S keys, D and E numbers in a query and in a key, V numbers in a value.
+Axes: B sequences, T queries of D numbers, S keys of E numbers, S values of V numbers.
 """
 
 from itertools import chain

@@ -31,7 +31,10 @@ async def score(
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     if "score" not in model.engine.opened.graphs:
-        detail = f"model {model.name} cannot score targets: its score graph is missing or not open"
+        detail = (
+            f"model {model.name} cannot score targets: its score graph is missing from the bundle"
+            " or not loaded; choose another model"
+        )
         raise NotFound("not_supported", detail)
     sources, targets = await read_pairs(
         request,

@@ -185,8 +185,8 @@ async def respond(
 ) -> Response:
     """Send the document that `write` makes, in this media type.
 
-    `size` counts the numbers and texts in it that are not in `answers`: large documents are written
-    in a thread. The time of a stage is that of the slowest answer.
+    `size` counts the document's numbers and texts that are not in `answers`. Large documents are
+    written in a thread. The time reported for a stage is that of the slowest answer.
     """
     started = time.monotonic()
 

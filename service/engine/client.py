@@ -216,4 +216,7 @@ def load(message: Message) -> object:
     try:
         return message.load()
     except MemoryError:
-        return PassFailed("the answer needs more memory than there is: ask for less at once")
+        return PassFailed(
+            "the answer needs more memory than is available: send fewer or shorter sources, or"
+            " select less attention"
+        )

@@ -1,4 +1,4 @@
-"""A model as the endpoints use it."""
+"""A model for the endpoints: its engine client and both tokenizers."""
 
 from dataclasses import dataclass
 

@@ -104,7 +104,7 @@ class Queue:
         return [entry for entry in taken if not entry.abandoned]
 
     def _is_for(self, worker: int) -> bool:
-        """Return whether the worker should take entries: few go to the worker that decodes most."""
+        """Return whether the worker should take entries. Few rows go only to the busiest worker."""
         most = max(self._rows.values())
         return bool(self._waiting) and (self._rows[worker] == most or not self._few_wait)
 

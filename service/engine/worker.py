@@ -133,7 +133,10 @@ class Worker:
         try:
             work()
         except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
-            failure = PassFailed(f"the model failed on this batch: {type(error).__name__}")
+            failure = PassFailed(
+                f"the model failed on this batch ({type(error).__name__}): send the request again,"
+                " with fewer sources if it fails again"
+            )
             for entry in entries:
                 entry.finish(failure)
             if key:

@@ -84,7 +84,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 
 def explain_unreadable(request: Request, cause: BaseException) -> tuple[HTTPStatus, str]:
-    """Return the status and the detail of a body that is not UTF-8 or too deep for the parser."""
+    """Return the status and detail for a body that is compressed, not UTF-8 or nested too deep."""
     coding = request.headers.get("content-encoding", "identity")
     if coding != "identity":
         detail = f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"

@@ -29,7 +29,7 @@ class Binding:
         *,
         vocab_size: int | None,
     ) -> None:
-        """`cache_names` are the names of key and value, layer by layer.
+        """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
 
         If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX Runtime
         allocates and frees them.
