@@ -34,7 +34,7 @@ def products_saturate() -> bool:
     """Return whether u8 x s8 products overflow on this CPU, as on x86 without VNNI.
 
     There ONNX Runtime adds pairs in 16 bits. It does not tell which kernel it chose, and its option
-    for exact sums slows int8 down by 10 to 25 % on CPUs with VNNI, too: so this is measured.
+    for exact sums makes int8 slower on CPUs with VNNI, too (docs/adr/0006): so this is measured.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
