@@ -143,14 +143,7 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
     """Its neighbours fail too, because their memory may be damaged; later entries do not."""
 
     with running(tiny_bundle, ONE_WORKER) as engine:
-        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
-
-        def slow(*arguments):
-            begun.set()
-            assert go_on.wait(10)
-            return step(*arguments)
-
-        engine.session.step = slow
+        begun, go_on = hold_steps(engine)
         engine.queue.put([first := entry([4, 5], 20)])
         assert begun.wait(10)
         with monkeypatch.context() as broken:
@@ -162,6 +155,19 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
         (answer,) = answers(engine, [entry([4, 5], 3)])
         assert len(answer.hypotheses[0].token_ids) == 3
         assert engine.status.rows == 0
+
+
+def hold_steps(engine):
+    """Let every step set the first event that is returned, then wait for the second."""
+    step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
+
+    def held(*arguments):
+        begun.set()
+        assert go_on.wait(10)
+        return step(*arguments)
+
+    engine.session.step = held
+    return begun, go_on
 
 
 def out_of_memory(*_):
@@ -184,14 +190,7 @@ def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, s
 def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
     """The rows beside them fail, because their memory may be damaged."""
     with running(tiny_bundle, ONE_WORKER) as engine:
-        step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
-
-        def slow(*arguments):
-            begun.set()
-            assert go_on.wait(10)
-            return step(*arguments)
-
-        engine.session.step = slow
+        begun, go_on = hold_steps(engine)
         engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
         assert begun.wait(10)
         with monkeypatch.context() as broken:
