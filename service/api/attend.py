@@ -1,11 +1,12 @@
 """POST /v1/attend: attention over given numbers, without a model."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, responses
+from service.api import examples
 from service.api.answer_size import SEND_LESS, check_size
 from service.api.attend_arrays import (
     attended_nbytes,
@@ -16,6 +17,7 @@ from service.api.attend_arrays import (
     write_attended,
 )
 from service.api.attend_request import AttendRequest
+from service.api.responses import PROBLEMS
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
@@ -24,12 +26,24 @@ from service.http.waiting import compute_limited
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+class AttendAnswer(BaseModel):
+    outputs: list[Any] = Field(
+        description="For each query the mean of the values, weighted by its attention. Nested like"
+        " the values: numbers for numbers, vectors for vectors."
+    )
+    weights: list[Any] = Field(
+        description="For each query its attention to each key; the weights of a query sum to 1, or"
+        " are 0 if it may attend to no key."
+    )
+    shape: list[int] = Field(description="Shape of `weights`: [sequences,] queries, keys.")
 
 
 @router.post(
     "/v1/attend",
-    response_model=responses.AttendAnswer,
+    response_model=AttendAnswer,
     responses={200: {"content": {media_type: {} for media_type in PICTURES}}},
     summary="Compute attention without a model",
     tags=["attention"],

@@ -5,9 +5,13 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, requests, responses
+from service.api import examples
 from service.api.answer_size import SEND_LESS, SEND_LESS_OR_LOWER, check_attention, measure
+from service.api.field_types import Sequences, Source
+from service.api.requests import AttentionSelection, Searching
+from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse
 from service.api.serialize import write_attention
 from service.api.steps import (
     TextField,
@@ -30,18 +34,42 @@ from service.http.waiting import compute
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+class AttentionRequest(Searching):
+    source: Source
+    target: Sequences | None = Field(
+        default=None,
+        description="Targets to show the attention of, one for each source. An end-of-sequence"
+        " token is added to texts; ids are used unchanged. null: decode the sources, with the"
+        " search options of this request.",
+    )
+    attention: AttentionSelection = Field(
+        default=AttentionSelection(),
+        description="Which attention weights to return. Default: all cross-attention.",
+    )
+
+
+class AttentionResult(BaseModel):
+    source: str = Field(description="The source as text.")
+    target: str = Field(description="The target as text: the one given, or the one decoded.")
+    attention: list[AttentionBlock] = Field(description="One block for each requested kind.")
+
+
+class AttentionAnswer(ModelResponse):
+    results: list[AttentionResult] = Field(description="One for each source, in their order.")
 
 
 @router.post(
     "/v1/attention",
-    response_model=responses.AttentionAnswer,
+    response_model=AttentionAnswer,
     responses={200: {"content": {media_type: {} for media_type in WRITERS if media_type != JSON}}},
     summary="Show attention weights",
     tags=["attention"],
 )
 async def attention(
-    body: Annotated[requests.AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    body: Annotated[AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
     request: Request,
 ) -> Response:
     """Return the attention weights of every source with its target: the target that you send or, if
@@ -80,7 +108,7 @@ async def read_body(
     request: Request,
     seconds: dict[str, float],
     model: Model,
-    body: requests.AttentionRequest,
+    body: AttentionRequest,
 ) -> tuple[SearchOptions | None, list[Tokens], list[Tokens] | None]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
@@ -90,7 +118,7 @@ async def read_body(
     if body.target is None:
         search = await compute(lambda: read_search_options(body, model), options_size(body))
         return search, await read_texts(request, seconds, source), None
-    search_fields = requests.Searching.model_fields.keys() - {"model"}
+    search_fields = Searching.model_fields.keys() - {"model"}
     if given := body.model_fields_set & search_fields:
         detail = "has no effect when target is given: omit it, or omit target to decode the sources"
         raise Invalid.at(f"/{min(given)}", detail)
@@ -102,7 +130,7 @@ async def read_body(
 def check_weights(
     request: Request,
     model: Model,
-    body: requests.AttentionRequest,
+    body: AttentionRequest,
     search: SearchOptions | None,
     sources: Sequence[Tokens],
     targets: Sequence[Tokens] | None,

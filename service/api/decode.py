@@ -5,14 +5,18 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, requests, responses
+from service.api import examples
 from service.api.answer_size import (
     SEND_LESS_OR_LOWER,
     check_attention,
     check_hypotheses,
     measure,
 )
+from service.api.field_types import Source
+from service.api.requests import AttentionSelection, Searching
+from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
 from service.api.serialize import write_decoded
 from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
 from service.api.stream import EVENT_STREAM, Stream
@@ -26,18 +30,56 @@ from service.http.waiting import compute
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+class DecodeRequest(Searching):
+    source: Source
+    num_hypotheses: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Sets how many beams or samples are returned: without a temperature the best"
+        " beams, at most beam_size; with a temperature so many samples.",
+    )
+    top_log_probs: int = Field(
+        default=0,
+        ge=0,
+        le=20,
+        description="How many of the most probable tokens to return beside each generated token.",
+    )
+    attention: AttentionSelection | None = Field(
+        default=None,
+        description="Which attention weights to return with each hypothesis. {} selects all"
+        " cross-attention; null returns none.",
+    )
+    stream: bool = Field(
+        default=False,
+        description="Send the answer as server-sent events while it is generated.",
+    )
+
+
+class DecodeResult(BaseModel):
+    hypotheses: list[Hypothesis] = Field(
+        description="Beams with the highest score first; samples in the order they were drawn."
+    )
+    source_tokens: int = Field(description="Tokens of the source, special tokens included.")
+
+
+class DecodeAnswer(ModelResponse):
+    results: list[DecodeResult] = Field(description="One for each source, in their order.")
+    usage: Usage
 
 
 @router.post(
     "/v1/decode",
-    response_model=responses.DecodeAnswer,
+    response_model=DecodeAnswer,
     responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
     summary="Decode sources into targets",
     tags=["models"],
 )
 async def decode(
-    body: Annotated[requests.DecodeRequest, Body(openapi_examples=examples.DECODE)],
+    body: Annotated[DecodeRequest, Body(openapi_examples=examples.DECODE)],
     request: Request,
 ) -> Response:
     """Generate a target for every source, by greedy search, beam search or sampling, and optionally
@@ -81,7 +123,7 @@ async def decode(
 def check_answer(
     request: Request,
     model: Model,
-    body: requests.DecodeRequest,
+    body: DecodeRequest,
     search: SearchOptions,
     sources: Sequence[Tokens],
 ) -> None:

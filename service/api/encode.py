@@ -1,13 +1,17 @@
 """POST /v1/encode."""
 
 import base64
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, requests, responses
+from service.api import examples
 from service.api.answer_size import SEND_LESS, check_size
+from service.api.field_types import Source
+from service.api.requests import ModelRequest
+from service.api.responses import PROBLEMS, ModelResponse
 from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
 from service.arrays import FloatArray
 from service.engine.messages import Entry
@@ -16,17 +20,60 @@ from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+Pooling = Literal["none", "mean", "max", "first", "last"]
+
+
+class EncodeRequest(ModelRequest):
+    source: Source
+    pooling: Pooling = Field(
+        default="none",
+        description="How to combine the vectors of the tokens. none: return one vector per token;"
+        " mean, max, first or last: one vector per source.",
+    )
+    normalize: bool = Field(
+        default=False,
+        description="Scale every vector to length 1, after it was cut to `dimensions`.",
+    )
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        description="Keep only the first so many numbers of every vector. null: keep all.",
+    )
+    encoding: Literal["float", "base64"] = Field(
+        default="float",
+        description="How vectors are written. float: lists of numbers; base64: the bytes of"
+        " little-endian float32 numbers, row after row, as base64 text.",
+    )
+
+
+class EncodeResult(BaseModel):
+    hidden: list[list[float]] | str | None = Field(
+        default=None,
+        description="With pooling none: one vector per token, or base64 text if requested.",
+    )
+    embedding: list[float] | str | None = Field(
+        default=None,
+        description="With any other pooling: one vector, or base64 text if requested.",
+    )
+    shape: list[int] = Field(description="Shape of `hidden` or `embedding`.")
+    tokens: list[str] = Field(description="The tokens that were encoded.")
+
+
+class EncodeAnswer(ModelResponse):
+    results: list[EncodeResult] = Field(description="One for each source, in their order.")
 
 
 @router.post(
     "/v1/encode",
-    response_model=responses.EncodeAnswer,
+    response_model=EncodeAnswer,
     summary="Encode sources as vectors",
     tags=["models"],
 )
 async def encode(
-    body: Annotated[requests.EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    body: Annotated[EncodeRequest, Body(openapi_examples=examples.ENCODE)],
     request: Request,
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
@@ -54,9 +101,7 @@ async def encode(
     return await respond(request, write, seconds, answers)
 
 
-def write_vectors(
-    body: requests.EncodeRequest, source: Tokens, memory: FloatArray
-) -> dict[str, Any]:
+def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
     vectors = pool(memory, body.pooling)[..., : body.dimensions]
     if body.normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -70,7 +115,7 @@ def write_vectors(
     }
 
 
-def pool(memory: FloatArray, pooling: requests.Pooling) -> FloatArray:
+def pool(memory: FloatArray, pooling: Pooling) -> FloatArray:
     """Return memory (S, M) pooled to (M,), or unchanged if pooling is none."""
     match pooling:
         case "none":

@@ -1,22 +1,50 @@
 """GET /v1/models, and the probes /livez and /readyz."""
 
 import asyncio
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 
-from service.api import responses
+from service.api.responses import PROBLEMS
 from service.api.steps import find_model, models_of
 from service.api.validation_attention import ATTENTION_GRAPHS
+from service.attention import AttentionKind
 from service.engine.model import Model
 from service.errors import Unavailable
 
 STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
 
 
-def describe(model: Model) -> responses.ModelCard:
+class ModelCard(BaseModel):
+    name: str = Field(description="Name of the model, for the field `model` of requests.")
+    task: str = Field(description="What the model does.")
+    licence: str = Field(description="Licence of the weights.")
+    attribution: str = Field(description="Whom to credit for the model and its data.")
+    precision: str = Field(description="Precision of the loaded weights, such as fp32 or int8.")
+    provider: str = Field(description="ONNX Runtime execution provider that computes.")
+    attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
+    limits: dict[str, int] = Field(
+        description="Longest source and target in tokens, special tokens included."
+    )
+    max_new_tokens: int = Field(
+        description="Most tokens that are generated if a request does not set max_new_tokens."
+    )
+    config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
+
+
+class ModelList(BaseModel):
+    models: list[ModelCard]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+def describe(model: Model) -> ModelCard:
     manifest, opened = model.engine.bundle.manifest, model.engine.opened
-    return responses.ModelCard(
+    return ModelCard(
         name=manifest.name,
         task=manifest.task,
         licence=manifest.licence,
@@ -35,9 +63,9 @@ def describe(model: Model) -> responses.ModelCard:
     summary="List the models",
     tags=["service"],
 )
-async def list_models(request: Request) -> responses.ModelList:
+async def list_models(request: Request) -> ModelList:
     """List every model with its limits, licence and configuration."""
-    return responses.ModelList(models=[describe(model) for model in models_of(request).values()])
+    return ModelList(models=[describe(model) for model in models_of(request).values()])
 
 
 @router.get(
@@ -45,17 +73,17 @@ async def list_models(request: Request) -> responses.ModelList:
     summary="Describe a model",
     tags=["service"],
 )
-async def show_model(name: str, request: Request) -> responses.ModelCard:
+async def show_model(name: str, request: Request) -> ModelCard:
     """Return the limits, licence and configuration of one model."""
     return describe(find_model(request, name))
 
 
 @router.get("/livez", summary="Check that the service is alive", tags=["service"])
-async def live(request: Request) -> responses.Health:
+async def live(request: Request) -> Health:
     """Return 200 while every engine runs, else 503: the service must then be restarted."""
     if dead := [name for name, model in models_of(request).items() if model.engine.gone]:
         raise Unavailable(f"the engines of {', '.join(dead)} have died: restart the service")
-    return responses.Health(status="ok")
+    return Health(status="ok")
 
 
 async def is_ready(model: Model) -> bool:
@@ -72,8 +100,8 @@ async def is_ready(model: Model) -> bool:
     summary="Check that the models are ready",
     tags=["service"],
 )
-async def ready(request: Request) -> responses.Health:
+async def ready(request: Request) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503."""
     if late := [name for name, model in models_of(request).items() if not await is_ready(model)]:
         raise Unavailable(f"these models are not ready: {', '.join(late)}; try again later")
-    return responses.Health(status="ok")
+    return Health(status="ok")

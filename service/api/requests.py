@@ -1,18 +1,16 @@
-"""The JSON bodies of requests to a model.
+"""What the bodies of requests share. Each endpoint defines its own body beside it.
 
 Only the form of a body is validated here; `validation` compares the fields with each other and
 with the model. Descriptions are shown in /docs.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.field_types import Indices, Plain, Prefix, Sequences, Source, Stop, Unicode
+from service.api.field_types import Indices, Prefix, Stop, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
-
-Pooling = Literal["none", "mean", "max", "first", "last"]
 
 
 class Strict(BaseModel):
@@ -93,29 +91,6 @@ class AttentionSelection(Strict):
         ge=0,
         le=9,
         description="Round weights to so many decimals, for a shorter answer. null: no rounding.",
-    )
-
-
-class EncodeRequest(ModelRequest):
-    source: Source
-    pooling: Pooling = Field(
-        default="none",
-        description="How to combine the vectors of the tokens. none: return one vector per token;"
-        " mean, max, first or last: one vector per source.",
-    )
-    normalize: bool = Field(
-        default=False,
-        description="Scale every vector to length 1, after it was cut to `dimensions`.",
-    )
-    dimensions: int | None = Field(
-        default=None,
-        ge=1,
-        description="Keep only the first so many numbers of every vector. null: keep all.",
-    )
-    encoding: Literal["float", "base64"] = Field(
-        default="float",
-        description="How vectors are written. float: lists of numbers; base64: the bytes of"
-        " little-endian float32 numbers, row after row, as base64 text.",
     )
 
 
@@ -226,75 +201,4 @@ class Searching(ModelRequest):
         " stays in the answer. A text is searched in the generated text, without target_prefix, and"
         " may end inside a token; an id stands for a whole token (see /v1/tokenize with side"
         " target).",
-    )
-
-
-class DecodeRequest(Searching):
-    source: Source
-    num_hypotheses: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Sets how many beams or samples are returned: without a temperature the best"
-        " beams, at most beam_size; with a temperature so many samples.",
-    )
-    top_log_probs: int = Field(
-        default=0,
-        ge=0,
-        le=20,
-        description="How many of the most probable tokens to return beside each generated token.",
-    )
-    attention: AttentionSelection | None = Field(
-        default=None,
-        description="Which attention weights to return with each hypothesis. {} selects all"
-        " cross-attention; null returns none.",
-    )
-    stream: bool = Field(
-        default=False,
-        description="Send the answer as server-sent events while it is generated.",
-    )
-
-
-class AttentionRequest(Searching):
-    source: Source
-    target: Sequences | None = Field(
-        default=None,
-        description="Targets to show the attention of, one for each source. An end-of-sequence"
-        " token is added to texts; ids are used unchanged. null: decode the sources, with the"
-        " search options of this request.",
-    )
-    attention: AttentionSelection = Field(
-        default=AttentionSelection(),
-        description="Which attention weights to return. Default: all cross-attention.",
-    )
-
-
-class ScoreRequest(ModelRequest):
-    source: Source
-    target: Sequences = Field(
-        description="Targets to score, one for each source. An end-of-sequence token is added to"
-        " texts; ids are used unchanged.",
-        examples=[["AH0 T EH1 N SH AH0 N"]],
-    )
-
-
-class DetokenizeRequest(ModelRequest):
-    token_ids: list[list[int]] = Field(
-        min_length=1,
-        description="Lists of token ids, one for each text.",
-        examples=[[[28, 26, 11, 2]]],
-    )
-    side: Literal["source", "target"] = Field(
-        default="target", description="Whose tokenizer to use: the sources' or the targets'."
-    )
-
-
-class TokenizeRequest(ModelRequest):
-    text: Annotated[
-        Plain, Field(description="A text or a list of texts to tokenize.", examples=["don't"])
-    ]
-    side: Literal["source", "target"] = Field(
-        default="source",
-        description="Whose tokenizer to use: the sources' or the targets', which adds an"
-        " end-of-sequence token.",
     )

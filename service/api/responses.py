@@ -1,22 +1,13 @@
-"""The JSON that is sent. Endpoints write it straight from arrays: these models document it."""
+"""What the answers of endpoints share. Each endpoint defines its own answer beside it.
+
+Endpoints write JSON straight from arrays: these models document it.
+"""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction
-
-
-class AttendAnswer(BaseModel):
-    outputs: list[Any] = Field(
-        description="For each query the mean of the values, weighted by its attention. Nested like"
-        " the values: numbers for numbers, vectors for vectors."
-    )
-    weights: list[Any] = Field(
-        description="For each query its attention to each key; the weights of a query sum to 1, or"
-        " are 0 if it may attend to no key."
-    )
-    shape: list[int] = Field(description="Shape of `weights`: [sequences,] queries, keys.")
 
 
 class ModelResponse(BaseModel):
@@ -116,115 +107,9 @@ class Hypothesis(BaseModel):
     )
 
 
-class DecodeResult(BaseModel):
-    hypotheses: list[Hypothesis] = Field(
-        description="Beams with the highest score first; samples in the order they were drawn."
-    )
-    source_tokens: int = Field(description="Tokens of the source, special tokens included.")
-
-
 class Usage(BaseModel):
     source_tokens: int = Field(description="Tokens of all sources.")
     target_tokens: int = Field(description="Tokens of all hypotheses, or of all given targets.")
-
-
-class DecodeAnswer(ModelResponse):
-    results: list[DecodeResult] = Field(description="One for each source, in their order.")
-    usage: Usage
-
-
-class EncodeResult(BaseModel):
-    hidden: list[list[float]] | str | None = Field(
-        default=None,
-        description="With pooling none: one vector per token, or base64 text if requested.",
-    )
-    embedding: list[float] | str | None = Field(
-        default=None,
-        description="With any other pooling: one vector, or base64 text if requested.",
-    )
-    shape: list[int] = Field(description="Shape of `hidden` or `embedding`.")
-    tokens: list[str] = Field(description="The tokens that were encoded.")
-
-
-class EncodeAnswer(ModelResponse):
-    results: list[EncodeResult] = Field(description="One for each source, in their order.")
-
-
-class AttentionResult(BaseModel):
-    source: str = Field(description="The source as text.")
-    target: str = Field(description="The target as text: the one given, or the one decoded.")
-    attention: list[AttentionBlock] = Field(description="One block for each requested kind.")
-
-
-class AttentionAnswer(ModelResponse):
-    results: list[AttentionResult] = Field(description="One for each source, in their order.")
-
-
-class ScoreResult(BaseModel):
-    tokens: list[str] = Field(
-        description="The tokens of the target; for a text also the end-of-sequence token."
-    )
-    log_probs: list[float] = Field(
-        description="Natural logarithm of the probability of each token, given the source and the"
-        " tokens before it."
-    )
-    sum: float = Field(description="Sum of log_probs.")
-    mean: float = Field(description="Mean of log_probs.")
-    perplexity: float = Field(
-        description="exp(-mean): 1 if the model is certain of every token, larger if not. At most"
-        " 1.7976931348623157e308, the largest double-precision number."
-    )
-
-
-class ScoreAnswer(ModelResponse):
-    results: list[ScoreResult] = Field(description="One for each source, in their order.")
-    usage: Usage
-
-
-class TokenizeResult(BaseModel):
-    tokens: list[str] = Field(description="The tokens as written in the vocabulary.")
-    token_ids: list[int] = Field(description="Their ids in the vocabulary.")
-    offsets: list[list[int] | None] = Field(
-        description="[start, end) of each token in the text, in characters; null for special"
-        " tokens."
-    )
-
-
-class TokenizeAnswer(ModelResponse):
-    results: list[TokenizeResult] = Field(description="One for each text, in their order.")
-
-
-class DetokenizeResult(TokenizeResult):
-    text: str = Field(description="The text of the tokens, without special tokens.")
-
-
-class DetokenizeAnswer(ModelResponse):
-    results: list[DetokenizeResult] = Field(description="One for each list of ids, in their order.")
-
-
-class ModelCard(BaseModel):
-    name: str = Field(description="Name of the model, for the field `model` of requests.")
-    task: str = Field(description="What the model does.")
-    licence: str = Field(description="Licence of the weights.")
-    attribution: str = Field(description="Whom to credit for the model and its data.")
-    precision: str = Field(description="Precision of the loaded weights, such as fp32 or int8.")
-    provider: str = Field(description="ONNX Runtime execution provider that computes.")
-    attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
-    limits: dict[str, int] = Field(
-        description="Longest source and target in tokens, special tokens included."
-    )
-    max_new_tokens: int = Field(
-        description="Most tokens that are generated if a request does not set max_new_tokens."
-    )
-    config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
-
-
-class ModelList(BaseModel):
-    models: list[ModelCard]
-
-
-class Health(BaseModel):
-    status: Literal["ok"]
 
 
 class Problem(BaseModel):

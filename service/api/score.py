@@ -4,8 +4,12 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, requests, responses
+from service.api import examples
+from service.api.field_types import Sequences, Source
+from service.api.requests import ModelRequest
+from service.api.responses import PROBLEMS, ModelResponse, Usage
 from service.api.serialize import usage_of, write_score
 from service.api.steps import TextField, find_model, read_pairs, respond, submit_and_wait
 from service.engine.messages import Entry
@@ -13,17 +17,47 @@ from service.errors import NotFound
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+class ScoreRequest(ModelRequest):
+    source: Source
+    target: Sequences = Field(
+        description="Targets to score, one for each source. An end-of-sequence token is added to"
+        " texts; ids are used unchanged.",
+        examples=[["AH0 T EH1 N SH AH0 N"]],
+    )
+
+
+class ScoreResult(BaseModel):
+    tokens: list[str] = Field(
+        description="The tokens of the target; for a text also the end-of-sequence token."
+    )
+    log_probs: list[float] = Field(
+        description="Natural logarithm of the probability of each token, given the source and the"
+        " tokens before it."
+    )
+    sum: float = Field(description="Sum of log_probs.")
+    mean: float = Field(description="Mean of log_probs.")
+    perplexity: float = Field(
+        description="exp(-mean): 1 if the model is certain of every token, larger if not. At most"
+        " 1.7976931348623157e308, the largest double-precision number."
+    )
+
+
+class ScoreAnswer(ModelResponse):
+    results: list[ScoreResult] = Field(description="One for each source, in their order.")
+    usage: Usage
 
 
 @router.post(
     "/v1/score",
-    response_model=responses.ScoreAnswer,
+    response_model=ScoreAnswer,
     summary="Score targets",
     tags=["models"],
 )
 async def score(
-    body: Annotated[requests.ScoreRequest, Body(openapi_examples=examples.SCORE)],
+    body: Annotated[ScoreRequest, Body(openapi_examples=examples.SCORE)],
     request: Request,
 ) -> Response:
     """Return how probable each target is for its source: the log-probability of every token, given

@@ -3,8 +3,12 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
 
-from service.api import examples, requests, responses
+from service.api import examples
+from service.api.field_types import Plain
+from service.api.requests import ModelRequest
+from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
 from service.api.steps import TextField, find_model, read_texts, respond
 from service.engine.model import Model
@@ -12,17 +16,60 @@ from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.tokenizer import Tokenizer
 
-router = APIRouter(responses=responses.PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
+
+
+class TokenizeRequest(ModelRequest):
+    text: Annotated[
+        Plain, Field(description="A text or a list of texts to tokenize.", examples=["don't"])
+    ]
+    side: Literal["source", "target"] = Field(
+        default="source",
+        description="Whose tokenizer to use: the sources' or the targets', which adds an"
+        " end-of-sequence token.",
+    )
+
+
+class DetokenizeRequest(ModelRequest):
+    token_ids: list[list[int]] = Field(
+        min_length=1,
+        description="Lists of token ids, one for each text.",
+        examples=[[[28, 26, 11, 2]]],
+    )
+    side: Literal["source", "target"] = Field(
+        default="target", description="Whose tokenizer to use: the sources' or the targets'."
+    )
+
+
+class TokenizeResult(BaseModel):
+    tokens: list[str] = Field(description="The tokens as written in the vocabulary.")
+    token_ids: list[int] = Field(description="Their ids in the vocabulary.")
+    offsets: list[list[int] | None] = Field(
+        description="[start, end) of each token in the text, in characters; null for special"
+        " tokens."
+    )
+
+
+class TokenizeAnswer(ModelResponse):
+    results: list[TokenizeResult] = Field(description="One for each text, in their order.")
+
+
+class DetokenizeResult(TokenizeResult):
+    text: str = Field(description="The text of the tokens, without special tokens.")
+
+
+class DetokenizeAnswer(ModelResponse):
+    results: list[DetokenizeResult] = Field(description="One for each list of ids, in their order.")
 
 
 @router.post(
     "/v1/tokenize",
-    response_model=responses.TokenizeAnswer,
+    response_model=TokenizeAnswer,
     summary="Split texts into tokens",
     tags=["models"],
 )
 async def tokenize(
-    body: Annotated[requests.TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
+    body: Annotated[TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
     request: Request,
 ) -> Response:
     """Show how texts become tokens: with side source what the encoder reads, with side target what
@@ -40,12 +87,12 @@ async def tokenize(
 
 @router.post(
     "/v1/detokenize",
-    response_model=responses.DetokenizeAnswer,
+    response_model=DetokenizeAnswer,
     summary="Join tokens into texts",
     tags=["models"],
 )
 async def detokenize(
-    body: Annotated[requests.DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
+    body: Annotated[DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
     request: Request,
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""

@@ -3,13 +3,24 @@
 import secrets
 from collections.abc import Iterable, Sequence
 
-from service.api.requests import Searching
+from service.api.requests import ModelRequest, Searching
 from service.bundle import Manifest
 from service.engine.model import Model
 from service.errors import Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
+CHANGED_OPTIONS = {  # the search takes them in another form than the request gives them
+    "max_new_tokens",
+    "suppress_tokens",
+    "allowed_targets",
+    "top_k",
+    "top_p",
+    "seed",
+    "target_prefix",
+    "stop",
+}
+COPIED_OPTIONS = Searching.model_fields.keys() - ModelRequest.model_fields.keys() - CHANGED_OPTIONS
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -34,17 +45,11 @@ def read_search_options(
     check_suppressed(body.suppress_tokens, vocabulary_size)
     stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
     return SearchOptions(
+        **{name: getattr(body, name) for name in COPIED_OPTIONS},
         max_new_tokens=max_new_tokens,
-        min_new_tokens=body.min_new_tokens,
-        beam_size=body.beam_size,
         num_hypotheses=num_hypotheses,
-        length_penalty=body.length_penalty,
-        early_stopping=body.early_stopping,
-        repetition_penalty=body.repetition_penalty,
-        no_repeat_ngram_size=body.no_repeat_ngram_size,
         suppress_tokens=tuple(sorted(suppressed_ids(body, manifest))),
         allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target),
-        temperature=body.temperature,
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
         seed=secrets.randbits(63) if body.seed is None else body.seed,

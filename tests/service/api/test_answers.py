@@ -5,18 +5,18 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from service.api import responses
+from service.api import attend, attention, decode, encode, models, responses, score, tokenize
 from service.api.examples import ATTEND, ATTENTION, DECODE, DETOKENIZE, ENCODE, SCORE, TOKENIZE
 from tests.documentation import events_of
 
 MODELS = {
-    "/v1/decode": responses.DecodeAnswer,
-    "/v1/attention": responses.AttentionAnswer,
-    "/v1/score": responses.ScoreAnswer,
-    "/v1/encode": responses.EncodeAnswer,
-    "/v1/tokenize": responses.TokenizeAnswer,
-    "/v1/detokenize": responses.DetokenizeAnswer,
-    "/v1/attend": responses.AttendAnswer,
+    "/v1/decode": decode.DecodeAnswer,
+    "/v1/attention": attention.AttentionAnswer,
+    "/v1/score": score.ScoreAnswer,
+    "/v1/encode": encode.EncodeAnswer,
+    "/v1/tokenize": tokenize.TokenizeAnswer,
+    "/v1/detokenize": tokenize.DetokenizeAnswer,
+    "/v1/attend": attend.AttendAnswer,
 }
 EXAMPLES = {
     "/v1/decode": DECODE,
@@ -94,10 +94,10 @@ def test_answers_are_as_documented(client, path, body):
 @pytest.mark.parametrize(
     ("path", "model"),
     [
-        ("/v1/models", responses.ModelList),
-        ("/v1/models/tiny", responses.ModelCard),
-        ("/livez", responses.Health),
-        ("/readyz", responses.Health),
+        ("/v1/models", models.ModelList),
+        ("/v1/models/tiny", models.ModelCard),
+        ("/livez", models.Health),
+        ("/readyz", models.Health),
         ("/v1/models/none", responses.Problem),
         ("/v1/decode", responses.Problem),
     ],
@@ -123,6 +123,4 @@ def test_a_refusal_is_as_documented(client):
 def test_a_nested_field_of_another_type_or_name_would_be_noticed(usage):
     """The oracle itself."""
     with pytest.raises(ValidationError):
-        assert_valid(
-            responses.DecodeAnswer, json.dumps({"model": "a", "results": [], "usage": usage})
-        )
+        assert_valid(decode.DecodeAnswer, json.dumps({"model": "a", "results": [], "usage": usage}))
