@@ -91,7 +91,7 @@ def write_models(trained: TrainedModel, folder: Path) -> None:
 def write_ctranslate2(model: Transformer, folder: Path) -> None:
     """Write the weights as CTranslate2's own specification of a Transformer.
 
-    It needs a model without rotary: CTranslate2 leaves out sinusoidal positions beside rotary ones.
+    The model must not have rotary positions: beside them CTranslate2 ignores sinusoidal ones.
     """
     config = model.config
     assert not config.rotary, "CTranslate2 has no rotary beside sinusoidal positions"

@@ -164,9 +164,10 @@ def align(
 ) -> dict[str, Any] | list[Any]:
     """Return the aligned pairs of source and target tokens for every matrix of (..., T, S).
 
-    With a `threshold` a pair is aligned if its weight reaches it; without one each target token is
-    aligned to its largest weight. Special tokens are never aligned. Row 0 is the `first` token of
-    the target. The result is nested like the leading axes.
+    With a `threshold`, a target token is aligned to every source token whose weight is at least
+    that; without one, to the source token of largest weight. Special tokens are never aligned.
+    `first` is the index, within the target, of the token in row 0. The result is nested like the
+    leading axes.
     """
     if weights.ndim > 2:
         return [align(matrix, rows, columns, threshold, first) for matrix in weights]

@@ -92,8 +92,8 @@ class Tokenizer:
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
 
-        Raises Invalid if there are none or some are outside the vocabulary, padding or unknown;
-        TooLarge beyond the limit.
+        Raises Invalid if `ids` is empty or has an id that the vocabulary lacks or that is forbidden
+        (padding, unknown); TooLarge if there are more than the limit.
         """
         if not ids:
             raise Invalid.at(pointer, "is empty; send at least one id")
@@ -149,7 +149,7 @@ class Tokenizer:
         """Return what to send instead: the tokens of a small vocabulary, letters first."""
         vocabulary = self._library.get_vocab()
         if len(vocabulary) > LISTED:
-            return "remove it"
+            return "remove what it lacks"
         allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
         allowed.sort(key=lambda token: (not token.isalnum(), token))
         return f"send only {' '.join(allowed)}"

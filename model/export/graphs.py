@@ -162,7 +162,7 @@ def cross_example(model: Transformer) -> list[Tensor]:
 
 
 def export_graphs(model: Transformer) -> dict[str, onnx.ModelProto]:
-    """Export every graph, its constants inside."""
+    """Export every graph, with its constants stored inside it."""
     specs = {
         "encoder": encoder_graph(model),
         "step": step_graph(model),

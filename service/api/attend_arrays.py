@@ -22,14 +22,14 @@ def feeds_of(body: AttendRequest) -> Feeds:
     """Return the inputs of the mechanism's graph: queries (B, T, D), keys (B, S, E), values
     (B, S, V), valid_lengths (B, T) and the parameters of the mechanism.
 
-    Raise Invalid naming shapes that do not agree.
+    Raise Invalid, naming the shapes, if they do not agree.
     """
     queries = array_of(body.queries, "/queries")
     keys = array_of(body.keys, "/keys")
     values = array_of(body.values, "/values")
     if not len(queries) == len(keys) == len(values):
-        shapes = f"{queries.shape}, /keys {keys.shape} and /values {values.shape}"
-        raise Invalid.at("/queries", f"have shape {shapes}: give as many sequences in each")
+        counts = f"{len(queries)} sequences, /keys {len(keys)} and /values {len(values)}"
+        raise Invalid.at("/queries", f"hold {counts}: give the same number in each")
     if keys.shape[1] != values.shape[1]:
         shapes = f"{values.shape} and /keys {keys.shape}"
         raise Invalid.at("/values", f"have shape {shapes}: give one value for each key")
@@ -85,11 +85,16 @@ def array_from(lists: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any
 
 
 def check_equal_lengths(lists: Any, pointer: str) -> None:
+    """Raise Invalid naming the first list that is not as long as the others beside it."""
+    shape = [len(lists)]
     while isinstance(lists[0], list):
         for i, each in enumerate(lists):
             if len(each) != len(lists[0]):
-                lengths = f"has length {len(each)} but the first has length {len(lists[0])}"
-                raise Invalid.at(f"{pointer}/{i}", f"{lengths}: give lists of equal lengths")
+                place = "".join(f"/{axis}" for axis in np.unravel_index(i, shape))
+                first = pointer + "/0" * len(shape)
+                lengths = f"has length {len(each)} but {first} has length {len(lists[0])}"
+                raise Invalid.at(pointer + place, f"{lengths}: give lists of equal lengths")
+        shape.append(len(lists[0]))
         lists = list(chain.from_iterable(lists))
 
 

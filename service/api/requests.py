@@ -22,7 +22,7 @@ class Strict(BaseModel):
         """Refuse very many unknown fields at once: reporting 100,000 faults costs a second."""
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
             context = {"count": len(value), "fields": ", ".join(cls.model_fields)}
-            message = "has {count} fields; the only ones are {fields}"
+            message = "has {count} fields but only these are allowed: {fields}"
             raise PydanticCustomError("fields", message, context)
         return value
 

@@ -176,9 +176,7 @@ def read_allowed_targets(
         return ()
     for name in NOT_WITH_ALLOWED_TARGETS:
         if getattr(body, name):
-            detail = (
-                "cannot be combined with allowed_targets, which it may forbid: omit one of them"
-            )
+            detail = "may forbid some of allowed_targets, so the two cannot be combined: omit one"
             raise Invalid.at(f"/{name}", detail)
     allowed: dict[tuple[int, ...], None] = {}
     for i, text in enumerate(body.allowed_targets):

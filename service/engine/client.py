@@ -175,7 +175,7 @@ class EngineClient(asyncio.Protocol):
             settle(future, content)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail everything that is pending: the engine has ended, as ordered or by dying."""
+        """Fail everything that is pending: the engine has ended, whether told to or by a crash."""
         del exc
         self._ended.set()
         pending = [*self._pending]

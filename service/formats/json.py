@@ -75,10 +75,8 @@ def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
 def size_of(value: Any) -> int:
     """Return how many numbers and texts `value` holds.
 
-    The count is exact for arrays. For lists without arrays it assumes that all items are as large
-    as the first.
-
-    The estimate keeps this fast: visiting every item takes about as long as writing it.
+    The count is exact for arrays. In a list without arrays, all items are assumed to be as large
+    as the first: visiting every item would take about as long as writing it.
     """
     if isinstance(value, np.ndarray):
         return value.size

@@ -52,8 +52,8 @@ def check_parity(session: Session, bundle: Bundle) -> None:
     if error > INT8_LOG_PROBS:
         raise StartupError(
             f"{bundle.root}: log_probs on {session.provider} at {session.precision} differ from"
-            f" torch's by {error:.0%}; the limit is {INT8_LOG_PROBS:.0%}: serve it with precision"
-            " fp32, or export it again"
+            f" torch's by {error:.0%}; the limit is {INT8_LOG_PROBS:.0%}: serve it with"
+            " HEED_PRECISION=fp32, or export the bundle again"
         )
 
 

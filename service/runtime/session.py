@@ -179,9 +179,10 @@ class Session:
             for tensor in self._graphs["step"].get_inputs()
         }
         if found != expected:
+            names = ", ".join(sorted(dict(found.items() ^ expected.items())))
             raise StartupError(
-                f"{bundle.root}: the step graph takes {found} and the configuration describes"
-                f" {expected}: export the bundle again"
+                f"{bundle.root}: the step graph's inputs {names} are not what the configuration"
+                " describes: export the bundle again"
             )
 
 

@@ -168,7 +168,7 @@ def trie_of(targets: Sequence[Sequence[int]]) -> Trie:
 
 
 def following(trie: Trie, generated: Sequence[int]) -> list[int]:
-    """Return the tokens that continue a target of the trie after the generated ones."""
+    """Return the tokens that come next in the targets of the trie that begin with `generated`."""
     node = trie
     for token in generated:
         node = node[token]
