@@ -62,7 +62,7 @@ def attend(client, **body):
     sizes=st.tuples(*[st.integers(1, 5)] * 6),
     lengths=st.sampled_from(["none", "sequence", "query"]),
     causal=st.booleans(),
-    scale=st.sampled_from([1.0, 1e4]),
+    scale=st.sampled_from([1.0, 1e3]),  # float32 rounds scores near 10,000 to 0.001
     seed=st.integers(0, 999),
 )
 def test_every_mechanism_equals_numpy(client, mechanism, sizes, lengths, causal, scale, seed):
