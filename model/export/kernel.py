@@ -29,6 +29,7 @@ class OnnxKernel(TorchKernel):
         query: Tensor,
         memory: KeysValues,
         valid_lengths: Tensor,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attend by products and a softmax, with one mask (B, 1, 1, S) that serves all layers.
 
@@ -36,9 +37,10 @@ class OnnxKernel(TorchKernel):
         few queries (docs/adr/0005).
         """
         if not isinstance(attention.score, ScaledDotProduct):
-            return super().attend(attention, query, memory, valid_lengths)
+            return super().attend(attention, query, memory, valid_lengths, bias)
         valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)
         mask = torch.where(valid, 0.0, torch.finfo(query.dtype).min)  # (B, 1, 1, S)
+        mask = mask if bias is None else mask + bias  # (B, H, T, S)
         scaled = query * query.size(-1) ** -0.5  # (B, H, T, D), fewer numbers than the scores
         weights = (scaled @ memory.keys.transpose(-2, -1) + mask).softmax(-1)  # (B, H, T, S)
         return weights @ memory.values, weights
@@ -61,7 +63,7 @@ class OnnxKernel(TorchKernel):
             keys = rotary_embedding(keys, heads, position.rotary, position.positions)
         mixed = symbolic(
             "Attention",
-            (query, keys, values, None, None, None, valid_lengths),
+            (query, keys, values, position.bias, None, None, valid_lengths),
             {"q_num_heads": heads, "kv_num_heads": heads},
             dtype=query.dtype,
             shape=values.shape,
@@ -125,22 +127,19 @@ def group_query_attention(
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
     # The operator takes a total length above 1 for a cache, not for a prompt, and refuses one
     # that is longer than the tables.
-    total_length, tables = capacity, ()
+    total_length, tables, bias = capacity, (None, None), position.bias
     if position.rotary:
         tables = position.rotary.cos, position.rotary.sin
-        total_length = torch.sym_min(capacity, tables[0].size(0))
+        total_length = torch.sym_min(capacity, position.rotary.cos.size(0))
+        bias = None if bias is None else bias[..., :total_length]
+    inputs = [packed, None, None, *past, position.positions.int(), torch.tensor(total_length).int()]
+    inputs += [*tables, None, bias]
+    while inputs[-1] is None:
+        inputs.pop()
     mixed, keys, values = symbolic_multi_out(
         f"{MICROSOFT}::GroupQueryAttention",
-        (
-            packed,
-            None,
-            None,
-            *past,
-            position.positions.int(),
-            torch.tensor(total_length).int(),
-            *tables,
-        ),
-        {"num_heads": heads, "kv_num_heads": heads, "do_rotary": len(tables) // 2},
+        inputs,
+        {"num_heads": heads, "kv_num_heads": heads, "do_rotary": int(position.rotary is not None)},
         dtypes=[query.dtype] * 3,
         shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],
         version=1,

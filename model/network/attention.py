@@ -42,12 +42,16 @@ class TorchKernel:
         query: Tensor,
         memory: KeysValues,
         valid_lengths: Tensor,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Query (B, H, T, D), lengths (B,) or (B, T) as in `masked_softmax`.
+        """Query (B, H, T, D), lengths (B,) or (B, T) as in `masked_softmax`, and a bias of the
+        scores that broadcasts to (B, H, T, S).
 
         Returns mixed values (B, H, T, D) and weights (B, H, T, S).
         """
         scores = attention.score(query, memory.keys)  # (B, H, T, S)
+        if bias is not None:
+            scores = scores + bias
         weights = masked_softmax(scores, valid_lengths)  # (B, H, T, S)
         return attention.dropout(weights) @ memory.values, weights
 
@@ -67,7 +71,7 @@ class TorchKernel:
         query, keys, values = (split_heads(x, attention.num_heads) for x in (query, *own))
         query, keys = position.place_sequence(query), position.place_sequence(keys)
         memory = KeysValues(keys, values)  # (B, H, T, D)
-        mixed, weights = self.attend(attention, query, memory, valid_lengths)  # (B, H, T, D)
+        mixed, weights = self.attend(attention, query, memory, valid_lengths, position.bias)
         return SelfAttended(merge_heads(mixed), memory, weights)
 
     def attend_step(
@@ -91,7 +95,7 @@ class TorchKernel:
             self.write_cache(past.keys, keys, positions),
             self.write_cache(past.values, values, positions),
         )
-        mixed, weights = self.attend(attention, query, memory, positions + 1)  # (R, H, 1, D)
+        mixed, weights = self.attend(attention, query, memory, positions + 1, position.bias)
         return SelfAttended(mixed.flatten(1), memory, weights)
 
     def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:

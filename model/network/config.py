@@ -1,5 +1,6 @@
 """The configuration of a Transformer: its sizes and choices, checked once."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,31 @@ class ScoreFunction(StrEnum):
 class NormKind(StrEnum):
     layer_norm = "layer_norm"  # torch's: biased variance, epsilon inside the root
     unbiased_layer_norm = "unbiased_layer_norm"  # a (x - mean) / (std + epsilon) + b
+    rms_norm = "rms_norm"  # a x / sqrt(mean(x^2) + epsilon), Zhang and Sennrich 2019
+
+
+class Positions(StrEnum):
+    """What is added to the token embeddings to tell positions apart."""
+
+    sinusoidal = "sinusoidal"  # sines and cosines, Vaswani et al. 2017
+    learned = "learned"  # a trained table
+    none = "none"  # nothing: self-attention sees positions, or nothing does
+
+
+class Activation(StrEnum):
+    relu = "relu"
+    gelu = "gelu"  # x Phi(x), Hendrycks and Gimpel 2016
+    gelu_tanh = "gelu_tanh"  # the same with Phi approximated by tanh
+    silu = "silu"  # x sigmoid(x), also called swish
+
+
+class Tied(StrEnum):
+    """Which of the source embedding, target embedding and output projection are one matrix."""
+
+    no = "no"
+    target = "target"  # target embedding and output projection, Press and Wolf 2017
+    embeddings = "embeddings"  # source and target embedding
+    all = "all"  # all three, Vaswani et al. 2017, section 3.4
 
 
 class InputError(Exception):
@@ -36,10 +62,20 @@ class TransformerConfig:
     d_v: int = 0  # head_dim of values; 0: d_model / num_heads
     score_function: ScoreFunction = ScoreFunction.scaled_dot_product
     norm: NormKind = NormKind.layer_norm
+    norm_epsilon: float = 1e-5
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
-    norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x)), final norm
+    norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x))
+    final_norm: bool | None = None  # a norm after the last layer; None: if norm_first
+    embedding_norm: bool = False  # a norm after token embedding and position
+    embedding_scale: float = 0.0  # factor of token embeddings; 0: sqrt(d_model)
+    positions: Positions = Positions.sinusoidal
     rotary: bool = False  # True: self-attention also rotates queries and keys by their positions
+    relative_distance: int = 0  # self-attention scores have a bias by distance, up to this; 0: none
+    relative_per_layer: bool = False  # each layer has its own biases; False: all layers share them
+    activation: Activation = Activation.relu
+    gated: bool = False  # feed-forward layers multiply the activation by a second projection
+    tied: Tied = Tied.no
     dropout: float = 0.1
     max_source_length: int = 512
     max_target_length: int = 512
@@ -51,11 +87,19 @@ class TransformerConfig:
         self._check_sizes()
         self._check_choice("score_function", ScoreFunction)
         self._check_choice("norm", NormKind)
+        self._check_choice("positions", Positions)
+        self._check_choice("activation", Activation)
+        self._check_choice("tied", Tied)
         self._set_head_dims()
+        self._set_embedding()
+        if self.final_norm is None:
+            object.__setattr__(self, "final_norm", self.norm_first)
         if self.rotary:
             self._check_rotary()
         if self.norm == NormKind.unbiased_layer_norm and self.d_model < 2:
             raise InputError("d_model is 1: unbiased_layer_norm needs at least 2")
+        if not 0 < self.norm_epsilon < 1:
+            raise InputError(f"norm_epsilon is {self.norm_epsilon}: give a number between 0 and 1")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}: give at least 0 and less than 1")
         smallest = min(self.source_vocab_size, self.target_vocab_size)
@@ -73,6 +117,10 @@ class TransformerConfig:
         for name in ("d_qk", "d_v"):
             if (size := getattr(self, name)) < 0:
                 raise InputError(f"{name} is {size}: give at least 1, or 0 for d_model / num_heads")
+        if self.relative_distance < 0:
+            raise InputError(
+                f"relative_distance is {self.relative_distance}: give at least 1, or 0 for no bias"
+            )
 
     def _check_choice(self, name: str, choices: type[StrEnum]) -> None:
         """Turn a string, as JSON has it, into its enum."""
@@ -91,6 +139,20 @@ class TransformerConfig:
                     f" change one of them, or set {name} yourself"
                 )
             object.__setattr__(self, name, self.d_model // self.num_heads)
+
+    def _set_embedding(self) -> None:
+        if self.embedding_scale < 0:
+            raise InputError(
+                f"embedding_scale is {self.embedding_scale}: give a positive number, or 0 for"
+                " sqrt(d_model)"
+            )
+        object.__setattr__(self, "embedding_scale", self.embedding_scale or math.sqrt(self.d_model))
+        sizes = self.source_vocab_size, self.target_vocab_size
+        if self.tied in (Tied.embeddings, Tied.all) and len({*sizes}) > 1:
+            raise InputError(
+                f"tied is {self.tied}, but the vocabularies have {sizes[0]} and {sizes[1]} tokens:"
+                " give both sides one vocabulary, or set tied to target or no"
+            )
 
     def _check_rotary(self) -> None:
         if self.d_qk % 2:

@@ -1,10 +1,13 @@
-"""Sinusoidal and rotary positions."""
+"""Positions: sinusoidal, rotary, and biases by relative distance."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
+
+from model.network.config import TransformerConfig
 
 
 def angles(length: int, size: int) -> Tensor:
@@ -46,17 +49,47 @@ class Rotary(nn.Module):
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+class RelativeBias(nn.Module):
+    """A number that each head adds to the score of a query and a key, by their distance.
+
+    Distances beyond `longest` have the number of `longest`. T5's buckets (Raffel et al. 2020,
+    section 2.1) are such a table with equal rows. A causal table has no rows for later keys.
+    """
+
+    def __init__(self, longest: int, num_heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.longest = longest
+        self.least = 0 if causal else -longest
+        self.table = nn.Parameter(torch.zeros(longest - self.least + 1, num_heads))
+
+    def sequence(self, positions: Tensor) -> Tensor:
+        """Positions (T,) -> (1, H, T, T)."""
+        return self._look_up(positions.unsqueeze(1) - positions).permute(2, 0, 1).unsqueeze(0)
+
+    def step(self, positions: Tensor, capacity: int) -> Tensor:
+        """One position a row (R,), keys at 0 to capacity - 1 -> (R, H, 1, capacity)."""
+        keys = torch.arange(capacity, device=positions.device)
+        biases = self._look_up(positions.unsqueeze(1) - keys)  # (R, capacity, H)
+        return biases.transpose(1, 2).unsqueeze(2)
+
+    def _look_up(self, distance: Tensor) -> Tensor:
+        """Distances, query minus key -> (..., H)."""
+        return embedding(distance.clamp(self.least, self.longest) - self.least, self.table)
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Positions for one pass through the layers.
+    """Positions for one pass through a layer.
 
     `positions` are (T,) for whole sequences, which all begin at 0, and (R,) for a step, whose rows
-    each have a position of their own. Without `rotary`, self-attention does not use them: only the
-    sines added to the embeddings carry positions.
+    each have a position of their own. Self-attention rotates queries and keys by `rotary`, and adds
+    `bias` to its scores: (1, H, T, T) for whole sequences, (R, H, 1, capacity) for a step. Without
+    either it does not use positions: only what is added to the embeddings carries them.
     """
 
     positions: Tensor
     rotary: Rotary | None
+    bias: Tensor | None = None
 
     def place_sequence(self, x: Tensor) -> Tensor:
         """Queries or keys (B, H, T, D) -> the same, rotated."""
@@ -68,3 +101,20 @@ class Position:
             return x
         positions = self.positions[:, None, None]  # (R, 1, 1)
         return self.rotary(x, positions)
+
+
+def relative_biases(config: TransformerConfig, layers: int, *, causal: bool) -> nn.ModuleList:
+    """Return no RelativeBias, one that all layers share, or one for each layer."""
+    tables = layers if config.relative_per_layer else 1
+    return nn.ModuleList(
+        RelativeBias(config.relative_distance, config.num_heads, causal=causal)
+        for _ in range(tables if config.relative_distance else 0)
+    )
+
+
+def place_layers(
+    positions: Tensor, rotary: Rotary | None, biases: Sequence[Tensor], layers: int
+) -> list[Position]:
+    """Return the Position of each layer. There is no bias, one that all share, or one for each."""
+    each = biases if len(biases) > 1 else [*biases, None][:1] * layers
+    return [Position(positions, rotary, bias) for bias in each]

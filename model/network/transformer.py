@@ -4,12 +4,10 @@ Axes: B batch, S source length, T target length, R rows of a step (R = B x beams
 D head_dim, M d_model, V vocabulary.
 """
 
-import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 
 from model.network.attention import (
     TORCH_KERNEL,
@@ -19,39 +17,17 @@ from model.network.attention import (
 )
 from model.network.config import TransformerConfig
 from model.network.dropout import Dropout
+from model.network.embedding import Embedding
+from model.network.feed_forward import FeedForward
 from model.network.norms import layer_norm
-from model.network.positions import Position, Rotary, sinusoidal_positions
-
-
-class Embedding(nn.Module):
-    """Token embedding x sqrt(d_model), plus the position, then dropout (sections 3.4, 3.5, 5.4)."""
-
-    positions: Tensor
-
-    def __init__(self, vocab_size: int, length: int, config: TransformerConfig) -> None:
-        super().__init__()
-        self.scale = math.sqrt(config.d_model)
-        self.tokens = nn.Embedding(vocab_size, config.d_model)
-        self.register_buffer("positions", sinusoidal_positions(length, config.d_model))
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, token_ids: Tensor, position: Tensor) -> Tensor:
-        """Ids of any shape, positions that broadcast to it -> (..., M)."""
-        positions = embedding(position, self.positions)
-        return self.dropout(self.tokens(token_ids) * self.scale + positions)
-
-
-class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between, the same at every position (section 3.3)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff)
-        self.down = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.dropout(self.up(x).relu()))
+from model.network.positions import (
+    Position,
+    RelativeBias,
+    Rotary,
+    place_layers,
+    relative_biases,
+)
+from model.network.tying import tie, tied_names
 
 
 class Sublayer(nn.Module):
@@ -158,18 +134,20 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = Embedding(config.source_vocab_size, config.max_source_length, config)
         self.rotary = Rotary(config.max_source_length, config.d_qk) if config.rotary else None
+        self.relative = relative_biases(config, config.num_encoder_layers, causal=False)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
-        self.norm = layer_norm(config) if config.norm_first else nn.Identity()
+        self.norm = layer_norm(config) if config.final_norm else nn.Identity()
 
     def forward(
         self, source_ids: Tensor, source_length: Tensor, kernel: TorchKernel = TORCH_KERNEL
     ) -> tuple[Tensor, list[Tensor]]:
         """(B, S) ids padded on the right, (B,) -> memory (B, S, M), each layer's weights."""
         positions = torch.arange(source_ids.size(1), device=source_ids.device)  # (S,)
-        position = Position(positions, self.rotary)
+        biases = [cast("RelativeBias", each).sequence(positions) for each in self.relative]
+        placed = place_layers(positions, self.rotary, biases, len(self.layers))
         x = self.embedding(source_ids, positions)  # (B, S, M)
         encoder_attention: list[Tensor] = []
-        for layer in self.layers:
+        for layer, position in zip(self.layers, placed, strict=True):
             x, weights = layer(x, source_length, kernel, position)
             encoder_attention.append(weights)
         return self.norm(x), encoder_attention
@@ -189,8 +167,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = Embedding(config.target_vocab_size, config.max_target_length, config)
         self.rotary = Rotary(config.max_target_length, config.d_qk) if config.rotary else None
+        self.relative = relative_biases(config, config.num_decoder_layers, causal=True)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
-        self.norm = layer_norm(config) if config.norm_first else nn.Identity()
+        self.norm = layer_norm(config) if config.final_norm else nn.Identity()
 
     def cross(self, memory: Tensor) -> list[KeysValues]:
         """Memory (B, S, M) -> the keys and values (B, H, S, D) that each layer's cross-attention
@@ -212,11 +191,12 @@ class Decoder(nn.Module):
         Position i sees positions 0..i, never padding.
         """
         positions = torch.arange(target_ids.size(1), device=target_ids.device)  # (T,)
-        position = Position(positions, self.rotary)
+        biases = [cast("RelativeBias", each).sequence(positions) for each in self.relative]
+        placed = place_layers(positions, self.rotary, biases, len(self.layers))
         lengths = torch.minimum(positions + 1, target_length.unsqueeze(1))  # (B, T)
         x = self.embedding(target_ids, positions)  # (B, T, M)
         outputs: list[DecoderLayerOutput] = []
-        for layer, memory in zip(self.layers, cross, strict=True):
+        for layer, memory, position in zip(self.layers, cross, placed, strict=True):
             output = layer(x, lengths, memory, source_length, position)
             outputs.append(output)
             x = output.x
@@ -235,12 +215,14 @@ class Decoder(nn.Module):
 
         The R rows are those of the B sources in order, R / B to a source.
         """
-        placed = Position(position, self.rotary)
+        capacity = cache[0].keys.size(2)
+        biases = [cast("RelativeBias", each).step(position, capacity) for each in self.relative]
+        placed = place_layers(position, self.rotary, biases, len(self.layers))
         x = self.embedding(token, position)  # (R, M)
         outputs: list[DecoderLayerOutput] = []
-        for layer, past, memory in zip(self.layers, cache, cross, strict=True):
+        for layer, past, memory, place in zip(self.layers, cache, cross, placed, strict=True):
             output = layer.step(  # pyright: ignore[reportCallIssue]
-                x, past, memory, source_length, kernel, placed
+                x, past, memory, source_length, kernel, place
             )
             outputs.append(output)
             x = output.x
@@ -266,6 +248,12 @@ class Transformer(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
+        tie(self, self.tied_names)
+
+    @property
+    def tied_names(self) -> dict[str, str]:
+        """Names that the state dict omits, and for each the name of the same tensor that it has."""
+        return tied_names(self.config)
 
     def forward(
         self, source_ids: Tensor, source_length: Tensor, target_ids: Tensor, target_length: Tensor

@@ -17,7 +17,14 @@ from model.export import bundle as bundle_module
 from model.export.bundle import WeightType, write_bundle
 from model.export.manifest import Card
 from model.export.weights import LARGEST_INLINE
-from model.network.config import NormKind, ScoreFunction, TransformerConfig
+from model.network.config import (
+    Activation,
+    NormKind,
+    Positions,
+    ScoreFunction,
+    Tied,
+    TransformerConfig,
+)
 from model.network.transformer import Transformer
 
 CARD = Card(name="random", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
@@ -27,9 +34,10 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 def random_config(seed, source_vocab_size, target_vocab_size):
     """Small sizes; the first six seeds have every score function before and after the norm.
 
-    GroupQueryAttention takes the heads of 0, with rotary, and 6, without; rotary is also combined
-    with heads that it refuses (3) and other scores (8). The weight of an additive score is large
-    enough to be stored (4).
+    GroupQueryAttention takes the heads of 0, with rotary, and 6, without, both with a relative
+    bias; rotary is also combined with heads that it refuses (3) and other scores (8). The weight of
+    an additive score is large enough to be stored (4). The first four seeds have every activation
+    and every way of tying.
     """
     random = np.random.default_rng(seed)
     num_heads = int(random.integers(1, 6))
@@ -44,8 +52,18 @@ def random_config(seed, source_vocab_size, target_vocab_size):
         d_qk=head_dim or (0 if divides else int(random.integers(1, 9))),
         d_v=head_dim or (0 if divides else int(random.integers(1, 9))),
         score_function=list(ScoreFunction)[seed % 3],
-        norm=list(NormKind)[seed // 2 % 2],
+        norm=list(NormKind)[(seed + seed // 3) % 3],
+        norm_epsilon=[1e-5, 1e-6][seed % 2],
         norm_first=bool(seed // 3 % 2),
+        final_norm=[None, True, False][seed % 3],
+        embedding_norm=seed % 5 == 1,
+        embedding_scale=[0.0, 1.0, 2.5][seed // 2 % 3],
+        positions=list(Positions)[seed % 3],
+        relative_distance=[3, 0, 40][seed % 3],
+        relative_per_layer=seed % 4 == 2,
+        activation=list(Activation)[seed % 4],
+        gated=seed % 3 > 0,
+        tied=list(Tied)[seed % 4],
         num_encoder_layers=int(random.integers(1, 3)),
         num_decoder_layers=int(random.integers(1, 3)),
         max_source_length=33,
@@ -63,7 +81,7 @@ def exported(request, tmp_path_factory):
     """A bundle's folder and the torch model that it holds."""
     torch.manual_seed(request.param)
     source = build_tokenizer(["abcdefgh"], Unit.characters)
-    target = build_tokenizer(["v w x y z"], Unit.words)
+    target = build_tokenizer(["s t u v w x y z"], Unit.words)
     config = random_config(request.param, source.get_vocab_size(), target.get_vocab_size())
     model = Transformer(config).eval()
     for parameter in model.parameters():
@@ -213,11 +231,13 @@ def test_every_graph_reads_its_weights_from_one_file(exported):
         assert all(len(tensor.raw_data) <= LARGEST_INLINE for tensor in graph.initializer)
 
 
-def test_positions_are_saved_with_the_model_and_not_trained(exported):
+def test_positions_are_saved_with_the_model_and_trained_only_if_learned(exported):
     folder, model = exported
+    tables = {f"{side}.embedding.positions" for side in ("encoder", "decoder")}
     with safe_open(folder / "fp32" / "model.safetensors", "pt") as file:
-        assert {"encoder.embedding.positions", "decoder.embedding.positions"} <= set(file.keys())
-    assert not any("positions" in name for name, _ in model.named_parameters())
+        assert tables <= set(file.keys()) or model.config.positions == Positions.none
+    trained = {name for name, _ in model.named_parameters() if "positions" in name}
+    assert trained == (tables if model.config.positions == Positions.learned else set())
 
 
 def test_graphs_hold_no_path_of_the_machine_that_exported(exported):
