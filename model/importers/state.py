@@ -1,0 +1,73 @@
+"""Give the tensors of a checkpoint the names of our network, and build it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from model.importers.checkpoint import Checkpoint
+from model.network.config import InputError, TransformerConfig
+from model.network.transformer import Transformer
+
+
+@dataclass(slots=True)
+class StateReader:
+    """Tensors under our names, and for each the name that it has in the checkpoint."""
+
+    checkpoint: Checkpoint
+    state: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+
+    def put(self, ours: str, tensor: Tensor, theirs: str) -> None:
+        self.state[ours], self.origins[ours] = tensor.float().contiguous(), theirs
+
+    def copy(self, ours: str, theirs: str) -> None:
+        self.put(ours, self.checkpoint.tensor(theirs), theirs)
+
+    def linear(self, ours: str, theirs: str, scale: float = 1.0) -> None:
+        """Read a projection, multiplied by `scale`. A bias that the checkpoint lacks is zero."""
+        weight = self.checkpoint.tensor(f"{theirs}.weight")
+        self.put(f"{ours}.weight", weight.float() * scale if scale != 1 else weight, theirs)
+        bias = f"{theirs}.bias"
+        if bias in self.checkpoint:
+            self.put(f"{ours}.bias", self.checkpoint.tensor(bias).float() * scale, bias)
+        else:
+            self.put(f"{ours}.bias", torch.zeros(len(weight)), theirs)
+
+    def norm(self, ours: str, theirs: str) -> None:
+        """Read a norm; one by RMS has no bias."""
+        for part in ("weight", "bias"):
+            if part == "weight" or f"{theirs}.bias" in self.checkpoint:
+                self.copy(f"{ours}.{part}", f"{theirs}.{part}")
+
+    def build(self, config: TransformerConfig) -> Transformer:
+        """Return the network with these tensors, which it shares.
+
+        Raise InputError if a tensor is missing or has a shape that `config` does not describe, or
+        if the checkpoint has tensors that nobody read.
+        """
+        folder = self.checkpoint.folder
+        with torch.device("meta"):
+            model = Transformer(config)
+        for name, expected in model.state_dict().items():
+            found = self.state.get(name)
+            if found is None:
+                raise InputError(f"{folder} has no tensor for {name}: the checkpoint is incomplete")
+            if found.shape != expected.shape:
+                raise InputError(
+                    f"{folder}: tensor {self.origins[name]} has shape {tuple(found.shape)} and"
+                    f" config.json describes {tuple(expected.shape)}"
+                )
+        if unread := self.checkpoint.unread:
+            raise InputError(
+                f"{folder} has {len(unread)} tensors that a model of this kind does not have:"
+                f" {shortened(unread)}; is it fine-tuned with adapters, or of another kind?"
+            )
+        model.load_state_dict(self.state, assign=True)
+        return model.eval()
+
+
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
