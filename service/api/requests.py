@@ -35,6 +35,24 @@ class ModelRequest(Strict):
     )
 
 
+class LanguageRequest(ModelRequest):
+    """The languages that a text is written in and decoded into, for models that have several."""
+
+    source_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the sources' language, as GET /v1/models lists them. Required only if"
+        " the model reads it and has several. Sources given as ids are used unchanged.",
+    )
+    target_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the targets' language, as GET /v1/models lists them. Required only if"
+        " the model reads it and has several. Its special tokens are part of no text, and not of"
+        " the generated tokens.",
+    )
+
+
 class AttentionSelection(Strict):
     kinds: list[AttentionKind] = Field(
         default=["cross"],
@@ -94,7 +112,7 @@ class AttentionSelection(Strict):
     )
 
 
-class Searching(ModelRequest):
+class Searching(LanguageRequest):
     """Options of the search for a target."""
 
     max_new_tokens: int | None = Field(
@@ -116,8 +134,10 @@ class Searching(ModelRequest):
         ge=-10,
         le=10,
         allow_inf_nan=False,
-        description="Exponent in the score that ranks hypotheses: sum of log-probs / number of"
-        " tokens ** length_penalty. Larger values favour longer hypotheses.",
+        description="Exponent in the score that ranks hypotheses: sum of log-probs / length **"
+        " length_penalty. The length is the number of generated tokens, and of the model's start"
+        " tokens after the first, such as a target language. Larger values favour longer"
+        " hypotheses.",
     )
     early_stopping: bool = Field(
         default=True,

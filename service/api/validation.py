@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterable, Sequence
 
-from service.api.requests import ModelRequest, Searching
+from service.api.requests import LanguageRequest, Searching
 from service.bundle import Manifest
 from service.engine.model import Model
 from service.errors import Invalid, TooLarge
@@ -20,7 +20,9 @@ CHANGED_OPTIONS = {  # the search takes them in another form than the request gi
     "target_prefix",
     "stop",
 }
-COPIED_OPTIONS = Searching.model_fields.keys() - ModelRequest.model_fields.keys() - CHANGED_OPTIONS
+COPIED_OPTIONS = (
+    Searching.model_fields.keys() - LanguageRequest.model_fields.keys() - CHANGED_OPTIONS
+)
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -88,7 +90,7 @@ def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest)
 
     Raise Invalid if the decoder has too few positions for them.
     """
-    positions = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
+    positions = manifest.target_positions
     limit = positions - prefix_length
     if limit < 1:
         raise Invalid.at(
@@ -146,7 +148,8 @@ def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
     ids = {*body.suppress_tokens}
     if body.temperature:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
-        ids |= {manifest.pad_id, *manifest.decoder_start_ids, *unknown} - {manifest.eos_id}
+        start = manifest.languages.every_id(manifest.decoder_start)
+        ids |= {manifest.pad_id, *start, *unknown} - {manifest.eos_id}
     return ids
 
 
