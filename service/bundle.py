@@ -1,17 +1,27 @@
 """Bundle validation: read a bundle from disk (docs/bundle.md) and check all of it first."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import StartupError
+from service.languages import Item, Languages, StartItem, Template, TokenId, fill, slots_of
 
 GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
-TokenId = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+FORMAT_VERSION = 2
+
+# Ranges of search options, in bundles and in requests
+LeastTokens = Annotated[int, Field(ge=0)]
+BeamSize = Annotated[int, Field(ge=1, le=64)]
+LengthPenalty = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
+NgramSize = Annotated[int, Field(ge=0, le=64)]
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -54,12 +64,22 @@ class Limits(Part):
 
 
 class Decoding(Part):
+    """Search options that requests inherit. `suppress_tokens` are added to those of a request."""
+
     max_new_tokens: Count
+    min_new_tokens: LeastTokens
+    beam_size: BeamSize
+    length_penalty: LengthPenalty
+    early_stopping: bool
+    no_repeat_ngram_size: NgramSize
+    repetition_penalty: RepetitionPenalty
+    suppress_tokens: Annotated[list[TokenId], Field(max_length=1 << 16)]
 
 
 class Tokenizers(Part):
     source: str
     target: str
+    compose: bool
 
 
 class File(Part):
@@ -67,10 +87,16 @@ class File(Part):
     sha256: str
 
 
+class Format(BaseModel):
+    """The key that tells the format of a bundle.json, whatever its other keys are."""
+
+    format_version: int
+
+
 class Manifest(Part):
     """The contents of bundle.json; docs/bundle.md explains every key."""
 
-    format_version: Literal[1]
+    format_version: Literal[2]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     task: str
     licence: str
@@ -81,12 +107,24 @@ class Manifest(Part):
     pad_id: TokenId
     eos_id: TokenId
     unknown_id: TokenId | None
-    source_prefix_ids: list[TokenId]
-    source_suffix_ids: list[TokenId]
-    decoder_start_ids: Annotated[list[TokenId], Field(min_length=1)]
+    source_prefix: list[Item]
+    source_suffix: list[Item]
+    decoder_start: Annotated[list[StartItem], Field(min_length=1)]
+    languages: Languages
     tokenizers: Tokenizers
     precisions: Annotated[dict[str, dict[GraphName, str]], Field(min_length=1)]
+    origin: dict[str, Any]
     files: dict[str, File]
+
+    def start_ids(self, language: Sequence[int] = ()) -> list[int]:
+        """Return what the decoder reads before a target in the language of these ids."""
+        return fill(self.decoder_start, {"target_language": language})
+
+    @property
+    def target_positions(self) -> int:
+        """Most tokens of a target in any language: all but one start id take positions too."""
+        longest = max(self.languages.target.values(), key=len, default=())
+        return self.limits.max_target_length + 1 - len(self.start_ids(longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +147,7 @@ def load_bundle(root: Path) -> Bundle:
             f"{root} is not a bundle: it has no bundle.json; write one with"
             " `python -m model export`"
         )
-    try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise StartupError.of(str(path), error) from error
+    manifest = read_manifest(path)
     bundle = Bundle(root, manifest)
     for name, file in manifest.files.items():
         check_file(root, name, file)
@@ -130,6 +165,22 @@ def load_bundle(root: Path) -> Bundle:
         raise StartupError(f'{path}: these files have no entry in "files": {", ".join(unlisted)}')
     check_numbers(manifest, path)
     return bundle
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the contents of bundle.json. Raise StartupError if it breaks a rule of its keys, or
+    has another format."""
+    content = path.read_bytes()
+    try:
+        version = Format.model_validate_json(content).format_version
+        if version != FORMAT_VERSION:
+            raise StartupError(
+                f"{path} has format {version}; this Heed reads format {FORMAT_VERSION}: export it"
+                " again with `python -m model export RUN BUNDLE`"
+            )
+        return Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise StartupError.of(str(path), error) from error
 
 
 def check_file(root: Path, name: str, file: File) -> None:
@@ -153,18 +204,43 @@ def check_file(root: Path, name: str, file: File) -> None:
 
 
 def check_numbers(manifest: Manifest, path: Path) -> None:
-    """Raise StartupError if ids exceed their vocabulary, or limits the network's positions."""
+    """Raise StartupError if ids, limits or decoding options contradict the model."""
+    check_slots(manifest, path)
+    check_ids(manifest, path)
+    check_limits(manifest, path)
+    check_decoding(manifest, path)
+
+
+def check_slots(manifest: Manifest, path: Path) -> None:
+    for name in ("source_prefix", "source_suffix", "decoder_start"):
+        template: Template = getattr(manifest, name)
+        for slot in slots_of(template):
+            if not manifest.languages.of(slot):
+                side = slot.removesuffix("_language")
+                raise StartupError(
+                    f"{path}: {name} has the slot {slot}, but languages has no code of the {side}:"
+                    " add the codes, or remove the slot"
+                )
+
+
+def check_ids(manifest: Manifest, path: Path) -> None:
     source, target = manifest.config.source_vocab_size, manifest.config.target_vocab_size
     shared = [manifest.pad_id, manifest.unknown_id or 0]
+    languages, suppressed = manifest.languages, manifest.decoding.suppress_tokens
+    around = languages.every_id([*manifest.source_prefix, *manifest.source_suffix])
+    start = languages.every_id(manifest.decoder_start)
     sides = (
-        ("source", source, [*shared, *manifest.source_prefix_ids, *manifest.source_suffix_ids]),
-        ("target", target, [*shared, manifest.eos_id, *manifest.decoder_start_ids]),
+        ("source", source, [*shared, *around]),
+        ("target", target, [*shared, manifest.eos_id, *start, *suppressed]),
     )
     for side, size, ids in sides:
         if max(ids) >= size:
             raise StartupError(
                 f"{path}: id {max(ids)} is outside the {side} vocabulary of {size} tokens"
             )
+
+
+def check_limits(manifest: Manifest, path: Path) -> None:
     config, limits = manifest.config, manifest.limits
     for name, limit, positions in (
         ("max_source_length", limits.max_source_length, config.max_source_length),
@@ -175,10 +251,18 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
                 f"{path}: {name} in limits is {limit} and the network has {positions} positions:"
                 f" lower the limit to at most {positions}"
             )
-    starts, limit = len(manifest.decoder_start_ids), manifest.limits.max_target_length
-    if manifest.decoding.max_new_tokens + starts - 1 > limit:
+
+
+def check_decoding(manifest: Manifest, path: Path) -> None:
+    decoding, longest = manifest.decoding, manifest.target_positions
+    if decoding.max_new_tokens > longest:
+        limit = manifest.limits.max_target_length
         raise StartupError(
-            f"{path}: max_new_tokens {manifest.decoding.max_new_tokens} and {starts} start ids"
-            f" exceed max_target_length {limit}: lower max_new_tokens to at most"
-            f" {limit + 1 - starts}"
+            f"{path}: max_new_tokens {decoding.max_new_tokens} and {limit + 1 - longest} start ids"
+            f" exceed max_target_length {limit}: lower max_new_tokens to at most {longest}"
+        )
+    if decoding.min_new_tokens > decoding.max_new_tokens:
+        raise StartupError(
+            f"{path}: min_new_tokens {decoding.min_new_tokens} exceeds max_new_tokens"
+            f" {decoding.max_new_tokens}: lower min_new_tokens"
         )

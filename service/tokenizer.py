@@ -1,6 +1,7 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer as Library
@@ -8,6 +9,7 @@ from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
 from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
+from service.languages import fill
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
@@ -67,6 +69,13 @@ class Tokenizer:
         }
         self._prefix = [self._special(i) for i in prefix]
         self._suffix = [self._special(i) for i in suffix]
+
+    def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
+        """Return this tokenizer with other ids before and after the ids of a text."""
+        other = copy(self)
+        other._prefix = [self._special(i) for i in prefix]
+        other._suffix = [self._special(i) for i in suffix]
+        return other
 
     def encode(self, text: str, pointer: str) -> Tokens:
         """Tokenize a text.
@@ -186,12 +195,12 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         open_library(bundle, manifest.tokenizers.source, manifest.config.source_vocab_size),
         manifest.limits.max_source_length,
         forbidden,
-        manifest.source_prefix_ids,
-        manifest.source_suffix_ids,
+        fill(manifest.source_prefix, {}),
+        fill(manifest.source_suffix, {}),
     )
     target = Tokenizer(
         open_target(bundle),
-        manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids),
+        manifest.target_positions,
         forbidden,
         suffix=[manifest.eos_id],
         generated=True,

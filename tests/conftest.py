@@ -1,6 +1,7 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -43,11 +44,22 @@ def session(bundle):
     return Session(bundle, Settings(precision=Precision.fp32, provider=Provider.cpu))
 
 
+def edit_manifest(bundle, **changes):
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
+
+
+@contextlib.contextmanager
+def opened(*bundles, **settings):
+    """The service with these bundles, in this process."""
+    chosen = Settings(bundles=list(bundles), provider=Provider.cpu, **settings)
+    with TestClient(create_app(chosen), raise_server_exceptions=False) as client:
+        yield client
+
+
 @pytest.fixture(scope="session")
 def client():
-    """The service with both bundles, in this process."""
-    settings = Settings(bundles=[DEFAULT_BUNDLE, TINY], provider=Provider.cpu)
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+    with opened(DEFAULT_BUNDLE, TINY) as client:
         yield client
 
 

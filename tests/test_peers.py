@@ -167,10 +167,10 @@ def random_transformer(seed):
 
 
 @torch.no_grad()
-def beams_of_the_service(model, source_ids, options):
+def beams_of_the_service(model, source_ids, options, forced=()):
     """Search for one source with the whole target read again at each step."""
-    search, rows = BeamSearch(options.beam_size, [], EOS, str), options.beam_size
-    search.insert([options])
+    search, rows = BeamSearch(options.beam_size, EOS, str), options.beam_size
+    search.insert([options], [forced])
     source = torch.tensor([source_ids]).expand(rows, -1)  # (K, S)
     target = torch.full((rows, 1), model.config.bos_id)  # (K, T)
     while True:
@@ -184,11 +184,14 @@ def beams_of_the_service(model, source_ids, options):
         target = torch.cat([target[torch.from_numpy(step.parents)], read], 1)
 
 
-def beams_of_hugging_face(model, source_ids, options):
+def beams_of_hugging_face(model, source_ids, options, forced=None):
+    """Generate behind a `forced` id, which counts as a new token."""
+    start = 1 if forced is None else 2
     found = to_hugging_face(model).generate(
         input_ids=torch.tensor([source_ids]),
         attention_mask=torch.ones(1, len(source_ids), dtype=torch.long),
-        max_new_tokens=options.max_new_tokens,
+        forced_bos_token_id=forced,
+        max_new_tokens=options.max_new_tokens + start - 1,
         do_sample=False,
         num_beams=options.beam_size,
         num_return_sequences=options.beam_size,
@@ -197,7 +200,7 @@ def beams_of_hugging_face(model, source_ids, options):
         return_dict_in_generate=True,
         output_scores=True,
     )
-    ids = [up_to_eos(row, EOS) for row in found.sequences[:, 1:].tolist()]
+    ids = [up_to_eos(row, EOS) for row in found.sequences[:, start:].tolist()]
     return ids, found.sequences_scores.tolist()
 
 
@@ -258,3 +261,19 @@ def test_beams_at_the_limit_are_those_of_both_peers(tmp_path_factory, seed, sour
     for ids, scores in theirs:
         assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)
         assert [hypothesis.token_ids for hypothesis in ours] == ids
+
+
+@given(
+    seed=st.integers(0, 9999),
+    source_ids=Sources,
+    options=ShortSearches,
+    forced=st.integers(3, VOCABULARY - 1),
+)
+@settings(max_examples=40, phases=PHASES)
+def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, forced):
+    """It counts in the length, which ranks hypotheses and ends the search."""
+    model = random_transformer(seed)
+    ours = beams_of_the_service(model, source_ids, options, [forced])
+    ids, scores = beams_of_hugging_face(model, source_ids, options, forced)
+    assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)
+    assert [hypothesis.token_ids for hypothesis in ours] == ids

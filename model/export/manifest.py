@@ -9,7 +9,16 @@ from typing import Any
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+PLAIN_SEARCH = {  # decoding options under which a request is answered by greedy search
+    "min_new_tokens": 0,
+    "beam_size": 1,
+    "length_penalty": 1.0,
+    "early_stopping": True,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": [],
+}
 
 
 class Precision(StrEnum):
@@ -48,15 +57,17 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
             "max_source_length": config.max_source_length,
             "max_target_length": config.max_target_length,
         },
-        "decoding": {"max_new_tokens": config.max_target_length},
+        "decoding": {"max_new_tokens": config.max_target_length, **PLAIN_SEARCH},
         "pad_id": config.pad_id,
         "eos_id": config.eos_id,
         "unknown_id": trained.source_tokenizer.token_to_id(UNK),
-        "source_prefix_ids": [],
-        "source_suffix_ids": [],
-        "decoder_start_ids": [config.bos_id],
-        "tokenizers": dict(zip(("source", "target"), TOKENIZERS, strict=True)),
+        "source_prefix": [],
+        "source_suffix": [],
+        "decoder_start": [config.bos_id],
+        "languages": {"source": {}, "target": {}},
+        "tokenizers": {"source": TOKENIZERS[0], "target": TOKENIZERS[1], "compose": False},
         "precisions": list_graphs(bundle),
+        "origin": {},
         "files": list_files(bundle),
     }
 

@@ -35,8 +35,9 @@ class Lengths(NamedTuple):
 def measure(model: Model, source: Tokens, target_length: int, prefix_length: int) -> Lengths:
     """Return the lengths of a source whose target has, or may get, `target_length` tokens after a
     target prefix."""
-    starts = len(model.engine.bundle.manifest.decoder_start_ids)
-    return Lengths(len(source), target_length, starts - 1 + prefix_length + target_length)
+    manifest = model.engine.bundle.manifest
+    starts = manifest.limits.max_target_length - manifest.target_positions  # after the first
+    return Lengths(len(source), target_length, starts + prefix_length + target_length)
 
 
 def check_size(request: Request, nbytes: int, advice: str) -> None:

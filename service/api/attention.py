@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.answer_size import SEND_LESS, SEND_LESS_OR_LOWER, check_attention, measure
 from service.api.field_types import Sequences, Source
-from service.api.requests import AttentionSelection, Searching
+from service.api.requests import AttentionSelection, LanguageRequest, Searching
 from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse
 from service.api.serialize import write_attention
 from service.api.steps import (
@@ -24,6 +24,7 @@ from service.api.steps import (
 )
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
+from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
 from service.engine.model import Model
 from service.errors import Invalid
@@ -89,11 +90,13 @@ async def attention(
     media_type = negotiate(request, offered, what)
     model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
-    search, sources, targets = await read_body(request, seconds, model, body)
+    languages = read_languages(body, model, body.source)
+    source = TextField("/source", body.source, languages.source)
+    search, sources, targets = await read_body(request, seconds, model, body, source)
     check_weights(request, model, body, search, sources, targets)
     target_ids = [target.ids for target in targets] if targets else [[] for _ in sources]
     entries = [
-        Entry(np.array(source.ids), search, ids, selection)
+        Entry(np.array(source.ids), search, ids, selection, language=languages.target_ids)
         for source, ids in zip(sources, target_ids, strict=True)
     ]
     answers = await submit_and_wait(request, model, entries)
@@ -109,16 +112,16 @@ async def read_body(
     seconds: dict[str, float],
     model: Model,
     body: AttentionRequest,
+    source: TextField,
 ) -> tuple[SearchOptions | None, list[Tokens], list[Tokens] | None]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
     Raise Invalid for search options beside given targets.
     """
-    source = TextField("/source", body.source, model.source)
     if body.target is None:
         search = await compute(lambda: read_search_options(body, model), options_size(body))
         return search, await read_texts(request, seconds, source), None
-    search_fields = Searching.model_fields.keys() - {"model"}
+    search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
     if given := body.model_fields_set & search_fields:
         detail = "has no effect when target is given: omit it, or omit target to decode the sources"
         raise Invalid.at(f"/{min(given)}", detail)

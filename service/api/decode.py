@@ -22,6 +22,7 @@ from service.api.steps import TextField, find_model, read_texts, respond, submit
 from service.api.stream import EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
+from service.api.validation_languages import read_languages
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.formats.json import JSON, Document
@@ -104,10 +105,18 @@ async def decode(
         lambda: read_search_options(body, model, body.num_hypotheses, body.top_log_probs),
         options_size(body),
     )
-    sources = await read_texts(request, seconds, TextField("/source", body.source, model.source))
+    languages = read_languages(body, model, body.source)
+    source = TextField("/source", body.source, languages.source)
+    sources = await read_texts(request, seconds, source)
     check_answer(request, model, body, search, sources)
     entries = [
-        Entry(np.array(source.ids), search, selection=selection, streams=body.stream)
+        Entry(
+            np.array(source.ids),
+            search,
+            selection=selection,
+            streams=body.stream,
+            language=languages.target_ids,
+        )
         for source in sources
     ]
 

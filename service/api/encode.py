@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.answer_size import SEND_LESS, check_size
 from service.api.field_types import Source
-from service.api.requests import ModelRequest
+from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
+from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
 from service.engine.messages import Entry
 from service.errors import Invalid
@@ -26,7 +27,7 @@ router = APIRouter(responses=PROBLEMS)
 Pooling = Literal["none", "mean", "max", "first", "last"]
 
 
-class EncodeRequest(ModelRequest):
+class EncodeRequest(LanguageRequest):
     source: Source
     pooling: Pooling = Field(
         default="none",
@@ -84,7 +85,9 @@ async def encode(
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         raise Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}")
-    sources = await read_texts(request, seconds, TextField("/source", body.source, model.source))
+    languages = read_languages(body, model, body.source, decodes=False)
+    source = TextField("/source", body.source, languages.source)
+    sources = await read_texts(request, seconds, source)
     vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     check_size(request, 4 * d_model * vectors, advice)

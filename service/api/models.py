@@ -31,6 +31,17 @@ class ModelCard(BaseModel):
     max_new_tokens: int = Field(
         description="Most tokens that are generated if a request does not set max_new_tokens."
     )
+    decoding: dict[str, Any] = Field(
+        description="The model's own search options, which a request inherits where it is null or"
+        " silent."
+    )
+    languages: dict[Literal["source", "target"], list[str]] = Field(
+        description="Codes for source_language and target_language; empty if there is no choice."
+    )
+    origin: dict[str, Any] = Field(
+        description="Where a converted model comes from, and what was checked; {} if it was"
+        " trained with Heed."
+    )
     config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
 
 
@@ -54,6 +65,12 @@ def describe(model: Model) -> ModelCard:
         attention=[kind for kind, graph in ATTENTION_GRAPHS.items() if graph in opened.graphs],
         limits=manifest.limits.model_dump(),
         max_new_tokens=manifest.decoding.max_new_tokens,
+        decoding=manifest.decoding.model_dump(),
+        languages={
+            "source": list(manifest.languages.source),
+            "target": list(manifest.languages.target),
+        },
+        origin=manifest.origin,
         config=manifest.config.model_dump(),
     )
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from service.api.field_types import Indices, Prefix, Stop, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
+from service.bundle import BeamSize, LeastTokens, LengthPenalty, NgramSize, RepetitionPenalty
 
 
 class Strict(BaseModel):
@@ -32,6 +33,24 @@ class ModelRequest(Strict):
         default=None,
         description="Name of the model, as GET /v1/models lists it. Required only if the service"
         " has several models.",
+    )
+
+
+class LanguageRequest(ModelRequest):
+    """The languages that a text is written in and decoded into, for models that have several."""
+
+    source_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the sources' language, as GET /v1/models lists them. Required only if"
+        " the model reads it and has several. Sources given as ids are used unchanged.",
+    )
+    target_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the targets' language, as GET /v1/models lists them. Required only if"
+        " the model reads it and has several. Its special tokens are part of no text, and not of"
+        " the generated tokens.",
     )
 
 
@@ -94,8 +113,9 @@ class AttentionSelection(Strict):
     )
 
 
-class Searching(ModelRequest):
-    """Options of the search for a target."""
+class Searching(LanguageRequest):
+    """Options of the search for a target. `service.bundle.Decoding` has those that are the model's
+    own where a request is silent."""
 
     max_new_tokens: int | None = Field(
         default=None,
@@ -103,27 +123,24 @@ class Searching(ModelRequest):
         description="Generate at most so many tokens, end-of-sequence token included. null: the"
         " model's own limit.",
     )
-    beam_size: int = Field(
-        default=1,
-        ge=1,
-        le=64,
+    beam_size: BeamSize | None = Field(
+        default=None,
         description="Number of beams: partial hypotheses kept at each decoding step. 1 is greedy"
         " search. The worst of many beams may contain special tokens such as padding; exclude them"
-        " with suppress_tokens.",
+        " with suppress_tokens. null: the model's own; 1 with a temperature.",
     )
-    length_penalty: float = Field(
-        default=1.0,
-        ge=-10,
-        le=10,
-        allow_inf_nan=False,
-        description="Exponent in the score that ranks hypotheses: sum of log-probs / number of"
-        " tokens ** length_penalty. Larger values favour longer hypotheses.",
+    length_penalty: LengthPenalty | None = Field(
+        default=None,
+        description="Exponent in the score that ranks hypotheses: sum of log-probs / length **"
+        " length_penalty. The length is the number of generated tokens, and of the model's start"
+        " tokens after the first, such as a target language. Larger values favour longer"
+        " hypotheses. null: the model's own.",
     )
-    early_stopping: bool = Field(
-        default=True,
+    early_stopping: bool | None = Field(
+        default=None,
         description="When beam search ends. true: stop as soon as beam_size hypotheses are"
         " finished. false: continue until no live beam, at its present length, can beat the worst"
-        " of them.",
+        " of them. null: the model's own.",
     )
     temperature: float = Field(
         default=0.0,
@@ -155,30 +172,28 @@ class Searching(ModelRequest):
         description="With a temperature: seed of the random draws. The same seed gives the same"
         " answer, whatever else is decoded at the same time. null: a new seed for each request.",
     )
-    min_new_tokens: int = Field(
-        default=0,
-        ge=0,
-        description="Generate at least so many tokens before the end-of-sequence token.",
+    min_new_tokens: LeastTokens | None = Field(
+        default=None,
+        description="Generate at least so many tokens before the end-of-sequence token. null: the"
+        " model's own; 0 with allowed_targets.",
     )
-    repetition_penalty: float = Field(
-        default=1.0,
-        ge=0.01,
-        le=100,
-        allow_inf_nan=False,
+    repetition_penalty: RepetitionPenalty | None = Field(
+        default=None,
         description="Above 1: make tokens that already occurred less probable. Their logits are"
-        " divided by it if positive, else multiplied. log_probs are computed after it.",
+        " divided by it if positive, else multiplied. log_probs are computed after it. null: the"
+        " model's own.",
     )
-    no_repeat_ngram_size: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="Never generate the same sequence of so many tokens twice. 0: no such rule.",
+    no_repeat_ngram_size: NgramSize | None = Field(
+        default=None,
+        description="Never generate the same sequence of so many tokens twice. 0: no such rule."
+        " null: the model's own; 0 with allowed_targets.",
     )
     suppress_tokens: list[int] = Field(
         default=[],
         max_length=1 << 16,
         fail_fast=True,
-        description="Token ids that are never generated.",
+        description="Token ids that are never generated, beside those that the model itself"
+        " suppresses. allowed_targets may hold the latter.",
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,

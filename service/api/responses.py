@@ -86,7 +86,8 @@ class Hypothesis(BaseModel):
     )
     token_ids: list[int] = Field(description="The ids of these tokens.")
     score: float = Field(
-        description="Rank value: sum of log_probs / number of tokens ** length_penalty."
+        description="Rank value: sum of log_probs / length ** length_penalty. The length is the"
+        " number of tokens, and of the model's start tokens after the first."
     )
     log_probs: list[float] = Field(
         description="Natural logarithm of the probability of each generated token, after"

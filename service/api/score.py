@@ -8,10 +8,11 @@ from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.field_types import Sequences, Source
-from service.api.requests import ModelRequest
+from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse, Usage
 from service.api.serialize import usage_of, write_score
 from service.api.steps import TextField, find_model, read_pairs, respond, submit_and_wait
+from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
 from service.errors import NotFound
 from service.formats.json import JSON, Document
@@ -20,7 +21,7 @@ from service.http.content import negotiate
 router = APIRouter(responses=PROBLEMS)
 
 
-class ScoreRequest(ModelRequest):
+class ScoreRequest(LanguageRequest):
     source: Source
     target: Sequences = Field(
         description="Targets to score, one for each source. An end-of-sequence token is added to"
@@ -70,14 +71,17 @@ async def score(
             " or not loaded; choose another model"
         )
         raise NotFound("not_supported", detail)
+    languages = read_languages(body, model, body.source)
     sources, targets = await read_pairs(
         request,
         seconds,
-        TextField("/source", body.source, model.source),
+        TextField("/source", body.source, languages.source),
         TextField("/target", body.target, model.target),
     )
     entries = [
-        Entry(np.array(source.ids), target_ids=target.ids, scores=True)
+        Entry(
+            np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids
+        )
         for source, target in zip(sources, targets, strict=True)
     ]
     answers = await submit_and_wait(request, model, entries)

@@ -118,10 +118,11 @@ def write_blocks(
     The decoder reads each token one position after it was predicted, so that its columns start
     with the start tokens and end before the last token.
     """
-    start = model.target.decode(model.engine.bundle.manifest.decoder_start_ids)
+    start_ids = model.engine.bundle.manifest.start_ids(entry.language)
+    start = [Token(model.target.name(i), i, None, None) for i in start_ids]
     prefix_length = len(entry.prefix)
     generated = target.tokens[prefix_length:]
-    read = [*start.tokens, *target.tokens[:prefix_length], *generated[:-1]]
+    read = [*start, *target.tokens[:prefix_length], *generated[:-1]]
     axes: dict[AttentionKind, tuple[list[Token], list[Token]]] = {
         "encoder": (source.tokens, source.tokens),
         "decoder": (generated, read),

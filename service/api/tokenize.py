@@ -7,19 +7,18 @@ from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.field_types import Plain
-from service.api.requests import ModelRequest
+from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
 from service.api.steps import TextField, find_model, read_texts, respond
-from service.engine.model import Model
+from service.api.validation_languages import read_languages
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
-from service.tokenizer import Tokenizer
 
 router = APIRouter(responses=PROBLEMS)
 
 
-class TokenizeRequest(ModelRequest):
+class TokenizeRequest(LanguageRequest):
     text: Annotated[
         Plain, Field(description="A text or a list of texts to tokenize.", examples=["don't"])
     ]
@@ -76,7 +75,10 @@ async def tokenize(
     the decoder is to predict. Special tokens are included."""
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
-    field = TextField("/text", body.text, tokenizer_of(model, body.side))
+    encoded = body.text if body.side == "source" else ()
+    languages = read_languages(body, model, encoded, decodes=False)
+    tokenizer = languages.source if body.side == "source" else model.target
+    field = TextField("/text", body.text, tokenizer)
     texts = await read_texts(request, seconds, field)
 
     def write() -> Document:
@@ -98,7 +100,8 @@ async def detokenize(
     """Turn token ids into texts, and show where in its text each token is."""
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
-    field = TextField("/token_ids", body.token_ids, tokenizer_of(model, body.side))
+    tokenizer = model.source if body.side == "source" else model.target
+    field = TextField("/token_ids", body.token_ids, tokenizer)
     texts = await read_texts(request, seconds, field)
 
     def write() -> Document:
@@ -106,7 +109,3 @@ async def detokenize(
         return {"model": model.name, "results": results}
 
     return await respond(request, write, seconds, size=sum(map(len, texts)))
-
-
-def tokenizer_of(model: Model, side: Literal["source", "target"]) -> Tokenizer:
-    return model.source if side == "source" else model.target

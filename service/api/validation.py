@@ -3,13 +3,14 @@
 import secrets
 from collections.abc import Iterable, Sequence
 
-from service.api.requests import ModelRequest, Searching
-from service.bundle import Manifest
+from service.api.requests import LanguageRequest, Searching
+from service.bundle import Decoding, Manifest
 from service.engine.model import Model
 from service.errors import Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
+INHERITED_OPTIONS = Decoding.model_fields.keys() - {"max_new_tokens", "suppress_tokens"}
 CHANGED_OPTIONS = {  # the search takes them in another form than the request gives them
     "max_new_tokens",
     "suppress_tokens",
@@ -20,7 +21,12 @@ CHANGED_OPTIONS = {  # the search takes them in another form than the request gi
     "target_prefix",
     "stop",
 }
-COPIED_OPTIONS = Searching.model_fields.keys() - ModelRequest.model_fields.keys() - CHANGED_OPTIONS
+COPIED_OPTIONS = (
+    Searching.model_fields.keys()
+    - LanguageRequest.model_fields.keys()
+    - INHERITED_OPTIONS
+    - CHANGED_OPTIONS
+)
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -39,16 +45,18 @@ def read_search_options(
     """
     manifest = model.engine.bundle.manifest
     vocabulary_size = manifest.config.target_vocab_size
-    check_sampling(body, num_hypotheses)
+    options = inherit(body, manifest.decoding)
+    check_sampling(body, num_hypotheses, options.beam_size)
     prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
     max_new_tokens = read_max_new_tokens(body, len(prefix), manifest)
-    check_suppressed(body.suppress_tokens, vocabulary_size)
+    suppressed = suppressed_ids(body, manifest)
     stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
     return SearchOptions(
         **{name: getattr(body, name) for name in COPIED_OPTIONS},
+        **{name: getattr(options, name) for name in INHERITED_OPTIONS},
         max_new_tokens=max_new_tokens,
         num_hypotheses=num_hypotheses,
-        suppress_tokens=tuple(sorted(suppressed_ids(body, manifest))),
+        suppress_tokens=tuple(sorted(suppressed)),
         allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target),
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
@@ -60,22 +68,38 @@ def read_search_options(
     )
 
 
-def check_sampling(body: Searching, num_hypotheses: int) -> None:
-    """Raise Invalid if the options mix sampling with beam search, or belong to the other of the
-    two."""
+def inherit(body: Searching, decoding: Decoding) -> Decoding:
+    """Return the model's own options, changed by those that the request gives.
+
+    Beams of the model do not prevent sampling, nor its other options an allowed target.
+    """
+    neutral: dict[str, int] = {}
     if body.temperature:
-        if body.beam_size > 1:
+        neutral |= {"beam_size": 1}
+    if body.allowed_targets is not None:
+        neutral |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
+    options = {name: getattr(body, name) for name in INHERITED_OPTIONS}
+    given = {name: value for name, value in options.items() if value is not None}
+    return decoding.model_copy(update={**neutral, **given})
+
+
+def check_sampling(body: Searching, num_hypotheses: int, beam_size: int) -> None:
+    """Raise Invalid if the options mix sampling with beam search, or belong to the other of the
+    two. `beam_size` may be the model's own."""
+    if body.temperature:
+        if beam_size > 1:
             raise Invalid.at(
                 "/temperature",
                 f"is {body.temperature:g}: temperature (sampling) and beam_size > 1 (beam search)"
                 " cannot be combined; leave one of them out",
             )
         return
-    if num_hypotheses > body.beam_size:
+    if num_hypotheses > beam_size:
+        whose = ", the model's own" if body.beam_size is None else ""
         raise Invalid.at(
             "/num_hypotheses",
-            f"is {num_hypotheses} but beam_size is {body.beam_size}: lower num_hypotheses to at"
-            f" most {body.beam_size}, raise beam_size, or set temperature to sample",
+            f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
+            f" most {beam_size}, raise beam_size, or set temperature to sample",
         )
     for name in SAMPLING_OPTIONS:
         if getattr(body, name) is not None:
@@ -88,7 +112,7 @@ def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest)
 
     Raise Invalid if the decoder has too few positions for them.
     """
-    positions = manifest.limits.max_target_length + 1 - len(manifest.decoder_start_ids)
+    positions = manifest.target_positions
     limit = positions - prefix_length
     if limit < 1:
         raise Invalid.at(
@@ -102,20 +126,13 @@ def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest)
         detail = f"is {requested} but this model can generate at most {limit} tokens{after}"
         raise Invalid.at("/max_new_tokens", f"{detail}: give 1 to {limit}")
     max_new_tokens = requested or min(limit, manifest.decoding.max_new_tokens)
-    if body.min_new_tokens > max_new_tokens:
+    if body.min_new_tokens is not None and body.min_new_tokens > max_new_tokens:
         raise Invalid.at(
             "/min_new_tokens",
             f"is {body.min_new_tokens} but at most {max_new_tokens} tokens are generated"
             " (max_new_tokens): lower min_new_tokens or raise max_new_tokens",
         )
     return max_new_tokens
-
-
-def check_suppressed(ids: Sequence[int], vocabulary_size: int) -> None:
-    check_ids(enumerate(ids), "/suppress_tokens", vocabulary_size)
-    if len(set(ids)) == vocabulary_size:
-        detail = "holds every id of the vocabulary, so nothing could be generated: omit some"
-        raise Invalid.at("/suppress_tokens", detail)
 
 
 def read_stops(
@@ -139,14 +156,21 @@ def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size
 
 
 def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
-    """Return the ids that are never generated.
+    """Return the ids that are never generated: those of the request and the model's own.
 
     Sampling also leaves out padding, start and unknown tokens: a high temperature would draw them.
+    Raise Invalid for an id outside the vocabulary, or if no id is left.
     """
-    ids = {*body.suppress_tokens}
+    vocabulary_size = manifest.config.target_vocab_size
+    check_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary_size)
+    ids = {*body.suppress_tokens, *manifest.decoding.suppress_tokens}
+    if len(ids) == vocabulary_size:
+        detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"
+        raise Invalid.at("/suppress_tokens", detail)
     if body.temperature:
         unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
-        ids |= {manifest.pad_id, *manifest.decoder_start_ids, *unknown} - {manifest.eos_id}
+        start = manifest.languages.every_id(manifest.decoder_start)
+        ids |= {manifest.pad_id, *start, *unknown} - {manifest.eos_id}
     return ids
 
 

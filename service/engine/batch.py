@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.bundle import Manifest
 from service.engine.messages import Entry
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
@@ -25,31 +26,28 @@ class Batch:
     """Entries of one key. The rows of an entry lie together, in the order of `entries`."""
 
     def __init__(
-        self,
-        session: Session,
-        key: BatchKey,
-        start_ids: Sequence[int],
-        eos_id: int,
-        detokenize: Detokenize,
+        self, session: Session, key: BatchKey, manifest: Manifest, detokenize: Detokenize
     ) -> None:
         self.entries: list[Entry] = []  # replaced, never changed: a worker keeps it while it steps
         self._started: list[float] = []  # when each entry joined
         self._rows_per_source = key.rows_per_source
         self._session = session
-        self._start_id, *prefix = start_ids
+        self._manifest = manifest
         self._cache = session.new_cache(key.rows_per_source)
         search = BeamSearch if key.beams else GreedySearch
-        self._search: Search = search(key.rows_per_source, prefix, eos_id, detokenize)
+        self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
 
     def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:
         """Add entries, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)
-        self._search.insert([entry.search for entry in entries if entry.search])
+        searches = [entry.search for entry in entries if entry.search]
+        starts = [self._manifest.start_ids(entry.language) for entry in entries]
+        self._search.insert(searches, [start[1:] for start in starts])
         self.entries = [*self.entries, *entries]
         self._started += [time.monotonic()] * len(entries)
-        starts = np.full(len(entries) * self._rows_per_source, self._start_id)
-        self._tokens = np.concatenate([self._tokens, starts])
+        first = np.repeat([start[0] for start in starts], self._rows_per_source)
+        self._tokens = np.concatenate([self._tokens, first])
 
     def step(self) -> list[tuple[Entry, CrossCache | None]]:
         """Let every row read a token, and remove the entries that have ended.

@@ -61,7 +61,8 @@ class Entry:
 
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
     `selection` names any: over `target_ids` if given, else over the hypotheses. With `scores`, the
-    log-probs of `target_ids` are computed. Cancelling `result` frees the rows at the next step.
+    log-probs of `target_ids` are computed. `language` are the ids of the target language, if the
+    model's decoder starts with them. Cancelling `result` frees the rows at the next step.
     If `streams`, the worker's thread calls `on_progress` after each step.
     """
 
@@ -71,6 +72,7 @@ class Entry:
     selection: Selection = NO_ATTENTION
     scores: bool = False
     streams: bool = False
+    language: tuple[int, ...] = ()
     arrived: float = field(default_factory=time.monotonic)
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
@@ -85,6 +87,7 @@ class Entry:
             self.selection,
             self.scores,
             self.streams,
+            self.language,
             self.arrived,
         )
         return Entry, asked

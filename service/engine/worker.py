@@ -177,8 +177,7 @@ class Worker:
         """Add entries to the batch of their key. A failure may have damaged the memory of the
         entries already there, so they fail too."""
         if key not in self._batches:
-            start_ids, eos_id = self._manifest.decoder_start_ids, self._manifest.eos_id
-            self._batches[key] = Batch(self._session, key, start_ids, eos_id, self._detokenize)
+            self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
         batch = self._batches[key]
         self._guard([*batch.entries, *entries], partial(batch.join, entries, cross), key)
 
@@ -208,12 +207,13 @@ class Worker:
         """Write the log-probs of given targets; those of the start ids are left out."""
         if not some:
             return
-        start_ids = self._manifest.decoder_start_ids
-        targets = [np.array([*start_ids[1:], *one.entry.target_ids]) for one in some]
-        inputs = [np.array([start_ids[0], *target[:-1]]) for target in targets]
+        starts = [self._manifest.start_ids(one.entry.language) for one in some]
+        pairs = list(zip(starts, (one.entry.target_ids for one in some), strict=True))
+        inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
+        targets = [np.array([*start[1:], *target]) for start, target in pairs]
         log_probs = self._session.score(inputs, targets, [one.cross for one in some])
-        for one, each in zip(some, log_probs, strict=True):
-            one.entry.answer.log_probs = each[len(start_ids) - 1 :]
+        for one, start, each in zip(some, starts, log_probs, strict=True):
+            one.entry.answer.log_probs = each[len(start) - 1 :]
 
     def _attend_sources(self, entries: list[Entry]) -> None:
         """Write encoder attention; the hypotheses of an entry share it."""
@@ -241,14 +241,15 @@ class Worker:
             rows = rows[count:]
 
     def _attend(self, rows: list[AttentionRow]) -> None:
-        start_ids = self._manifest.decoder_start_ids
-        inputs = [
-            np.array([*start_ids, *row.decoded.entry.prefix, *row.target[:-1]]) for row in rows
+        before = [
+            [*self._manifest.start_ids(row.decoded.entry.language), *row.decoded.entry.prefix]
+            for row in rows
         ]
+        inputs = [np.array([*ids, *row.target[:-1]]) for ids, row in zip(before, rows, strict=True)]
         computed = self._session.attention(inputs, [row.decoded.cross for row in rows])
-        for row, (decoder, cross) in zip(rows, computed, strict=True):
+        for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
             entry = row.decoded.entry
-            first = len(start_ids) + len(entry.prefix) - 1  # this step predicts the first token
+            first = len(ids) - 1  # this step predicts the first token
             steps = entry.selection.steps(len(row.target))
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in entry.selection.layers:

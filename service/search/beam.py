@@ -44,6 +44,7 @@ class BeamState:
 
     options: SearchOptions
     rules: Rules
+    forced: int  # number of start ids that count in the length
     prefix: list[int]  # ids that are still to be read before the first choice
     totals: list[float]  # (W,): of the beams at the present step
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
@@ -109,8 +110,8 @@ class BeamState:
         no further loss, at the present length or at the limit. The best score never falls, so the
         ids stay shared.
         """
-        length, penalty = max(1, len(self.steps)), self.options.length_penalty
-        longest = max(length, self.options.max_new_tokens)
+        length, penalty = max(1, self._length), self.options.length_penalty
+        longest = self.forced + self.options.max_new_tokens
         least = self.hypotheses[0].score if self.hypotheses else -math.inf
         contenders = [(least, hypothesis.token_ids) for hypothesis in self.hypotheses[:1]]
         contenders += [
@@ -129,6 +130,11 @@ class BeamState:
             return "stop"
         return None
 
+    @property
+    def _length(self) -> int:
+        """Length of the beams, which the length penalty is the exponent of."""
+        return self.forced + len(self.steps)
+
     def _is_decided(self) -> bool:
         """Return whether W hypotheses have ended and no beam is awaited any more.
 
@@ -138,7 +144,7 @@ class BeamState:
         options = self.options
         if len(self.hypotheses) < options.beam_size:
             return False
-        best = max(self.totals) / len(self.steps) ** options.length_penalty
+        best = max(self.totals) / self._length**options.length_penalty
         return options.early_stopping or self.hypotheses[-1].score >= best
 
     def _end_beams(self, reason: FinishReason) -> None:
@@ -156,7 +162,9 @@ class BeamState:
             steps = zip(self.alternatives, path, strict=False)
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
-        self.hypotheses.append(Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs))
+        self.hypotheses.append(
+            Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs, self.forced)
+        )
         self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
         del self.hypotheses[self.options.beam_size :]
 
@@ -203,12 +211,8 @@ def common_prefix(sequences: Sequence[list[int]]) -> list[int]:
 class BeamSearch:
     """The beam searches of a batch, all with the same beam size W."""
 
-    def __init__(
-        self, rows_per_source: int, prefix: Sequence[int], eos_id: int, detokenize: Detokenize
-    ) -> None:
-        """`prefix` comes before each source's own target prefix."""
+    def __init__(self, rows_per_source: int, eos_id: int, detokenize: Detokenize) -> None:
         self._rows_per_source = rows_per_source
-        self._prefix = list(prefix)
         self._eos_id = eos_id
         self._detokenize = detokenize
         self._states: list[BeamState] = []
@@ -219,11 +223,12 @@ class BeamSearch:
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
         return Needed.of(2 * self._rows_per_source, counts)
 
-    def insert(self, options: Sequence[SearchOptions]) -> None:
+    def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
         totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # all rows start alike: one counts
-        for each, rules in rules_of(options, self._eos_id, self._detokenize):
-            prefix = [*self._prefix, *each.target_prefix]
-            self._states.append(BeamState(each, rules, prefix, totals))
+        ruled = rules_of(options, self._eos_id, self._detokenize)
+        for (each, rules), start in zip(ruled, forced, strict=True):
+            prefix = [*start, *each.target_prefix]
+            self._states.append(BeamState(each, rules, len(start), prefix, totals))
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids: list[int] = []

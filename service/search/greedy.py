@@ -32,6 +32,7 @@ class Sequence:
     options: SearchOptions
     rules: Rules
     random: np.random.Generator | None  # None: take the best token
+    forced: int  # number of start ids that count in the length
     prefix: list[int]  # ids that are still to be read before the first choice
     token_ids: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
@@ -72,7 +73,7 @@ class Sequence:
     def hypothesis(self) -> Hypothesis:
         reason, penalty = self.finish_reason or "length", self.options.length_penalty
         top = self.top_log_probs if self.options.top_log_probs else []
-        return Hypothesis(self.token_ids, self.log_probs, reason, penalty, top)
+        return Hypothesis(self.token_ids, self.log_probs, reason, penalty, top, self.forced)
 
     def _alternatives(self, position: int) -> Alternatives:
         return self.top_log_probs[position] if self.options.top_log_probs else []
@@ -81,12 +82,8 @@ class Sequence:
 class GreedySearch:
     """The greedy searches, or the samples, of a batch. A source ends with its last sequence."""
 
-    def __init__(
-        self, rows_per_source: int, prefix: abc.Sequence[int], eos_id: int, detokenize: Detokenize
-    ) -> None:
-        """`prefix` comes before each source's own target prefix."""
+    def __init__(self, rows_per_source: int, eos_id: int, detokenize: Detokenize) -> None:
         self._rows_per_source = rows_per_source
-        self._prefix = list(prefix)
         self._eos_id = eos_id
         self._detokenize = detokenize
         self._sequences: list[Sequence] = []  # (R,): those of a source lie together
@@ -96,13 +93,16 @@ class GreedySearch:
         ruled = [sequence for sequence in self._sequences if not sequence.rules.plain]
         return Needed.of(1, (each.rules.candidates(len(each.token_ids)) for each in ruled))
 
-    def insert(self, options: abc.Sequence[SearchOptions]) -> None:
-        for each, rules in rules_of(options, self._eos_id, self._detokenize):
+    def insert(
+        self, options: abc.Sequence[SearchOptions], forced: abc.Sequence[abc.Sequence[int]]
+    ) -> None:
+        ruled = rules_of(options, self._eos_id, self._detokenize)
+        for (each, rules), start in zip(ruled, forced, strict=True):
             for sample in range(self._rows_per_source):
                 # Seeded by request and sample, so that no draw depends on the rest of the batch
                 random = np.random.default_rng([each.seed, sample]) if each.samples else None
-                prefix = [*self._prefix, *each.target_prefix]
-                self._sequences.append(Sequence(each, rules, random, prefix))
+                prefix = [*start, *each.target_prefix]
+                self._sequences.append(Sequence(each, rules, random, len(start), prefix))
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids = candidates.ids[:, 0].tolist()  # (R,): the best of each row

@@ -8,12 +8,13 @@ class SearchOptions:
     """Options of the search for the targets of one source.
 
     A beam size of 1 is greedy search, or sampling where the temperature is above 0. Hypotheses
-    rank by score = log_prob / len(token_ids) ** length_penalty, where log_prob is the sum over all
-    tokens, eos included. This is the formula of Hugging Face and CTranslate2, not GNMT's
+    rank by score = log_prob / length ** length_penalty, where log_prob is the sum over all tokens,
+    eos included. The length counts these tokens and the start ids after the first, as Hugging Face
+    counts a forced BOS. This is the formula of Hugging Face and CTranslate2, not GNMT's
     ((5 + n) / 6) ** alpha.
     """
 
-    max_new_tokens: int  # counts eos, but neither bos nor the target prefix
+    max_new_tokens: int  # counts eos, but neither start ids nor the target prefix
     min_new_tokens: int = 0  # eos is not allowed before
     beam_size: int = 1
     num_hypotheses: int = 1  # to return: at most beam_size, or any number of samples

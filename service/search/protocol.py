@@ -36,7 +36,8 @@ class Candidates(NamedTuple):
 class Hypothesis:
     """A finished target: every generated id, eos included, and the log-prob of each.
 
-    `top_log_probs` holds the alternatives at each position, if the request asked for them.
+    `top_log_probs` holds the alternatives at each position, if the request asked for them. `forced`
+    is the number of start ids that count in the length.
     """
 
     token_ids: list[int]
@@ -44,11 +45,13 @@ class Hypothesis:
     finish_reason: FinishReason
     length_penalty: float = 1.0
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
+    forced: int = 0
 
     @property
     def score(self) -> float:
-        """log_prob / len(token_ids) ** length_penalty; a hypothesis without tokens scores 0."""
-        return sum(self.log_probs) / max(1, len(self.token_ids)) ** self.length_penalty
+        """log_prob / length ** length_penalty; a hypothesis without tokens scores 0."""
+        length = max(1, self.forced + len(self.token_ids))
+        return sum(self.log_probs) / length**self.length_penalty
 
 
 class TokenEvent(NamedTuple):
@@ -99,8 +102,12 @@ class Search(Protocol):
         """Inputs that the next `advance` needs."""
         ...
 
-    def insert(self, options: Sequence[SearchOptions]) -> None:
-        """Append sources, which start at their first position."""
+    def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
+        """Append sources, which start at their first position.
+
+        `forced` holds the start ids after the first of each source. They are read before its target
+        prefix, and count in the length of its hypotheses.
+        """
         ...
 
     def advance(self, candidates: Candidates) -> Step:

@@ -1,20 +1,20 @@
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
-from service.bundle import load_bundle
+from service.bundle import Manifest, check_numbers, load_bundle
 from service.errors import StartupError
+from tests.conftest import edit_manifest
+
+PAGE = Path(__file__).parents[2] / "docs" / "bundle.md"
 
 
 @pytest.fixture
 def copy(tiny, tmp_path):
     return shutil.copytree(tiny, tmp_path / "bundle")
-
-
-def edit(bundle, **changes):
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
 def test_a_bundle_is_what_its_manifest_says(copy):
@@ -31,7 +31,7 @@ def test_no_bundle_is_not_a_traceback(tmp_path):
 def test_weights_that_nobody_vouches_for_are_refused(copy):
     files = json.loads((copy / "bundle.json").read_text())["files"]
     del files["fp32/model.safetensors"]
-    edit(copy, files=files)
+    edit_manifest(copy, files=files)
     with pytest.raises(StartupError, match=r"no entry in .files.: fp32/model\.safetensors"):
         load_bundle(copy)
 
@@ -63,25 +63,78 @@ def test_a_missing_or_cut_file_is_found(copy):
 def test_no_file_may_lie_outside_the_folder(copy, name):
     (copy.parent / "outside").write_text("secret")
     (copy / "link").symlink_to(copy.parent / "outside")
-    edit(copy, files={name: {"size": 6, "sha256": "0" * 64}})
+    edit_manifest(copy, files={name: {"size": 6, "sha256": "0" * 64}})
     with pytest.raises(StartupError, match="lies outside the bundle"):
         load_bundle(copy)
+
+
+DECODING = {
+    "max_new_tokens": 40,
+    "min_new_tokens": 0,
+    "beam_size": 1,
+    "length_penalty": 1.0,
+    "early_stopping": True,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": [],
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format_version": 2}, "format_version"),
         ({"surprise": 1}, "surprise"),
         ({"eos_id": 99}, "id 99 is outside the target vocabulary"),
-        ({"source_suffix_ids": [50]}, "id 50 is outside the source vocabulary"),
-        ({"decoder_start_ids": []}, "decoder_start_ids"),
-        ({"decoding": {"max_new_tokens": 41}}, "exceed max_target_length"),
+        ({"source_suffix": [50]}, "id 50 is outside the source vocabulary"),
+        ({"decoder_start": []}, "decoder_start"),
+        ({"decoder_start": ["source_language"]}, "decoder_start.0.slot must be 'target_language'"),
+        ({"source_prefix": [-1]}, "source_prefix.0.id must be at least 0"),
+        (
+            {"source_prefix": ["source_language"]},
+            "source_prefix has the slot source_language, but languages has no code of the source",
+        ),
+        (
+            {"decoder_start": [1, "target_language"]},
+            "decoder_start has the slot target_language, but languages has no code of the target",
+        ),
+        (
+            {
+                "source_prefix": ["target_language"],
+                "languages": {"source": {}, "target": {"fra": [9], "deu": [10]}},
+            },
+            "id 10 is outside the source vocabulary of 10",
+        ),
+        (
+            {
+                "decoder_start": [2, "target_language"],
+                "languages": {"source": {}, "target": {"fra": [12], "deu": [13]}},
+            },
+            "id 13 is outside the target vocabulary of 13",
+        ),
+        ({"languages": {"source": {}, "target": {"fra": []}}}, "fra"),
+        ({"decoding": {**DECODING, "max_new_tokens": 41}}, "exceed max_target_length"),
+        (
+            {
+                "decoder_start": ["target_language"],
+                "languages": {"source": {}, "target": {"fra": [4], "deu": [5, 6, 7]}},
+            },
+            "max_new_tokens 40 and 3 start ids exceed max_target_length 40: .* at most 38",
+        ),
+        (
+            {"decoding": {**DECODING, "max_new_tokens": 4, "min_new_tokens": 5}},
+            "min_new_tokens 5 exceeds max_new_tokens 4",
+        ),
+        ({"decoding": {**DECODING, "suppress_tokens": [13]}}, "id 13 is outside the target"),
+        ({"decoding": {**DECODING, "beam_size": 65}}, "decoding.beam_size must be at most 64"),
+        ({"decoding": {"max_new_tokens": 40}}, "decoding.beam_size is required"),
         (
             {"precisions": {"fp32": {"step": "fp32/step.onnx"}}},
             "fp32 lacks the graphs encoder, which",
         ),
-        ({"tokenizers": {"source": "a.json", "target": "b.json"}}, 'no entry in "files"'),
+        (
+            {"tokenizers": {"source": "a.json", "target": "b.json", "compose": False}},
+            'no entry in "files"',
+        ),
         (
             {"limits": {"max_source_length": 21, "max_target_length": 40}},
             "is 21 and the network has 20 positions",
@@ -89,6 +142,24 @@ def test_no_file_may_lie_outside_the_folder(copy, name):
     ],
 )
 def test_a_contradictory_manifest_is_refused(copy, changes, said):
-    edit(copy, **changes)
+    edit_manifest(copy, **changes)
     with pytest.raises(StartupError, match=said):
         load_bundle(copy)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_is_refused_with_the_way_out(copy, version):
+    """Whatever else the manifest lacks, as a bundle of format 1 does."""
+    (copy / "bundle.json").write_text(json.dumps({"format_version": version, "name": "old"}))
+    said = f"has format {version}; this Heed reads format 2: export it again with `python -m model"
+    with pytest.raises(StartupError, match=said):
+        load_bundle(copy)
+
+
+def test_the_example_of_the_page_is_a_manifest():
+    (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    manifest = Manifest.model_validate_json(example)
+    check_numbers(manifest, PAGE)
+    code = manifest.languages.target["fra_Latn"]
+    assert manifest.start_ids(code) == [2, *code]
+    assert manifest.target_positions == manifest.limits.max_target_length - 1

@@ -103,7 +103,7 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
 
 def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):
     """With two start ids, the first row is the step that read the second one."""
-    started = tiny_bundle.manifest.model_copy(update={"decoder_start_ids": [1, 5]})
+    started = tiny_bundle.manifest.model_copy(update={"decoder_start": [1, 5]})
     bundle = type(tiny_bundle)(tiny_bundle.root, started)
 
     with running(bundle) as engine:
@@ -119,6 +119,46 @@ def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, ev
     assert (attention["decoder"][:, :, 0, 1] > 0).all()
     for kind, weights in attention.items():
         np.testing.assert_allclose(weights, given_target.attention[0][kind], rtol=1e-5, atol=1e-6)
+
+
+def test_targets_of_several_languages_share_a_batch(tiny_bundle, every_weight):
+    """Their start ids differ in number too, and every answer is what it would be alone."""
+    started = tiny_bundle.manifest.model_copy(update={"decoder_start": [2, "target_language"]})
+    bundle = type(tiny_bundle)(tiny_bundle.root, started)
+
+    def make():
+        languages = [(5,), (6, 7), (8,), (6, 7), (4, 5, 6)]
+        shown = every_weight(bundle)
+        return [
+            *(
+                entry([4, 5, 6], 9, beam_size=beams, language=each, selection=shown)
+                for each in languages
+                for beams in (1, 1, 3)
+            ),
+            *(
+                entry([4, 5], target_ids=[9, 8, 2], scores=True, language=each)
+                for each in languages
+            ),
+            *(
+                entry([4, 5], target_ids=[9, 8], selection=shown, language=each)
+                for each in languages
+            ),
+        ]
+
+    with running(bundle, ONE_WORKER) as engine:
+        together = answers(engine, make())
+        alone = [answers(engine, [one])[0] for one in make()]
+    for batched, single in zip(together, alone, strict=True):
+        for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
+            assert one.token_ids == other.token_ids
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+        for one, other in zip(batched.attention, single.attention, strict=True):
+            for kind, weights in one.items():
+                np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
+        if single.log_probs is not None:
+            np.testing.assert_allclose(batched.log_probs, single.log_probs, rtol=1e-4, atol=1e-5)
+    decoded = [tuple(answer.hypotheses[0].log_probs) for answer in alone[:15:3]]
+    assert len(set(decoded)) == 4  # one for each language
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):

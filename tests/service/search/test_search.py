@@ -16,8 +16,8 @@ def advance(search, token, log_prob):
 
 
 def greedy(limit, prefix=()):
-    search = GreedySearch(1, prefix, EOS, str)
-    search.insert([SearchOptions(max_new_tokens=limit)])
+    search = GreedySearch(1, EOS, str)
+    search.insert([SearchOptions(max_new_tokens=limit, target_prefix=tuple(prefix))], [()])
     return search
 
 
@@ -32,6 +32,12 @@ def test_greedy_takes_the_best_until_eos():
     assert hypothesis.log_probs == [-0.5, -0.5, -2.0]
     assert hypothesis.finish_reason == "eos"
     assert hypothesis.score == pytest.approx(-1.0)
+
+
+def test_start_ids_after_the_first_count_in_the_length_of_a_score():
+    (hypothesis,) = Markov(0).search([3, 4], max_new_tokens=5, length_penalty=2.0)
+    total, length = sum(hypothesis.log_probs), len(hypothesis.token_ids)
+    assert hypothesis.score == pytest.approx(total / (2 + length) ** 2)
 
 
 def test_the_limit_counts_eos():
@@ -58,22 +64,22 @@ class Markov:
         self.logits = logits.astype(np.float32)
         self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
-    def search(self, prefix=(), **options):
+    def search(self, forced=(), **options):
         """Decode one source twice, the second time two steps later, and return its hypotheses."""
-        first, second = self.decode([SearchOptions(**options)] * 2, prefix, joins=[0, 2])
+        first, second = self.decode([SearchOptions(**options)] * 2, forced, joins=[0, 2])
         assert first == second
         return first
 
-    def decode(self, requests, prefix=(), joins=None):
+    def decode(self, requests, forced=(), joins=None):
         """Decode requests in one batch, which each joins at its step, and return the hypotheses of
         each. All requests must have as many rows and the same kind of search."""
         kind, rows = BeamSearch if requests[0].beam_size > 1 else GreedySearch, requests[0].rows
-        search = kind(rows, prefix, EOS, str)
+        search = kind(rows, EOS, str)
         joins = joins or [0] * len(requests)
         tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
             if new := [i for i, join in enumerate(joins) if join == step]:
-                search.insert([requests[i] for i in new])
+                search.insert([requests[i] for i in new], [forced] * len(new))
                 tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
                 live += new
             if not live:
@@ -96,18 +102,21 @@ class Markov:
         best = np.take_along_axis(log_probs, ids, 1).astype(np.float32)
         return Candidates(best, ids, self.logits[tokens] if logits else None)
 
-    def all_hypotheses(self, limit, penalty, ends=(EOS,)):
+    def all_hypotheses(self, limit, penalty, ends=(EOS,), forced=()):
         """Return every sequence that ends or reaches the limit, with its score, best first."""
+        first = [0, *forced][-1]
         going, ended = [([], 0.0)], []
         for _ in range(limit):
             longer = [
-                ([*ids, token], total + self.log_probs[ids[-1] if ids else 0, token])
+                ([*ids, token], total + self.log_probs[ids[-1] if ids else first, token])
                 for ids, total in going
                 for token in range(self.size)
             ]
             ended += [each for each in longer if each[0][-1] in ends]
             going = [each for each in longer if each[0][-1] not in ends]
-        scored = [(total / len(ids) ** penalty, ids) for ids, total in ended + going]
+        scored = [
+            (total / (len(forced) + len(ids)) ** penalty, ids) for ids, total in ended + going
+        ]
         return sorted(scored, key=lambda each: -each[0])
 
 
@@ -115,18 +124,20 @@ class Markov:
     seed=st.integers(0, 999),
     penalty=st.sampled_from([0.0, 1.0, 2.0]),
     early_stopping=st.booleans(),
+    forced=st.sampled_from([(), (3,), (1, 4)]),
 )
-def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty, early_stopping):
+def test_a_beam_that_holds_everything_finds_the_best_of_all(seed, penalty, early_stopping, forced):
     """85 sequences have at most three tokens, and the beam holds them all."""
     language = Markov(seed)
     found = language.search(
+        forced,
         max_new_tokens=3,
         beam_size=85,
         num_hypotheses=5,
         length_penalty=penalty,
         early_stopping=early_stopping,
     )
-    best = language.all_hypotheses(3, penalty)[:5]
+    best = language.all_hypotheses(3, penalty, forced=forced)[:5]
     assert [h.score for h in found] == pytest.approx([score for score, _ in best], rel=1e-4)
     ties = [ids for score, ids in best if score == pytest.approx(best[0][0], rel=1e-6)]
     assert found[0].token_ids in ties  # the same transitions in another order score the same
@@ -149,8 +160,8 @@ def test_beams_are_sorted_distinct_and_probable_as_the_language_says(seed, beam_
 
 
 def test_at_the_limit_a_beam_beats_a_hypothesis_that_ended_in_the_same_step():
-    search = BeamSearch(2, [], EOS, str)
-    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)])
+    search = BeamSearch(2, EOS, str)
+    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)], [()])
     first, second = [[-0.2, -1.6, -9, -9]] * 2, [[-0.3, -1.8, -2, -9], [-5, -6, -7, -8]]
     ids = np.array([[5, EOS, 6, 7]] * 2)
     search.advance(Candidates(np.array(first, np.float32), ids))
@@ -269,9 +280,9 @@ def test_beams_find_the_best_of_all_that_stop(seed, penalty):
 
 
 def test_stop_ids_do_not_crowd_out_beams_that_go_on():
-    search = BeamSearch(2, [], EOS, str)
+    search = BeamSearch(2, EOS, str)
     stops = frozenset([3, 4, 5])
-    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)])
+    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [()])
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
     order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
     ids = np.array([[3, 4, 5, 6, 7]])
@@ -322,8 +333,8 @@ def test_a_hypothesis_ends_where_no_token_may_follow():
 
 
 def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
-    search = GreedySearch(1, [], EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
-    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))])
+    search = GreedySearch(1, EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
+    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))], [()])
     assert advance(search, 1, -0.1).ended == []
     assert advance(search, 3, -0.1).ended == [0]
     (hypothesis,) = search.hypotheses(0)
@@ -333,7 +344,9 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
 def test_a_prefix_is_no_part_of_a_hypothesis_of_beams():
     language = Markov(3)
     plain = language.search(max_new_tokens=5, beam_size=3, num_hypotheses=3)
-    prefixed = language.search([4, EOS, 0], max_new_tokens=5, beam_size=3, num_hypotheses=3)
+    prefixed = language.search(
+        target_prefix=(4, EOS, 0), max_new_tokens=5, beam_size=3, num_hypotheses=3
+    )
     assert prefixed == plain  # this language forgets all but the last token
 
 

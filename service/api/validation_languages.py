@@ -1,0 +1,75 @@
+"""Validate the languages of a request: the model must know them, and get those that it needs."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import NamedTuple, get_args
+
+from service.api.requests import LanguageRequest
+from service.api.steps import TextsOrIds
+from service.engine.model import Model
+from service.errors import Invalid
+from service.languages import Slot, fill, slots_of
+from service.tokenizer import Tokenizer
+
+NAMED = 5  # codes that an error names
+
+
+class Languages(NamedTuple):
+    """What the languages of a request change."""
+
+    source: Tokenizer  # puts their ids around each source
+    target_ids: tuple[int, ...]  # those that the decoder starts with
+
+
+def read_languages(
+    body: LanguageRequest, model: Model, sources: TextsOrIds = (), *, decodes: bool = True
+) -> Languages:
+    """Return the languages of a request that tokenizes `sources` and, unless told otherwise,
+    decodes or reads targets.
+
+    Raise Invalid for a language that is missing, unknown, or given to a model that has none.
+    """
+    manifest = model.engine.bundle.manifest
+    prefix, suffix = manifest.source_prefix, manifest.source_suffix
+    needed = slots_of(manifest.decoder_start) if decodes else []
+    if sources and isinstance(sources[0], str):  # a text or texts: a list holds either or ids
+        needed += slots_of([*prefix, *suffix])
+    ids = {slot: read_language(body, slot, model, slot in needed) for slot in get_args(Slot)}
+    source = model.source.between(fill(prefix, ids), fill(suffix, ids))
+    return Languages(source, tuple(ids["target_language"]))
+
+
+def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:
+    """Return the ids of the given language or, if one is needed, of the only one; else none."""
+    languages = model.engine.bundle.manifest.languages
+    codes, side = languages.of(slot), slot.removesuffix("_language")
+    given: str | None = getattr(body, slot)
+    if given is None and needed and len(codes) > 1:
+        raise Invalid.at(
+            f"/{slot}",
+            f"is required, because this model has {len(codes)} {side} languages: give one, such as"
+            f" {', '.join(sorted(codes)[:NAMED])}; GET /v1/models/{model.name} lists all",
+        )
+    if given is None:
+        return next(iter(codes.values())) if needed else []
+    if not codes:
+        kind = f"{side} languages" if languages.source or languages.target else "languages"
+        raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")
+    if given not in codes:
+        near = nearest(given, codes)
+        advice = f"did you mean {' or '.join(near)}?" if near else "give one that it has;"
+        raise Invalid.at(
+            f"/{slot}",
+            f"is {given!r}, which this model does not know: {advice}"
+            f" GET /v1/models/{model.name} lists its {side} languages",
+        )
+    return codes[given]
+
+
+def nearest(given: str, codes: Iterable[str]) -> list[str]:
+    """Return codes that begin alike or are spelled alike, at most NAMED: "en" finds "eng_Latn"."""
+    folded = {code.casefold(): code for code in sorted(codes)}
+    typed = given.casefold()
+    begin = [code for code in folded if code.startswith(typed) or typed.startswith(code)]
+    alike = get_close_matches(typed, folded, NAMED)
+    return [folded[code] for code in dict.fromkeys([*begin, *alike])][:NAMED]

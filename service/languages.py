@@ -1,0 +1,56 @@
+"""The languages of a model, and templates: lists of ids with slots that a language fills."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+TokenId = Annotated[int, Field(ge=0)]
+Slot = Literal["source_language", "target_language"]
+Template = Sequence[int | Slot]
+Codes = dict[str, Annotated[list[TokenId], Field(min_length=1)]]
+
+
+def item_variant(value: Any) -> str:
+    """Return the tag of an item of a template, so that a fault in it is reported once."""
+    return "slot" if isinstance(value, str) else "id"
+
+
+Item = Annotated[
+    Annotated[TokenId, Tag("id")] | Annotated[Slot, Tag("slot")], Discriminator(item_variant)
+]
+StartItem = Annotated[
+    Annotated[TokenId, Tag("id")] | Annotated[Literal["target_language"], Tag("slot")],
+    Discriminator(item_variant),
+]
+
+
+class Languages(BaseModel):
+    """The ids that stand for each language code, by the slot that they fill."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Codes
+    target: Codes
+
+    def of(self, slot: Slot) -> Codes:
+        return self.source if slot == "source_language" else self.target
+
+    def every_id(self, template: Template) -> set[int]:
+        """Return the ids of a template in all languages."""
+        choices = [
+            [[each]] if isinstance(each, int) else self.of(each).values() for each in template
+        ]
+        return {token_id for ids in choices for each in ids for token_id in each}
+
+
+def slots_of(template: Template) -> list[Slot]:
+    return [each for each in template if isinstance(each, str)]
+
+
+def fill(template: Template, languages: Mapping[Slot, Sequence[int]]) -> list[int]:
+    """Return the ids of a template. A slot that is not in `languages` adds none."""
+    ids: list[int] = []
+    for each in template:
+        ids += [each] if isinstance(each, int) else languages.get(each, ())
+    return ids

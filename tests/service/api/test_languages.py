@@ -1,0 +1,285 @@
+"""Languages of a request, compared with torch and with a bundle that has their ids in its manifest.
+
+All three bundles have the weights of `tiny`.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from model.checkpoint import load_model
+from tests.conftest import edit_manifest, opened
+
+SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
+TARGET = {"fra_Latn": [7], "fry_Latn": [8, 9]}
+LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
+
+
+def copy_of(tiny, folder, name, **changes):
+    bundle = shutil.copytree(tiny, folder / name)
+    decoding = json.loads((tiny / "bundle.json").read_text())["decoding"]
+    edit_manifest(bundle, name=name, decoding={**decoding, "max_new_tokens": 9}, **changes)
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def ask(tiny, tmp_path_factory):
+    """(model, path, **body) -> status and answer, of one of these models."""
+    folder = tmp_path_factory.mktemp("languages")
+    bundles = [
+        tiny,
+        copy_of(
+            tiny,
+            folder,
+            "slots",  # as NLLB and mBART
+            source_prefix=["source_language"],
+            source_suffix=[2],
+            decoder_start=[2, "target_language"],
+            languages={"source": SOURCE, "target": TARGET},
+        ),
+        copy_of(
+            tiny, folder, "ids", source_prefix=[5, 6], source_suffix=[2], decoder_start=[2, 8, 9]
+        ),
+        copy_of(
+            tiny,
+            folder,
+            "prefixed",  # as OPUS-MT with several targets
+            source_prefix=["target_language"],
+            source_suffix=[2],
+            languages={"source": {}, "target": TARGET},
+        ),
+        copy_of(
+            tiny,
+            folder,
+            "only",  # as mBART-25, for one pair
+            source_suffix=[2, "source_language"],
+            decoder_start=["target_language"],
+            languages={"source": {"en": [4]}, "target": {"fr": [7]}},
+        ),
+    ]
+    with opened(*bundles) as client:
+
+        def send(model, path, **body):
+            if not body:
+                return client.get(f"{path}/{model}").json()
+            answer = client.post(path, json={"model": model, **body})
+            return answer.status_code, answer.json()
+
+        yield send
+
+
+@pytest.fixture(scope="module")
+def trained(tiny):
+    return load_model(tiny)
+
+
+@torch.no_grad()
+def log_probs_of_torch(trained, source, target):
+    lengths = [torch.tensor([len(ids)]) for ids in (source, target)]
+    ids = torch.tensor([source]), torch.tensor([target])
+    return trained.transformer(ids[0], lengths[0], ids[1], lengths[1])[0].log_softmax(-1).numpy()
+
+
+def greedy_of_torch(trained, source, start, limit):
+    ids, found = [], []
+    while len(ids) < limit and 2 not in ids:
+        log_probs = log_probs_of_torch(trained, source, [*start, *ids])[-1]
+        ids.append(int(log_probs.argmax()))
+        found.append(float(log_probs.max()))
+    return ids, found
+
+
+def source_ids(trained, text):
+    return trained.source_tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("source_language", SOURCE)
+@pytest.mark.parametrize("target_language", TARGET)
+def test_languages_are_ids_around_the_source_and_before_the_target(
+    ask, trained, source_language, target_language
+):
+    languages = {"source_language": source_language, "target_language": target_language}
+    status, answer = ask(
+        "slots", "/v1/decode", source="red one two", length_penalty=2.0, **languages
+    )
+    assert status == 200
+    read = [*SOURCE[source_language], *source_ids(trained, "red one two"), 2]
+    start = [2, *TARGET[target_language]]
+    ids, log_probs = greedy_of_torch(trained, read, start, 9)
+    (found,) = answer["results"][0]["hypotheses"]
+    assert found["token_ids"] == ids
+    np.testing.assert_allclose(found["log_probs"], log_probs, rtol=1e-4, atol=1e-5)
+    length = len(ids) + len(start) - 1  # start ids after the first count
+    assert found["score"] == pytest.approx(sum(log_probs) / length**2, rel=1e-4)
+    assert answer["results"][0]["source_tokens"] == len(read)
+    given = ask("slots", "/v1/decode", source=[read], length_penalty=2.0, **languages)[1]
+    assert given["results"][0]["hypotheses"] == [found]
+
+
+def test_scores_are_those_of_torch(ask, trained):
+    status, answer = ask("slots", "/v1/score", source="blue", target="abc", **LANGUAGES)
+    assert status == 200
+    ids = [*trained.target_tokenizer.encode("abc").ids, 2]
+    read = [5, 6, *source_ids(trained, "blue"), 2]
+    log_probs = log_probs_of_torch(trained, read, [2, 8, 9, *ids[:-1]])[2:]
+    expected = log_probs[range(len(ids)), ids]
+    (found,) = answer["results"]
+    np.testing.assert_allclose(found["log_probs"], expected, rtol=1e-4, atol=1e-5)
+    assert found["tokens"] == ["a", "b", "c", "<eos>"]
+
+
+EVERY_KIND = {"kinds": ["encoder", "decoder", "cross"], "alignment": "argmax"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": ["red", "one two"], "beam_size": 3, "num_hypotheses": 3}),
+        ("/v1/decode", {"source": "red", "target_prefix": "ab", "attention": EVERY_KIND}),
+        (  # sampling never draws 7, another language
+            "/v1/decode",
+            {"source": "red", "temperature": 1.0, "seed": 3, "suppress_tokens": [7]},
+        ),
+        ("/v1/attention", {"source": "three red", "attention": EVERY_KIND}),
+        ("/v1/attention", {"source": "red", "target": "abc", "attention": EVERY_KIND}),
+        ("/v1/score", {"source": ["red", "one"], "target": ["abc", "i"]}),
+        ("/v1/encode", {"source": "three red"}),
+        ("/v1/tokenize", {"text": "three red"}),
+        ("/v1/tokenize", {"text": "abc", "side": "target"}),
+    ],
+)
+def test_languages_are_the_ids_of_their_codes(ask, path, body):
+    """A bundle with the ids in its manifest gives the same answers."""
+    status, found = ask("slots", path, **body, **LANGUAGES)
+    assert (status, found["model"]) == (200, "slots")
+    assert found["results"] == ask("ids", path, **body)[1]["results"]
+
+
+def test_language_tokens_are_special(ask):
+    tokens = ask("slots", "/v1/tokenize", text="red", **LANGUAGES)[1]["results"][0]
+    assert tokens["offsets"] == [None, None, [0, 3], None]
+    body = {"source": "red", "attention": {"kinds": ["decoder"]}, **LANGUAGES}
+    (result,) = ask("slots", "/v1/attention", **body)[1]["results"]
+    (block,) = result["attention"]
+    assert [(each["id"], each["start"]) for each in block["columns"][:4]] == [
+        (2, None),
+        (8, None),
+        (9, None),
+        (block["rows"][0]["id"], 0),
+    ]
+    assert result["target"][0] == block["rows"][0]["text"]
+
+
+def test_samples_hold_no_language_token(ask):
+    body = {"source": "red", "temperature": 90.0, "seed": 1, "num_hypotheses": 64, **LANGUAGES}
+    found = ask("slots", "/v1/decode", **body)[1]["results"][0]["hypotheses"]
+    drawn = {token_id for hypothesis in found for token_id in hypothesis["token_ids"]}
+    assert drawn == {1, 2, 4, 5, 6, 10, 11, 12}
+
+
+def test_a_target_language_may_stand_before_the_source(ask):
+    status, found = ask("prefixed", "/v1/encode", source="red", target_language="fra_Latn")
+    assert status == 200
+    read = ask("tiny", "/v1/tokenize", text="red")[1]["results"][0]["token_ids"]
+    assert found["results"] == ask("tiny", "/v1/encode", source=[[7, *read, 2]])[1]["results"]
+
+
+def test_the_only_language_is_the_default(ask):
+    silent = ask("only", "/v1/decode", source="red")[1]
+    assert (
+        silent
+        == ask("only", "/v1/decode", source="red", source_language="en", target_language="fr")[1]
+    )
+    tokens = ask("only", "/v1/tokenize", text="red")[1]["results"][0]
+    assert tokens["token_ids"][1:] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": [[4, 5]], "target_language": "fra_Latn"}),
+        ("/v1/score", {"source": [[4]], "target": "a", "target_language": "fra_Latn"}),
+        ("/v1/encode", {"source": "red", "source_language": "deu_Latn"}),
+        ("/v1/encode", {"source": [[4]]}),
+        ("/v1/tokenize", {"text": "abc", "side": "target"}),
+    ],
+)
+def test_only_languages_that_are_read_are_required(ask, path, body):
+    assert ask("slots", path, **body)[0] == 200
+
+
+REFUSED = [
+    (
+        "tiny",
+        {"source_language": "en"},
+        "/source_language has no effect: this model has no languages: omit source_language",
+    ),
+    (
+        "prefixed",
+        {"source_language": "en", "target_language": "fra_Latn"},
+        "/source_language has no effect: this model has no source languages: omit source_language",
+    ),
+    (
+        "slots",
+        {"target_language": "fra_Latn"},
+        "/source_language is required, because this model has 3 source languages: give one, such"
+        " as deu_Latn, eng_Cyrl, eng_Latn; GET /v1/models/slots lists all",
+    ),
+    (
+        "slots",
+        {"source_language": "eng_Latn"},
+        "/target_language is required, because this model has 2 target languages: give one, such"
+        " as fra_Latn, fry_Latn; GET /v1/models/slots lists all",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "source_language": "EN"},
+        "/source_language is 'EN', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "frz_Latn"},
+        "/target_language is 'frz_Latn', which this model does not know: did you mean fry_Latn or"
+        " fra_Latn? GET /v1/models/slots lists its target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "zh"},
+        "/target_language is 'zh', which this model does not know: give one that it has; GET"
+        " /v1/models/slots lists its target languages",
+    ),
+    (
+        "only",
+        {"target_language": "fr_XX"},
+        "/target_language is 'fr_XX', which this model does not know: did you mean fr?"
+        " GET /v1/models/only lists its target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "x" * 65},
+        "/target_language must have 64 or fewer characters",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "languages", "detail"), REFUSED)
+def test_refusals_say_which_language_to_send(ask, model, languages, detail):
+    for path, body in (
+        ("/v1/decode", {"source": "red"}),
+        ("/v1/attention", {"source": "red"}),
+        ("/v1/score", {"source": "red", "target": "a"}),
+    ):
+        status, problem = ask(model, path, **body, **languages)
+        assert (status, problem["detail"]) == (422, detail)
+
+
+def test_models_list_their_languages(ask):
+    assert ask("slots", "/v1/models")["languages"] == {
+        "source": ["deu_Latn", "eng_Cyrl", "eng_Latn"],
+        "target": ["fra_Latn", "fry_Latn"],
+    }
+    assert ask("tiny", "/v1/models")["languages"] == {"source": [], "target": []}

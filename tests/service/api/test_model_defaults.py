@@ -1,0 +1,145 @@
+"""Options that a request leaves to the model, compared with the same options in the request."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.conftest import edit_manifest, opened
+from tests.documentation import events_of
+
+OPTIONS = {
+    "beam_size": 3,
+    "length_penalty": 0.5,
+    "early_stopping": False,
+    "min_new_tokens": 4,
+    "no_repeat_ngram_size": 2,
+    "repetition_penalty": 1.3,
+}
+SUPPRESSED = [5, 6]
+NEUTRAL = {
+    "beam_size": 1,
+    "length_penalty": 1.0,
+    "early_stopping": True,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+}
+SOURCES = ["red green blue", "two", "one three"]
+
+
+@pytest.fixture(scope="module")
+def ask(tiny, tmp_path_factory):
+    """POST to `tiny`, or to `chosen`: the same weights with decoding options of its own."""
+    chosen = shutil.copytree(tiny, tmp_path_factory.mktemp("defaults") / "chosen")
+    decoding = {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
+    edit_manifest(chosen, name="chosen", decoding=decoding, origin={"checkpoint": "none"})
+    with opened(tiny, chosen) as client:
+
+        def send(model, path="/v1/decode", **body):
+            answer = client.post(path, json={"model": model, "source": SOURCES, **body})
+            is_json = answer.headers["content-type"].endswith("json")
+            document = json.loads(answer.text) if is_json else events_of(answer.text)
+            return answer.status_code, document
+
+        send.client = client
+        yield send
+
+
+def both(ask, path="/v1/decode", silent=(), explicit=()):
+    """Results of the model with options of its own, and of the other with explicit ones."""
+    found = ask("chosen", path, **dict(silent))
+    given = {"max_new_tokens": 12, "suppress_tokens": SUPPRESSED, **dict(explicit)}
+    expected = ask("tiny", path, **given)
+    assert (found[0], expected[0]) == (200, 200), (found, expected)
+    return found[1]["results"], expected[1]["results"]
+
+
+def test_a_silent_request_gets_the_options_of_the_model(ask):
+    found, expected = both(ask, explicit=OPTIONS)
+    assert found == expected
+    assert found != both(ask, explicit=NEUTRAL)[1]
+    found, expected = both(ask, "/v1/attention", explicit=OPTIONS)
+    assert found == expected
+
+
+def test_null_is_silent(ask):
+    found, expected = both(ask, silent=dict.fromkeys(OPTIONS), explicit=OPTIONS)
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_request_changes_one_option_and_inherits_the_others(ask, name):
+    changed = {name: NEUTRAL[name]}
+    found, expected = both(ask, silent=changed, explicit={**OPTIONS, **changed})
+    assert found == expected
+
+
+def test_sampling_has_no_beams_even_if_the_model_has(ask):
+    sampling = {"temperature": 1.0, "seed": 5, "num_hypotheses": 4}
+    found, expected = both(ask, silent=sampling, explicit={**OPTIONS, "beam_size": 1, **sampling})
+    assert found == expected
+    status, problem = ask("chosen", temperature=1.0, beam_size=3)
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/temperature")
+
+
+def test_no_option_of_the_model_forbids_an_allowed_target(ask):
+    """ "bb" and "c" hold a suppressed token and end before the model's min_new_tokens."""
+    allowed = ["bb", "c", "ghghgh"]
+    body = {"allowed_targets": allowed, "num_hypotheses": 3}
+    status, answer = ask("chosen", **body)
+    assert status == 200
+    for result in answer["results"]:
+        assert sorted(each["text"] for each in result["hypotheses"]) == allowed
+    for name in ("min_new_tokens", "no_repeat_ngram_size"):
+        status, problem = ask("chosen", **body, **{name: 1})
+        assert (status, problem["errors"][0]["pointer"]) == (422, f"/{name}")
+
+
+def test_suppressed_tokens_of_the_model_and_of_the_request_add_up(ask):
+    found, expected = both(
+        ask,
+        silent={"suppress_tokens": [7]},
+        explicit={**OPTIONS, "suppress_tokens": [*SUPPRESSED, 7]},
+    )
+    assert found == expected
+    status, problem = ask("chosen", suppress_tokens=[i for i in range(13) if i not in SUPPRESSED])
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/suppress_tokens")
+    assert "leaves no id" in problem["detail"]
+
+
+def test_fewer_tokens_than_the_model_wants_at_least(ask):
+    status, answer = ask("chosen", max_new_tokens=2)
+    assert status == 200
+    for result in answer["results"]:
+        (hypothesis,) = result["hypotheses"]
+        assert (len(hypothesis["tokens"]), hypothesis["finish_reason"]) == (2, "length")
+
+
+def test_errors_say_whose_beam_size_it_is(ask):
+    detail = (
+        "/num_hypotheses is 4 but beam_size is 3{}: lower num_hypotheses to at most 3, raise"
+        " beam_size, or set temperature to sample"
+    )
+    assert ask("chosen", num_hypotheses=4)[1]["detail"] == detail.format(", the model's own")
+    assert ask("chosen", num_hypotheses=4, beam_size=3)[1]["detail"] == detail.format("")
+
+
+@pytest.mark.parametrize(("beam_size", "event"), [(None, "beam"), (1, "token"), (2, "beam")])
+def test_a_stream_has_the_events_of_the_effective_beam_size(ask, beam_size, event):
+    status, events = ask("chosen", stream=True, beam_size=beam_size)
+    assert status == 200
+    assert {name for name, _ in events} == {event, "done"}
+    whole = ask("chosen", beam_size=beam_size)[1]["results"]
+    for one, other in zip(events[-1][1]["results"], whole, strict=True):
+        for hypothesis, same in zip(one["hypotheses"], other["hypotheses"], strict=True):
+            assert hypothesis["token_ids"] == same["token_ids"]
+            np.testing.assert_allclose(hypothesis["log_probs"], same["log_probs"], atol=1e-5)
+
+
+def test_models_show_their_options_and_origin(ask):
+    shown = ask.client.get("/v1/models/chosen").json()
+    assert shown["decoding"] == {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
+    assert (shown["max_new_tokens"], shown["origin"]) == (12, {"checkpoint": "none"})
+    assert ask.client.get("/v1/models/tiny").json()["origin"] == {}
