@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
 from model.export.quantize import Scales, quantize
 from model.export.weights import share_weights, store_constants
+from model.export.work_folder import replacement
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
@@ -48,18 +47,17 @@ def write_bundle(
             f"name {card.name!r} must begin with a letter or digit and have only letters, digits,"
             " dots, underscores and hyphens"
         )
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
     try:
-        new = work / "new"
-        new.mkdir()
-        write_model(trained.transformer, weight_type, precision, new)
-        trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
-        trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
-        write_texts(trained, card, new)
-        swap(new, bundle, work / "old")
-    finally:
-        shutil.rmtree(work)
+        with replacement(bundle) as new:
+            write_model(trained.transformer, weight_type, precision, new)
+            trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
+            trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
+            write_texts(trained, card, new)
+    except OSError as error:
+        raise InputError(
+            f"{bundle} cannot be written: {error.strerror or error}; an older bundle stays as it"
+            " was: make room, or name another folder"
+        ) from error
 
 
 def write_model(
@@ -113,15 +111,3 @@ def write_texts(trained: TrainedModel, card: Card, bundle: Path) -> None:
         (bundle / "MODEL_CARD.md").write_text(card.model_card, encoding="utf-8")
     manifest = json.dumps(describe(trained, card, bundle), indent=2, ensure_ascii=False)
     (bundle / "bundle.json").write_text(manifest + "\n", encoding="utf-8")
-
-
-def swap(new: Path, bundle: Path, old: Path) -> None:
-    """Put `new` in the bundle's place; if that fails, the old bundle stays."""
-    if bundle.exists():
-        bundle.rename(old)
-    try:
-        new.rename(bundle)
-    except OSError:
-        if old.exists():
-            old.rename(bundle)
-        raise
