@@ -84,7 +84,7 @@ def like_the_default() -> TrainedModel:
 def write_models(trained: TrainedModel, folder: Path) -> None:
     """Write `folder`/heed, a bundle at both precisions, and `folder`/ctranslate2."""
     card = Card(name="random", task="-", licence="CC0-1.0", attribution="-", notice="-")
-    write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.int8)
+    write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.both)
     write_ctranslate2(trained.transformer, folder / "ctranslate2")
 
 

@@ -275,6 +275,11 @@ class Transformer(nn.Module):
         decoded = self.decoder(target_ids, target_length, self.decoder.cross(memory), source_length)
         return self.log_probs(decoded.hidden)
 
+    @property
+    def tied_names(self) -> dict[str, str]:
+        """Map each tied name of the state dict to the name under which the tensor is stored."""
+        return {}
+
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Hidden (..., M) -> log-probs (..., V)."""
         return self.generator(hidden).log_softmax(dim=-1)

@@ -14,8 +14,8 @@ from model.checkpoint import TrainedModel, load_model
 from model.data.pairs import pad
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
+from model.export.exporter import LARGEST_INLINE
 from model.export.manifest import Card
-from model.export.weights import LARGEST_INLINE
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 
