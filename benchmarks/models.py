@@ -84,7 +84,7 @@ def like_the_default() -> TrainedModel:
 def write_models(trained: TrainedModel, folder: Path) -> None:
     """Write `folder`/heed, a bundle at both precisions, and `folder`/ctranslate2."""
     card = Card(name="random", task="-", licence="CC0-1.0", attribution="-", notice="-")
-    write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.int8)
+    write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.both)
     write_ctranslate2(trained.transformer, folder / "ctranslate2")
 
 
@@ -105,7 +105,9 @@ def write_ctranslate2(model: Transformer, folder: Path) -> None:
     for side, ours in sides:
         embeddings = side.embeddings[0] if side is spec.encoder else side.embeddings
         embeddings.weight = ours.embedding.tokens.weight.detach().numpy()
-        side.position_encodings.encodings = ours.embedding.positions.numpy()
+        positions = ours.embedding.positions
+        assert positions is not None, "CTranslate2 is given a table of positions"
+        side.position_encodings.encodings = positions.numpy()
         side.scale_embeddings = True
         copy_norm(side.layer_norm, ours.norm)
         for layer, our_layer in zip(side.layer, ours.layers, strict=True):

@@ -56,6 +56,11 @@ def find_weights(path: Path) -> Path:
     for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS):
         if weights.is_file():
             return weights
+    if (path / "int8" / WEIGHTS).is_file():
+        raise InputError(
+            f"{path} holds int8 weights only, which PyTorch cannot compute with: name the run that"
+            " it was exported from, or a bundle exported with --precision fp32 or both"
+        )
     raise InputError(f"{path} is neither a bundle nor a training run with a finished epoch")
 
 

@@ -100,17 +100,18 @@ class Settings(BaseSettings):
     )
     attention: bool = Field(
         default=True,
-        description="Load the graphs that return attention weights. Without them the service"
-        " needs less memory",
+        description="Return attention weights. Their graphs are opened by the first request that"
+        " asks for them, and need memory from then on",
     )
     score: bool = Field(
         default=True,
-        description="Load the graph of /v1/score. Without it the service needs less memory",
+        description="Serve /v1/score. Its graph is opened by the first request, and needs memory"
+        " from then on",
     )
     self_check: bool = Field(
         default=True,
-        description="Before serving, compare the outputs of each bundle with the reference"
-        " outputs it contains (parity.npz)",
+        description="Compare the outputs of each graph with the reference outputs in its bundle"
+        " (parity.npz): before serving, or when a request first needs the graph",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="Largest request body, in bytes")
     max_sources: int = Field(

@@ -2,32 +2,33 @@
 
 import json
 import re
-import shutil
-import tempfile
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
-import torch
-from safetensors.torch import save_file
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
-from model.export.graphs import export_graphs, save_graphs
+from model.export.graphs import export_graphs, save_graph
 from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
-from model.export.quantize import Scales, quantize
-from model.export.weights import share_weights, store_constants
+from model.export.quantize import quantize
+from model.export.tensor_file import refer_to, write_tensors
+from model.export.weights import (
+    WeightType,
+    exact_sources,
+    int8_names,
+    int8_sources,
+    round_weights,
+    stored_tensors,
+)
+from model.export.work_folder import replacement
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
-
-
-class WeightType(StrEnum):
-    fp16 = "fp16"
-    fp32 = "fp32"
+SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
 
 
 def write_bundle(
@@ -39,7 +40,8 @@ def write_bundle(
 ) -> None:
     """Write a bundle, and replace an existing one only once the new one is whole.
 
-    Raises InputError if `bundle` is something else, or if the model cannot be exported.
+    Rounds the model's own weights to `weight_type`, because a copy may not fit into memory. Raises
+    InputError if `bundle` is something else, or if the model cannot be exported.
     """
     if bundle.exists() and not (bundle / "bundle.json").is_file():
         raise InputError(f"{bundle} exists and is not a bundle: name another folder")
@@ -48,62 +50,72 @@ def write_bundle(
             f"name {card.name!r} must begin with a letter or digit and have only letters, digits,"
             " dots, underscores and hyphens"
         )
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=bundle.parent))
     try:
-        new = work / "new"
-        new.mkdir()
-        write_model(trained.transformer, weight_type, precision, new)
-        trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
-        trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
-        write_texts(trained, card, new)
-        swap(new, bundle, work / "old")
-    finally:
-        shutil.rmtree(work)
+        with replacement(bundle) as new:
+            write_model(trained.transformer, weight_type, precision, new)
+            trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
+            trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
+            write_texts(trained, card, new)
+    except OSError as error:
+        raise InputError(
+            f"{bundle} cannot be written: {error.strerror or error}; an older bundle stays as it"
+            " was: make room, or name another folder"
+        ) from error
 
 
 def write_model(
-    transformer: Transformer, weight_type: WeightType, precision: Precision, bundle: Path
+    model: Transformer, weight_type: WeightType, precision: Precision, bundle: Path
 ) -> None:
-    """Write weights, parity.npz and graphs.
+    """Write weights, parity.npz and graphs, one graph at a time.
 
-    With fp16 the model is rounded first: torch's outputs, the graphs and the int8 scales then
-    all belong to the rounded model.
+    The model is rounded first: torch's outputs, the graphs and the int8 scales then all belong to
+    the rounded model.
     """
-    (bundle / "fp32").mkdir()
-    weights = bundle / "fp32" / WEIGHTS
-    transformer = store_weights(transformer, weight_type, weights)
+    round_weights(model, weight_type)
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
-    np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(transformer))
-    scales = calibrate(transformer) if precision is Precision.int8 else None
-    graphs = export_graphs(transformer)
-    if scales is not None:
-        write_int8(graphs, scales, bundle / "int8")
-    for proto in graphs.values():
-        share_weights(proto.graph, transformer.state_dict(), weights)
-    save_graphs(graphs, bundle / "fp32")
+    np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
+    writers: list[SaveGraph] = []
+    if precision is not Precision.int8:
+        writers.append(write_fp32(model, weight_type, bundle / "fp32"))
+    if precision is not Precision.fp32:
+        writers.append(write_int8(model, bundle / "int8"))
+    for name, proto in export_graphs(model):
+        for save in writers:
+            save(name, copy_of(proto))
 
 
-def store_weights(model: Transformer, weight_type: WeightType, path: Path) -> Transformer:
-    """Write the weights and return the model as it is read back from them, rounded."""
-    dtype = torch.float16 if weight_type is WeightType.fp16 else torch.float32
-    state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-    save_file(state, path)
-    path.chmod(0o644)  # safetensors makes files that only their owner can read
-    stored = Transformer(model.config).eval()
-    stored.load_state_dict(state)
-    return stored
-
-
-def write_int8(graphs: dict[str, onnx.ModelProto], scales: Scales, folder: Path) -> None:
-    """Quantise copies of `graphs`, which hold their constants, and write them with the weights."""
+def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> SaveGraph:
+    """Write the weights, and return a function that saves a graph beside them."""
     folder.mkdir()
-    graphs = {name: onnx.ModelProto.FromString(p.SerializeToString()) for name, p in graphs.items()}
-    for proto in graphs.values():
-        quantize(proto, scales)
-    store_constants([proto.graph for proto in graphs.values()], folder / WEIGHTS)
-    (folder / WEIGHTS).chmod(0o644)
-    save_graphs(graphs, folder)
+    sources = exact_sources(stored_tensors(model), weight_type.dtype)
+    stored = write_tensors(folder / WEIGHTS, sources)
+
+    def save(name: str, proto: onnx.ModelProto) -> None:
+        refer_to(proto.graph, WEIGHTS, stored)
+        save_graph(proto, folder / f"{name}.onnx")
+
+    return save
+
+
+def write_int8(model: Transformer, folder: Path) -> SaveGraph:
+    """Write the weights, and return a function that quantises a graph and saves it beside them."""
+    scales, names, tensors = calibrate(model), int8_names(model), stored_tensors(model)
+    biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
+    folder.mkdir()
+    stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names))
+
+    def save(name: str, proto: onnx.ModelProto) -> None:
+        quantize(proto, scales, names, biases)
+        refer_to(proto.graph, WEIGHTS, stored)
+        save_graph(proto, folder / f"{name}.onnx")
+
+    return save
+
+
+def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def write_texts(trained: TrainedModel, card: Card, bundle: Path) -> None:
@@ -113,15 +125,3 @@ def write_texts(trained: TrainedModel, card: Card, bundle: Path) -> None:
         (bundle / "MODEL_CARD.md").write_text(card.model_card, encoding="utf-8")
     manifest = json.dumps(describe(trained, card, bundle), indent=2, ensure_ascii=False)
     (bundle / "bundle.json").write_text(manifest + "\n", encoding="utf-8")
-
-
-def swap(new: Path, bundle: Path, old: Path) -> None:
-    """Put `new` in the bundle's place; if that fails, the old bundle stays."""
-    if bundle.exists():
-        bundle.rename(old)
-    try:
-        new.rename(bundle)
-    except OSError:
-        if old.exists():
-            old.rename(bundle)
-        raise

@@ -14,7 +14,6 @@ from model.export.quantize import Scales
 from model.export.samples import ordinary_ids, random_rows
 from model.network.config import InputError
 from model.network.transformer import Transformer
-from model.search import greedy_search
 
 LIKE = 4.0  # rows share one scale if the largest is at most this many times the median
 MARGIN = 1.15  # room above the largest row that calibration saw
@@ -72,8 +71,29 @@ def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int
     lengths = random.integers(1, longest + 1, SAMPLES).tolist()
     sources = random_rows(ordinary_ids(config.source_vocab_size, config), lengths, random)
     most = min(LONGEST, config.max_target_length - 1)  # bos takes one position
-    found = greedy_search(model, *pad(sources, config.pad_id), most)
-    return [
-        (source, [config.bos_id, *hypothesis.token_ids[:-1]])
-        for source, hypothesis in zip(sources, found, strict=True)
-    ]
+    inputs = decoder_inputs(model, *pad(sources, config.pad_id), max(1, most))
+    return list(zip(sources, inputs, strict=True))
+
+
+@torch.no_grad()
+def decoder_inputs(
+    model: Transformer, source_ids: Tensor, source_length: Tensor, longest: int
+) -> list[list[int]]:
+    """Decode greedily with a KV cache, for model.search would take minutes for a large model.
+
+    Returns for each source bos and the tokens after it, without the last.
+    """
+    eos_id, rows = model.config.eos_id, len(source_ids)
+    memory, _ = model.encoder(source_ids, source_length)
+    cross, cache = model.decoder.cross(memory), model.empty_cache(rows, longest)
+    inputs = torch.full((rows, 1), model.config.bos_id)  # (B, T)
+    for position in range(longest - 1):
+        last, places = inputs[:, -1], torch.full((rows,), position)
+        step = model.decoder.step(last, places, cache, cross, source_length)
+        cache, token = step.cache, model.generator(step.hidden).argmax(-1)  # (B,)
+        inputs = torch.cat([inputs, token.unsqueeze(1)], 1)
+        if (inputs[:, 1:] == eos_id).any(1).all():
+            break
+    targets = inputs[:, 1:].tolist()
+    ends = [ids.index(eos_id) if eos_id in ids else len(ids) for ids in targets]
+    return [[model.config.bos_id, *ids[:end]] for ids, end in zip(targets, ends, strict=True)]

@@ -1,21 +1,23 @@
-"""Export a torch module to an ONNX graph that holds its constants."""
+"""Export a torch module to an ONNX graph that names its weights and holds none of them."""
 
 import logging
 import warnings
 from ast import literal_eval
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir
 import torch
+from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.export import Dim
 
 from model.export.kernel import OPSET
-from model.export.rewrite import merge_products
 
 Axes = dict[str, dict[int, Dim] | None]
+LARGEST_INLINE = 256  # bytes of a constant that may stay inside a graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,13 @@ class GraphSpec:
     outputs: list[str]
 
 
-def export_graph(spec: GraphSpec) -> onnx.ModelProto:
-    """Trace `spec.module`; its free axes take any size, whatever the example's."""
+def export_graph(spec: GraphSpec, weights: Mapping[str, str]) -> onnx.ModelProto:
+    """Trace `spec.module`; its free axes take any size, whatever the example's.
+
+    `weights` maps names of the module's state dict to names in the graph. Nodes read weights by
+    these names, which no initializer defines: the graph stays small whatever the model's size.
+    Raises ValueError if a large constant is no tensor of the state dict.
+    """
     axes = tuple(spec.inputs.values())
     fixed = len([name for name in spec.inputs if not name.startswith(("self_", "cross_"))])
     dynamic_shapes = (*axes[:fixed], axes[fixed:]) if axes[fixed:] else axes  # *caches are a tuple
@@ -43,22 +50,41 @@ def export_graph(spec: GraphSpec) -> onnx.ModelProto:
             dynamo=True,
             opset_version=OPSET,
             verbose=False,
+            optimize=False,  # it would fold transposed weights into constants of their own
         )
     assert program is not None  # None is returned only by an exporter that writes files itself
-    proto = program.model_proto
+    proto = without_weights(program.model, weights)
     name_products(proto.graph)
     for traced in (*proto.graph.node, *proto.graph.value_info, proto.graph, proto):
         del traced.metadata_props[:]  # stack traces of the machine that exported
-    merge_products(proto.graph)
     return proto
+
+
+def without_weights(model: onnx_ir.Model, weights: Mapping[str, str]) -> onnx.ModelProto:
+    """Optimise `model` and return it with weights that are only named.
+
+    They are taken away first: the optimiser would fold and compare them.
+    """
+    initializers = model.graph.initializers
+    for name in initializers.keys() & weights.keys():
+        value = initializers.pop(name)
+        value.name, value.const_value = weights[name], None
+    optimize_ir(model)
+    for name, value in initializers.items():
+        if value.const_value is not None and value.const_value.nbytes > LARGEST_INLINE:
+            raise ValueError(
+                f"constant {name} {value.shape} is larger than {LARGEST_INLINE} bytes and is no"
+                " tensor of the model: store it as a parameter or buffer"
+            )
+    return onnx_ir.to_proto(model)
 
 
 def name_products(graph: onnx.GraphProto) -> None:
     """Name the product of every linear layer by its module: "decoder.layers.0.feed_forward.up".
 
-    The names of weights cannot identify layers: equal weights of two layers become one initializer,
-    and a folded Transpose has a number for a name. The exporter's metadata lists the modules around
-    each node; the last is the operation itself, and the one before it the innermost module.
+    The names of weights cannot identify layers: two layers may share one weight. The exporter's
+    metadata lists the modules around each node; the last is the operation itself, and the one
+    before it the innermost module.
     """
     for node in graph.node:
         for entry in node.metadata_props:

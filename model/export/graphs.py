@@ -5,6 +5,7 @@ outputs. Where no attention weights are returned, it passes ONNX_KERNEL, which a
 operators.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,8 @@ from torch.export import Dim
 
 from model.export.exporter import Axes, GraphSpec, export_graph
 from model.export.kernel import ONNX_KERNEL
+from model.export.rewrite import drop_zero_biases, merge_products
+from model.export.weights import stored_tensors
 from model.network.attention import KeysValues
 from model.network.transformer import Transformer
 
@@ -161,19 +164,27 @@ def cross_example(model: Transformer) -> list[Tensor]:
     return flat(model.decoder.cross(memory))
 
 
-def export_graphs(model: Transformer) -> dict[str, onnx.ModelProto]:
-    """Export every graph, with its constants stored inside it."""
-    specs = {
-        "encoder": encoder_graph(model),
-        "step": step_graph(model),
-        "attention": attention_graph(model),
-        "score": score_graph(model),
-        "encoder_attention": encoder_attention_graph(model),
-    }
-    return {name: export_graph(spec) for name, spec in specs.items()}
+GRAPHS = {
+    "encoder": encoder_graph,
+    "step": step_graph,
+    "attention": attention_graph,
+    "score": score_graph,
+    "encoder_attention": encoder_attention_graph,
+}
 
 
-def save_graphs(graphs: dict[str, onnx.ModelProto], folder: Path) -> None:
-    for name, proto in graphs.items():
-        onnx.save(proto, folder / f"{name}.onnx")
-        onnx.checker.check_model(folder / f"{name}.onnx")
+def export_graphs(model: Transformer) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Yield the name of each graph and the graph, which reads weights by their stored names."""
+    tied = model.tied_names
+    weights = {f"model.{name}": tied.get(name, name) for name in model.state_dict()}
+    biases = {name: each for name, each in stored_tensors(model).items() if each.dim() == 1}
+    for name, spec in GRAPHS.items():
+        proto = export_graph(spec(model), weights)
+        drop_zero_biases(proto.graph, biases)
+        merge_products(proto.graph)
+        yield name, proto
+
+
+def save_graph(proto: onnx.ModelProto, path: Path) -> None:
+    onnx.save(proto, path)
+    onnx.checker.check_model(path)

@@ -22,10 +22,11 @@ PLAIN_SEARCH = {  # decoding options under which a request is answered by greedy
 
 
 class Precision(StrEnum):
-    """The arithmetic of a bundle's graphs; int8 comes beside fp32."""
+    """The arithmetic of a bundle's graphs."""
 
     fp32 = "fp32"
     int8 = "int8"
+    both = "both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:
     """Return by precision, of those that have a folder, each graph's name and file."""
     return {
         precision: {graph.stem: f"{precision}/{graph.name}" for graph in sorted(graphs)}
-        for precision in Precision
+        for precision in ("fp32", "int8")
         if (graphs := list(bundle.glob(f"{precision}/*.onnx")))
     }
 
@@ -86,8 +87,13 @@ def list_files(bundle: Path) -> dict[str, dict[str, Any]]:
     return {
         path.relative_to(bundle).as_posix(): {
             "size": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "sha256": hash_file(path),
         }
         for path in sorted(bundle.rglob("*"))
         if path.is_file()
     }
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

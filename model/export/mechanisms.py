@@ -114,4 +114,4 @@ def export_mechanisms(folder: Path) -> None:
     """Write the graph of each mechanism to {mechanism}.onnx in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, module in MECHANISMS.items():
-        onnx.save(export_graph(mechanism_graph(module)), folder / f"{name}.onnx")
+        onnx.save(export_graph(mechanism_graph(module), {}), folder / f"{name}.onnx")

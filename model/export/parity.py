@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.data.pairs import pad
-from model.export.samples import ordinary_ids, random_rows
+from model.export.samples import IdArray, ordinary_ids, random_rows
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
 SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 1], [3, 8, 1]  # or the model's limit if that is less
+LARGEST_IDS, RANDOM_IDS = 16, 16  # at a position; a vocabulary may have 256,000
 
 
 @torch.no_grad()
@@ -39,13 +40,27 @@ def parity(model: Transformer) -> dict[str, NDArray[np.generic]]:
                 f"the model computes NaN or infinity ({name}): a weight is damaged, or too large"
                 " for --weights fp16"
             )
+    log_probs = answers.pop("log_probs")  # (B, T, V)
+    log_prob_ids = some_ids(log_probs, ordinary_ids(config.target_vocab_size, config), random)
+    answers["log_probs"] = log_probs.gather(-1, log_prob_ids)  # (B, T, K)
     inputs = {
         "source_ids": sources[0],
         "source_length": sources[1],
         "decoder_input_ids": targets[0],
         "decoder_length": targets[1],
+        "log_prob_ids": log_prob_ids,
     }
     return {name: tensor.numpy() for name, tensor in (inputs | answers).items()}
+
+
+def some_ids(log_probs: Tensor, ordinary: IdArray, random: np.random.Generator) -> Tensor:
+    """Return the ids to compare at each position (B, T, K): the largest first, in descending order.
+
+    Random ones follow, so that an error that lowers most of a vocabulary does not hide.
+    """
+    largest = log_probs.topk(min(LARGEST_IDS, log_probs.size(-1))).indices
+    drawn = random.choice(ordinary, (*log_probs.shape[:-1], RANDOM_IDS))
+    return torch.cat([largest, torch.from_numpy(drawn)], -1)
 
 
 def torch_answers(

@@ -1,9 +1,11 @@
 """Rewrite exported graphs before they are saved."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 import onnx
 from onnx import helper
+from torch import Tensor
 
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
@@ -14,7 +16,7 @@ def merge_products(graph: onnx.GraphProto) -> None:
     One product of concatenated weights is faster than several small ones.
     """
     producers = {name: node for node in graph.node for name in node.output}
-    uses = Counter(name for node in graph.node for name in node.input)
+    uses = count_uses(graph)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         parts = [producers[name] for name in node.input if name in producers]
@@ -23,17 +25,19 @@ def merge_products(graph: onnx.GraphProto) -> None:
             nodes += merged(parts, node.output[0])
         else:
             nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, nodes)
 
 
 def is_mergeable(node: onnx.NodeProto, parts: list[onnx.NodeProto], uses: Counter[str]) -> bool:
-    """Return whether `node` concatenates products of the same rows, which nothing else reads."""
+    """Return whether `node` concatenates products of the same rows, which nothing else reads.
+
+    All of them have a bias, or none.
+    """
     return (
         node.op_type == "Concat"
         and len(parts) == len(node.input)
         and all(part.op_type == "Gemm" and uses[part.output[0]] == 1 for part in parts)
-        and len({part.input[0] for part in parts}) == 1
+        and len({(part.input[0], len(part.input)) for part in parts}) == 1
     )
 
 
@@ -42,10 +46,58 @@ def merged(parts: list[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
 
     The runtime folds the concatenations when it opens the graph.
     """
-    weights, biases = ([part.input[place] for part in parts] for place in (1, 2))
-    inputs = [parts[0].input[0], f"{output}_weight", f"{output}_bias"]
+    rows, *constants = parts[0].input
+    names = [f"{output}_weight", f"{output}_bias"][: len(constants)]
     return [
-        helper.make_node("Concat", weights, [inputs[1]], axis=0),
-        helper.make_node("Concat", biases, [inputs[2]], axis=0),
-        helper.make_node("Gemm", inputs, [output], name=parts[0].name, transB=1),
+        *(
+            helper.make_node("Concat", [part.input[place] for part in parts], [name], axis=0)
+            for place, name in enumerate(names, 1)
+        ),
+        helper.make_node("Gemm", [rows, *names], [output], name=parts[0].name, transB=1),
     ]
+
+
+def drop_zero_biases(graph: onnx.GraphProto, biases: Mapping[str, Tensor]) -> None:
+    """Remove the biases of products that are all zeros, as of models whose layers have none.
+
+    For inputs of three axes the exporter writes MatMul and Add, else Gemm.
+    """
+    zeros = {name for name, bias in biases.items() if not bias.any()}
+    for node in graph.node:
+        if node.op_type == "Gemm" and node.input[2:] and node.input[2] in zeros:
+            del node.input[2]
+    for product, add in biased_products(graph, zeros):
+        product.output[0] = add.output[0]
+        graph.node.remove(add)
+
+
+def biased_products(
+    graph: onnx.GraphProto, biases: Collection[str]
+) -> list[tuple[onnx.NodeProto, onnx.NodeProto]]:
+    """Return every MatMul whose result only the Add of one of `biases` reads, and that Add."""
+    uses = count_uses(graph)
+    products = {
+        node.output[0]: node
+        for node in graph.node
+        if node.op_type == "MatMul" and uses[node.output[0]] == 1
+    }
+    return [
+        (products[node.input[0]], node)
+        for node in graph.node
+        if node.op_type == "Add" and node.input[0] in products and node.input[1] in biases
+    ]
+
+
+def rename_inputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+
+
+def count_uses(graph: onnx.GraphProto) -> Counter[str]:
+    return Counter(name for node in graph.node for name in node.input)
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    del graph.node[:]
+    graph.node.extend(nodes)

@@ -1,120 +1,93 @@
-"""Let graphs read their weights from a safetensors file."""
+"""The weights of a model under the names in which a bundle stores them: fp32, or int8."""
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
+from functools import partial
 
-import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import save_file
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-DATA_TYPES = {
-    "F16": TensorProto.FLOAT16,
-    "F32": TensorProto.FLOAT,
-    "I8": TensorProto.INT8,
-    "I64": TensorProto.INT64,
-}
-LARGEST_INLINE = 256  # bytes of a constant that may stay inside a graph
+from model.export.tensor_file import Source, converted, pieces_of
+from model.network.transformer import Transformer
+
+LARGE_EMBEDDING = 1 << 20  # bytes from which int8 is worth two more operators per look-up
 
 
-def share_weights(graph: onnx.GraphProto, state: dict[str, Tensor], weights: Path) -> None:
-    """Replace constants that are tensors of `state` by references to the safetensors file.
+class WeightType(StrEnum):
+    fp16 = "fp16"
+    bf16 = "bf16"
+    fp32 = "fp32"
 
-    A constant may be the transpose of a tensor, and of any shape. All graphs share the file. Equal
-    tensors may be taken for each other, which changes no number. Raises ValueError if a large
-    constant is no tensor of the model.
+    @property
+    def dtype(self) -> torch.dtype:
+        names = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+        return names[self]
+
+
+def stored_tensors(model: Transformer) -> dict[str, Tensor]:
+    """Return the state dict with tied weights only once."""
+    tied = model.tied_names
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+
+
+@torch.no_grad()
+def round_weights(model: Transformer, weight_type: WeightType) -> None:
+    """Round the model's own weights to numbers of `weight_type`.
+
+    In place, because a copy of a large model may not fit into memory.
     """
-    named: dict[bytes, tuple[str, bool]] = {}
-    for name, tensor in state.items():
-        for transposed in (True, False) if tensor.dim() == 2 else (False,):
-            array = (tensor.T if transposed else tensor).float().contiguous().numpy()
-            named[array.tobytes()] = name, transposed
-    kept: list[TensorProto] = []
-    used: set[str] = set()
-    nodes: list[onnx.NodeProto] = []
-    for constant in graph.initializer:
-        array = numpy_helper.to_array(constant)
-        if found := named.get(array.tobytes()):
-            name, transposed = found
-            used.add(name)
-            stored = state[name].T.shape if transposed else state[name].shape
-            shape = None if stored == array.shape else array.shape
-            nodes += read_weight(name, transposed, shape, constant.name)
-        elif array.nbytes <= LARGEST_INLINE:
-            kept.append(constant)
+    for tensor in stored_tensors(model).values():
+        if tensor.is_floating_point() and tensor.dtype != weight_type.dtype:
+            for piece in pieces_of(tensor):
+                piece.copy_(piece.to(weight_type.dtype))
+
+
+def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
+    return {name: converted(tensor, dtype) for name, tensor in tensors.items()}
+
+
+def int8_names(model: Transformer) -> set[str]:
+    """Return the matrices to store as int8: those of linear layers, and large embeddings."""
+    tied, state = model.tied_names, model.state_dict()
+    found: set[str] = set()
+    for module_name, module in model.named_modules():
+        name = f"{module_name}.weight"
+        large = isinstance(module, nn.Embedding) and state[name].nbytes >= LARGE_EMBEDDING
+        if large or isinstance(module, nn.Linear):
+            found.add(tied.get(name, name))
+    return found
+
+
+def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Source]:
+    """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32.
+
+    A row of a linear layer's matrix is an output channel, one of an embedding a token: a weight
+    that is tied is stored once for both.
+    """
+    sources: dict[str, Source] = {}
+    for name, tensor in tensors.items():
+        if name in names:
+            scale = Source(torch.float32, (len(tensor),), partial(row_scales, tensor))
+            sources[scale_name(name)] = scale
+            sources[name] = Source(torch.int8, tuple(tensor.shape), partial(int8_rows, tensor))
         else:
-            raise ValueError(
-                f"constant {constant.name} {array.shape} is larger than {LARGEST_INLINE} bytes and"
-                " equals no tensor of the model: store it as a parameter or buffer"
-            )
-    nodes += graph.node
-    del graph.initializer[:], graph.node[:]
-    graph.initializer.extend([*kept, *external_tensors(weights, {name: name for name in used})])
-    graph.node.extend(nodes)
+            sources[name] = converted(tensor, torch.float32)
+    return sources
 
 
-def store_constants(graphs: Sequence[onnx.GraphProto], weights: Path) -> None:
-    """Move the large constants of all graphs into one safetensors file, equal ones once."""
-    stored: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    arrays: dict[str, NDArray[Any]] = {}
-    places: list[dict[str, str]] = []
-    for graph in graphs:
-        places.append({})
-        for constant in graph.initializer:
-            array = numpy_helper.to_array(constant)
-            if array.nbytes > LARGEST_INLINE:
-                key = array.dtype.str, array.shape, array.tobytes()
-                name = stored.setdefault(key, f"tensor_{len(stored)}")
-                arrays[name], places[-1][constant.name] = array, name
-    save_file(arrays, weights)
-    for graph, names in zip(graphs, places, strict=True):
-        kept = [constant for constant in graph.initializer if constant.name not in names]
-        del graph.initializer[:]
-        graph.initializer.extend([*kept, *external_tensors(weights, names)])
+def scale_name(name: str) -> str:
+    return f"{name}_scale"
 
 
-def read_weight(
-    name: str, transposed: bool, shape: tuple[int, ...] | None, output: str
-) -> list[onnx.NodeProto]:
-    """Return nodes that turn the stored tensor into the constant `output`.
-
-    The runtime folds them when it opens the graph.
-    """
-    last, nodes = f"{output}_fp32", list[onnx.NodeProto]()
-    nodes.append(helper.make_node("Cast", [name], [last], to=TensorProto.FLOAT))
-    if transposed:
-        nodes.append(helper.make_node("Transpose", [last], [f"{output}_transposed"], perm=[1, 0]))
-        last = f"{output}_transposed"
-    if shape:
-        nodes.append(helper.make_node("Constant", [], [f"{output}_shape"], value_ints=shape))
-        nodes.append(helper.make_node("Reshape", [last, f"{output}_shape"], [output]))
-    nodes[-1].output[0] = output
-    return nodes
+def row_scales(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the scale of each row of (N, K): its largest absolute value is 127 of them."""
+    for rows in pieces_of(tensor):
+        yield rows.float().abs().amax(1) / 127
 
 
-def external_tensors(weights: Path, names: dict[str, str]) -> list[TensorProto]:
-    """Return initializers whose bytes stay in the safetensors file.
-
-    `names` maps names in the graph to names in the file, whose header gives offsets and lengths.
-    """
-    with weights.open("rb") as file:
-        header_length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_length))
-    tensors: list[TensorProto] = []
-    for name, stored in sorted(names.items()):
-        begin, end = header[stored]["data_offsets"]
-        data_type = DATA_TYPES[header[stored]["dtype"]]
-        tensor = TensorProto(name=name, dims=header[stored]["shape"], data_type=data_type)
-        tensor.data_location = TensorProto.EXTERNAL
-        place = {
-            "location": weights.name,
-            "offset": 8 + header_length + begin,
-            "length": end - begin,
-        }
-        for key, value in place.items():
-            tensor.external_data.add(key=key, value=str(value))
-        tensors.append(tensor)
-    return tensors
+def int8_rows(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield rows of (N, K) divided by their scales and rounded; a row of zeros stays zeros."""
+    for rows in pieces_of(tensor):
+        scale = rows.float().abs().amax(1, keepdim=True) / 127
+        units = torch.where(scale > 0, rows.float() / scale, 0.0)
+        yield units.round().to(torch.int8)

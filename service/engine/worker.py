@@ -14,7 +14,7 @@ from service.engine.batch import Batch, BatchKey
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import PassSize, Scheduler
-from service.errors import PassFailed, Unavailable
+from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
@@ -133,10 +133,7 @@ class Worker:
         try:
             work()
         except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
-            failure = PassFailed(
-                f"the model failed on this batch ({type(error).__name__}): send the request again,"
-                " with fewer sources if it fails again"
-            )
+            failure = as_failure(error)
             for entry in entries:
                 entry.finish(failure)
             if key:
@@ -256,3 +253,13 @@ class Worker:
                 row.weights["decoder"] = entry.selection.pick("decoder", decoder, wanted)
             if "cross" in entry.selection.layers:
                 row.weights["cross"] = entry.selection.pick("cross", cross, wanted)
+
+
+def as_failure(error: Exception) -> HeedError:
+    """Return what the clients are told: an error that was written for them, as it is."""
+    if isinstance(error, HeedError):
+        return error
+    return PassFailed(
+        f"the model failed on this batch ({type(error).__name__}): send the request again,"
+        " with fewer sources if it fails again"
+    )

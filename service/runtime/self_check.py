@@ -1,13 +1,17 @@
-"""Check at start that the graphs give the same numbers here as torch gave at export."""
+"""Check that the graphs give the same numbers here as torch gave at export.
 
-from collections.abc import Iterator, Sequence
+The graphs that decode are checked at start, the others when they are first opened.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
-from service.bundle import Bundle
+from service.bundle import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
@@ -16,45 +20,65 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
 # int8 limits, relative to the Euclidean norm. Exact products give 0.02 to 0.04 for log-probs,
 # products that saturate (x86 without VNNI) about 0.18.
 INT8_TENSOR, INT8_LOG_PROBS = 0.2, 0.1
+LARGEST = 16  # log-probs at a position that parity.npz lists first, in descending order
 
 Torch = dict[str, NDArray[Any]]
 Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
 
 
 def check_parity(session: Session, bundle: Bundle) -> None:
-    """Compare all graphs with parity.npz.
+    """Compare encoder and step with parity.npz now, and other graphs when they are first opened.
 
     Raises StartupError naming the first tensor that differs from torch's: at fp32 by more than
     1e-5 + 1e-4 |torch| anywhere, at int8 by more than a fifth of its norm, log-probs by a tenth.
     """
     with np.load(bundle.path("parity.npz"), allow_pickle=False) as file:
         torch: Torch = {name: file[name] for name in file.files}
-    at_fp32 = session.precision != "int8"
+    if fault := find_fault(session, compare_decoding(session, torch)):
+        raise StartupError(f"{bundle.root}: {fault}")
+    name = bundle.manifest.name
+
+    def check(graph: GraphName) -> str | None:
+        fault = find_fault(session, COMPARISONS[graph](session, torch))
+        return f"model {name} cannot answer this: {fault}" if fault else None
+
+    for graph in COMPARISONS:
+        session.check_on_opening(graph, partial(check, graph))
+
+
+def find_fault(session: Session, pairs: Iterable[Pair]) -> str | None:
+    """Return what differs from torch, and what to do about it; None if nothing does."""
     log_probs: list[tuple[FloatArray, FloatArray]] = []
-    for name, ours, theirs in compare(session, torch):
-        if at_fp32:
-            equal = np.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE)
-            differs = (
-                f"by up to {np.abs(ours - theirs).max():.2g}; the limit is 1e-5 + 1e-4 |torch|"
-            )
-        else:
-            error = relative_error(ours, theirs)
-            equal = error <= INT8_TENSOR
-            differs = f"by {error:.0%}; the limit is {INT8_TENSOR:.0%}"
-        if not equal:
-            raise StartupError(
-                f"{bundle.root}: {name} on {session.provider} differs from torch's {differs}:"
+    for name, ours, theirs in pairs:
+        if difference := describe_difference(session.precision, ours, theirs):
+            return (
+                f"{name} on {session.provider} differs from torch's {difference}:"
                 " export the bundle again, or use another provider"
             )
         if name.startswith("log_probs"):
             log_probs.append((centred(ours), centred(theirs)))
+    if not log_probs:
+        return None
     error = relative_error(*(np.concatenate(each) for each in zip(*log_probs, strict=True)))
-    if error > INT8_LOG_PROBS:
-        raise StartupError(
-            f"{bundle.root}: log_probs on {session.provider} at {session.precision} differ from"
-            f" torch's by {error:.0%}; the limit is {INT8_LOG_PROBS:.0%}: serve it with"
-            " HEED_PRECISION=fp32, or export the bundle again"
-        )
+    if session.precision != "int8" or error <= INT8_LOG_PROBS:
+        return None
+    return (
+        f"log_probs on {session.provider} at {session.precision} differ from torch's by"
+        f" {error:.0%}; the limit is {INT8_LOG_PROBS:.0%}: serve it with HEED_PRECISION=fp32, or"
+        " export the bundle again"
+    )
+
+
+def describe_difference(precision: str, ours: FloatArray, theirs: FloatArray) -> str | None:
+    """Return by how much two tensors differ, or None if that is within the limit."""
+    if precision == "int8":
+        error = relative_error(ours, theirs)
+        if error <= INT8_TENSOR:
+            return None
+        return f"by {error:.0%}; the limit is {INT8_TENSOR:.0%}"
+    if np.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE):
+        return None
+    return f"by up to {np.abs(ours - theirs).max():.2g}; the limit is 1e-5 + 1e-4 |torch|"
 
 
 def relative_error(ours: FloatArray, theirs: FloatArray) -> float:
@@ -66,50 +90,60 @@ def centred(log_probs: FloatArray) -> FloatArray:
     return log_probs - log_probs.mean()
 
 
-def compare(session: Session, torch: Torch) -> Iterator[Pair]:
-    """Yield every tensor of every source, without padding; log-probs in the order of the step's
-    candidates, valid until the next pair."""
-    sources = unpadded(torch["source_ids"], torch["source_length"])
-    targets = unpadded(torch["decoder_input_ids"], torch["decoder_length"])
-    encoded, cross = session.encode(sources)
+def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Yield memory and log-probs of every source, without padding.
+
+    Cached steps are compared with torch's one forward pass over the whole target.
+    """
+    encoded, cross = session.encode(sources_of(torch))
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
-    yield from compare_steps(session, torch, cross, targets)
-    if session.supports("encoder_attention"):
-        for i, weights in enumerate(session.encoder_attention(sources)):
-            yield from compare_layers("encoder_attention", i, weights, torch)
-    if session.supports("attention"):
-        crosses = [cross.pick([i]) for i in range(len(sources))]
-        for i, (decoder, cross_weights) in enumerate(session.attention(targets, crosses)):
-            yield from compare_layers("decoder_attention", i, decoder, torch)
-            yield from compare_layers("cross_attention", i, cross_weights, torch)
-    if session.supports("score"):
-        yield from compare_scores(session, torch, cross, targets)
-
-
-def compare_steps(
-    session: Session, torch: Torch, cross: CrossCache, targets: Sequence[IntArray]
-) -> Iterator[Pair]:
-    """Compare cached steps with torch's one forward pass over the whole target."""
     cache = session.new_cache(rows_per_source=1)
     cache.insert(cross)
-    vocabulary = torch["log_probs"].shape[-1]
+    targets = targets_of(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
-        top = session.step(cache, tokens, vocabulary)
+        top = session.step(cache, tokens, LARGEST, logits=True)
+        assert top.logits is not None
+        log_probs = log_softmax(top.logits)
         for i, target in enumerate(targets):
             if position < len(target):
-                theirs = torch["log_probs"][i, position, top.ids[i]]
-                yield f"log_probs[{i}, {position}]", top.log_probs[i], theirs
+                ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
+                yield f"log_probs[{i}, {position}]", log_probs[i, ids], theirs
+                largest = theirs[: top.log_probs.shape[1]]
+                yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
 
 
-def compare_scores(
-    session: Session, torch: Torch, cross: CrossCache, inputs: Sequence[IntArray]
-) -> Iterator[Pair]:
-    """Score the decoder inputs as if they were targets: any ids will do."""
-    crosses = [cross.pick([i]) for i in range(len(inputs))]
-    for i, log_probs in enumerate(session.score(inputs, inputs, crosses)):
-        theirs = torch["log_probs"][i, range(len(log_probs)), inputs[i]]
-        yield f"token_log_probs[{i}]", log_probs, theirs
+def log_softmax(logits: FloatArray) -> FloatArray:
+    """(R, V) -> (R, V)."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
+    for i, weights in enumerate(session.encoder_attention(sources_of(torch))):
+        yield from compare_layers("encoder_attention", i, weights, torch)
+
+
+def compare_attention(session: Session, torch: Torch) -> Iterator[Pair]:
+    crosses = crosses_of(session, torch)
+    for i, (decoder, cross) in enumerate(session.attention(targets_of(torch), crosses)):
+        yield from compare_layers("decoder_attention", i, decoder, torch)
+        yield from compare_layers("cross_attention", i, cross, torch)
+
+
+def compare_scores(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Score at each position an id whose log-prob is known: any will do."""
+    inputs = targets_of(torch)
+    targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
+    for i, ours in enumerate(session.score(inputs, targets, crosses_of(session, torch))):
+        yield f"token_log_probs[{i}]", ours, torch["log_probs"][i, : len(ours), -1]
+
+
+COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
+    "attention": compare_attention,
+    "encoder_attention": compare_encoder_attention,
+    "score": compare_scores,
+}
 
 
 def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> Iterator[Pair]:
@@ -120,3 +154,17 @@ def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> It
 
 def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:
     return [row[:length] for row, length in zip(ids, lengths, strict=True)]
+
+
+def sources_of(torch: Torch) -> list[IntArray]:
+    return unpadded(torch["source_ids"], torch["source_length"])
+
+
+def targets_of(torch: Torch) -> list[IntArray]:
+    return unpadded(torch["decoder_input_ids"], torch["decoder_length"])
+
+
+def crosses_of(session: Session, torch: Torch) -> list[CrossCache]:
+    sources = sources_of(torch)
+    _, cross = session.encode(sources)
+    return [cross.pick([i]) for i in range(len(sources))]

@@ -4,16 +4,19 @@ Axes: B sources, R rows of a step, S source length, T target length, L layers, H
 K best tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
+import onnxruntime as ort
 
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CrossCache
+from service.runtime.graph import LazyGraph
 from service.runtime.providers import PROVIDERS, open_graph, usable_provider
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
@@ -23,8 +26,9 @@ CACHED = 16 << 20  # bytes of weights a step may read before all cores should sh
 
 
 class Session:
-    """The graphs of one bundle, at one precision, open on one provider.
+    """The graphs of one bundle, at one precision, on one provider.
 
+    Those of attention and scores are opened on first use, because they hold weights of their own.
     Any number of threads may call it; a cache belongs to one of them.
     """
 
@@ -43,15 +47,26 @@ class Session:
         self.workers = 1
         if on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
+        threads = max(1, settings.cores - self.workers + 1)
         self._graphs = {
-            graph: open_graph(bundle.path(file), name, max(1, settings.cores - self.workers + 1))
+            graph: LazyGraph(partial(open_graph, bundle.path(file), name, threads))
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.opens(graph)
         }
+        self.open("encoder")
         self._check_step_inputs(bundle)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
+
+    def open(self, graph: GraphName) -> ort.InferenceSession:
+        """Return the graph's session. Raises PassFailed if the graph was opened and is wrong."""
+        return self._graphs[graph].open()
+
+    def check_on_opening(self, graph: GraphName, check: Callable[[], str | None]) -> None:
+        """Let `check` return what is wrong with the graph as soon as it is open."""
+        if graph in self._graphs:
+            self._graphs[graph].check = check
 
     def new_cache(self, rows_per_source: int) -> Cache:
         return Cache(self._config, rows_per_source)
@@ -78,7 +93,7 @@ class Session:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
             cache.bindings[key] = Binding(
-                self._graphs["step"],
+                self.open("step"),
                 cache,
                 self._cache_names,
                 min(k, vocab_size),
@@ -149,7 +164,7 @@ class Session:
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
-        return cast("list[FloatArray]", self._graphs[graph].run(outputs, feeds))
+        return cast("list[FloatArray]", self.open(graph).run(outputs, feeds))
 
     def _padded(self, rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
         """Return ids (B, longest), padded on the right, and lengths (B,)."""
@@ -176,7 +191,7 @@ class Session:
                 tensor.type.removeprefix("tensor(").removesuffix(")"),
                 *(axis for axis in tensor.shape if isinstance(axis, int)),
             )
-            for tensor in self._graphs["step"].get_inputs()
+            for tensor in self.open("step").get_inputs()
         }
         if found != expected:
             names = ", ".join(sorted(dict(found.items() ^ expected.items())))
@@ -187,13 +202,15 @@ class Session:
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
-    """Resolve `auto` to int8 on a CPU where the bundle has it, else fp32.
+    """Resolve `auto` to int8 on a CPU and to fp32 elsewhere, or to what the bundle has.
 
     Raises StartupError naming the bundle's precisions if it lacks the one wanted.
     """
     held = bundle.manifest.precisions
     if wanted is Precision.auto:
-        wanted = Precision.int8 if on_cpu and Precision.int8 in held else Precision.fp32
+        both = Precision.int8, Precision.fp32
+        preferred = both if on_cpu else both[::-1]
+        wanted = next((each for each in preferred if each in held), wanted)
     if wanted not in held:
         names = ", ".join(held)
         raise StartupError(

@@ -5,15 +5,17 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from model.export.calibrate import MARGIN, calibrate, samples
-from model.export.exporter import export_graph
-from model.export.graphs import encoder_graph
+from model.data.pairs import pad
+from model.export.calibrate import MARGIN, calibrate, decoder_inputs, samples
+from model.export.graphs import export_graphs
 from model.export.parity import parity
 from model.export.quantize import quantize
+from model.export.weights import int8_names
 from model.network.attention import TORCH_KERNEL
 from model.network.config import InputError, TransformerConfig
 from model.network.positions import Position
 from model.network.transformer import Transformer
+from model.search import greedy_search
 
 
 def small(**changes):
@@ -128,8 +130,10 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
             x, _ = layer(x, length, TORCH_KERNEL, Position(ids, rotary=None))
     assert largest[1] > 5 * largest[0]
 
-    proto = export_graph(encoder_graph(model))
-    quantize(proto, calibrate(model))
+    name, proto = next(export_graphs(model))
+    assert name == "encoder"
+    biases = {name for name, tensor in model.state_dict().items() if tensor.dim() == 1}
+    quantize(proto, calibrate(model), int8_names(model), biases)
     constants = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
     scales = {
         node.name: constants[node.input[2]]
@@ -140,3 +144,19 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
         for part in ("query", "key", "value"):
             found = scales[f"encoder.layers.{layer}.self_attention.{part}"]
             assert found == pytest.approx(MARGIN * largest[layer] / 127, rel=1e-5)
+
+
+@unusual
+def test_cached_decoding_gives_the_targets_of_the_search(changes):
+    """Ids after eos, of sources that end before others, are no part of a target."""
+    model = small(**changes)
+    config = model.config
+    with torch.no_grad():
+        model.generator.bias[config.eos_id] += 0.5
+    sources = [[3 % config.source_vocab_size] * n for n in range(1, 1 + config.max_source_length)]
+    padded = pad(sources[:12], config.pad_id)
+    longest = max(1, min(9, config.max_target_length - 1))
+    inputs = decoder_inputs(model, *padded, longest)
+    found = greedy_search(model, *padded, longest)
+    for ours, theirs in zip(inputs, found, strict=True):
+        assert ours == [config.bos_id, *theirs.token_ids[:-1]]

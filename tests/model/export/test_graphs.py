@@ -13,10 +13,9 @@ from safetensors import safe_open
 from model.checkpoint import TrainedModel, load_model
 from model.data.pairs import pad
 from model.data.tokenizers import Unit, build_tokenizer
-from model.export import bundle as bundle_module
 from model.export.bundle import WeightType, write_bundle
+from model.export.exporter import LARGEST_INLINE
 from model.export.manifest import Card
-from model.export.weights import LARGEST_INLINE
 from model.network.config import (
     Activation,
     NormKind,
@@ -244,22 +243,6 @@ def test_graphs_hold_no_path_of_the_machine_that_exported(exported):
     folder, _ = exported
     for path in (folder / "fp32").glob("*.onnx"):
         assert b".py" not in path.read_bytes()
-
-
-def test_a_failed_export_leaves_the_old_bundle(exported, tmp_path, monkeypatch):
-    folder, _ = exported
-    trained, bundle = load_model(folder), tmp_path / "kept"
-    bundle.mkdir()
-    (bundle / "bundle.json").write_text("old")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(bundle_module, "export_graphs", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_bundle(trained, CARD, WeightType.fp32, bundle)
-    assert (bundle / "bundle.json").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_the_manifest_describes_every_other_file(exported):

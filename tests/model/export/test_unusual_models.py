@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from safetensors import safe_open
 
-from model.checkpoint import TrainedModel
+from model.checkpoint import TrainedModel, find_weights
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
+from model.export.graphs import export_graphs
 from model.export.manifest import Card, Precision
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
@@ -43,11 +45,88 @@ def trained(**changes):
     ids=["few positions", "specials at the end", "one ordinary token"],
 )
 def test_a_model_that_trains_exports_and_starts(tmp_path, changes):
-    write_bundle(trained(**changes), CARD, WeightType.fp32, tmp_path / "edge", Precision.int8)
+    write_bundle(trained(**changes), CARD, WeightType.fp32, tmp_path / "edge", Precision.both)
     bundle = load_bundle(tmp_path / "edge")
-    for precision in Precision:
+    for precision in ("fp32", "int8"):
         session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
         check_parity(session, bundle)
+
+
+def test_an_int8_bundle_has_no_fp32_matrix_and_starts(tmp_path):
+    model = trained().transformer
+    write_bundle(trained(), CARD, WeightType.fp32, tmp_path / "edge", Precision.int8)
+    assert not (tmp_path / "edge" / "fp32").exists()
+    with safe_open(tmp_path / "edge" / "int8" / "model.safetensors", "np") as file:
+        types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            assert types[f"{name}.weight"] == "I8"
+            assert types[f"{name}.weight_scale"] == "F32"
+    bundle = load_bundle(tmp_path / "edge")
+    session = Session(bundle, Settings(provider=Provider.cpu))
+    assert session.precision == "int8"
+    check_parity(session, bundle)
+    with pytest.raises(InputError, match=r"holds int8 weights only.*--precision fp32 or both"):
+        find_weights(tmp_path / "edge")
+
+
+@pytest.fixture
+def tied(monkeypatch):
+    """A model whose generator and target embedding are one matrix of 4.9 MB, 1.2 at int8."""
+    positions = {"max_source_length": 32, "max_target_length": 32}
+    model = trained(target_vocab_size=9600, d_model=128, **positions)
+    transformer = model.transformer
+    transformer.generator.weight = transformer.decoder.embedding.tokens.weight
+    names = {"generator.weight": "decoder.embedding.tokens.weight"}
+    monkeypatch.setattr(Transformer, "tied_names", property(lambda self: names))
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "weight_type",
+    [
+        WeightType.fp16,
+        pytest.param(WeightType.bf16, marks=pytest.mark.long),
+        pytest.param(WeightType.fp32, marks=pytest.mark.long),
+    ],
+)
+def test_a_tied_weight_is_stored_once(tied, weight_type, tmp_path):
+    write_bundle(tied, CARD, weight_type, tmp_path / "edge", Precision.both)
+    name, size = "decoder.embedding.tokens.weight", tied.transformer.generator.weight.numel()
+    for precision, item in (("fp32", weight_type.dtype.itemsize), ("int8", 1)):
+        path = tmp_path / "edge" / precision / "model.safetensors"
+        assert path.stat().st_size < 1.5 * size * item
+        with safe_open(path, "pt") as file:
+            assert "generator.weight" not in file.keys()  # noqa: SIM118
+            stored = file.get_tensor(name)
+        assert stored.shape == tied.transformer.generator.weight.shape
+        if precision == "fp32":
+            assert stored.float().equal(tied.transformer.generator.weight)
+    bundle = load_bundle(tmp_path / "edge")
+    for precision in ("fp32", "int8"):
+        session = Session(bundle, Settings(precision=precision, provider=Provider.cpu))
+        check_parity(session, bundle)
+        for graph in ("attention", "encoder_attention", "score"):
+            session.open(graph)
+
+
+@torch.no_grad()
+def test_products_do_not_add_biases_of_zeros():
+    """Those of the query, key and value of a step are merged without a bias, too."""
+    model = trained(rotary=True).transformer
+    biases = {
+        f"{name}.bias": module.bias.zero_()
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    graphs = export_graphs(model)
+    for name, products in (("encoder", 8), ("step", 7)):
+        graph_name, proto = next(graphs)
+        assert graph_name == name
+        assert not biases.keys() & {each for node in proto.graph.node for each in node.input}
+        named = [node for node in proto.graph.node if f"{node.name}.bias" in biases]
+        assert len(named) == products
 
 
 def test_a_model_that_cannot_be_exported_leaves_no_rest(tmp_path):

@@ -1,0 +1,32 @@
+"""A graph that is opened when it is first needed."""
+
+from collections.abc import Callable
+from threading import RLock
+
+import onnxruntime as ort
+
+from service.errors import PassFailed
+
+
+class LazyGraph:
+    """Any number of threads may open it; the first one opens and checks it for all."""
+
+    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
+        self._open_session = open_session
+        self._lock = RLock()  # the check runs the graph, on the thread that opened it
+        self._session: ort.InferenceSession | None = None
+        self._refusal: str | None = None
+        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
+
+    def open(self) -> ort.InferenceSession:
+        """Raises PassFailed if the check found something wrong, now or before."""
+        with self._lock:
+            if self._refusal:
+                raise PassFailed(self._refusal)
+            if self._session is None:
+                self._session = self._open_session()
+                self._refusal = self.check() if self.check else None
+                if self._refusal:
+                    self._session = None
+                    raise PassFailed(self._refusal)
+            return self._session
