@@ -120,7 +120,7 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
     tensors: dict[str, Callable[[], Tensor]] = {}
     for i, name in enumerate(files, 1):
         path = folder / name
-        if not path.is_file() or path.resolve().parent != folder.resolve():
+        if not path.is_file() or path.name != name:  # a link into a cache is fine, a path is not
             raise InputError(f"{folder}: shard {i} of {len(files)}, {name}, is missing")
         tensors |= open_file(path)
     return tensors
