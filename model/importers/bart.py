@@ -21,12 +21,6 @@ from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-TIED = {  # by whether the embeddings are one matrix, and the output projection the target's
-    (True, True): Tied.all,
-    (True, False): Tied.embeddings,
-    (False, True): Tied.target,
-    (False, False): Tied.no,
-}
 UNUSED = 2  # rows of a position table before position 0
 
 
@@ -113,25 +107,14 @@ def read_embeddings(reader: StateReader) -> Tied:
     decoder = "model.decoder.embed_tokens.weight"
     shared = "model.shared.weight" if "model.shared.weight" in checkpoint else decoder
     names = {SOURCE: "model.encoder.embed_tokens.weight", TARGET: decoder, OUTPUT: "lm_head.weight"}
-    held = {ours: name if name in checkpoint else shared for ours, name in names.items()}
-    matrices = {ours: checkpoint.tensor(name) for ours, name in held.items()}
+    tied = reader.matrices(
+        {ours: name if name in checkpoint else shared for ours, name in names.items()}
+    )
     checkpoint.ignore("model.shared.weight")
-    one_output = same(matrices[OUTPUT], matrices[TARGET])
-    one_embedding = same(matrices[SOURCE], matrices[TARGET])
-    tied = TIED[one_embedding, one_output]
-    reader.put(SOURCE, matrices[SOURCE], held[SOURCE])
-    if not one_embedding:
-        reader.put(TARGET, matrices[TARGET], held[TARGET])
-    if not one_output:
-        reader.put(OUTPUT, matrices[OUTPUT], held[OUTPUT])
-    bias, zeros = "final_logits_bias", torch.zeros(len(matrices[OUTPUT]))
-    found = checkpoint.tensor(bias).flatten() if bias in checkpoint else zeros
-    reader.put("generator.bias", found, bias)
+    bias = "final_logits_bias"
+    if bias in checkpoint:
+        reader.put("generator.bias", checkpoint.tensor(bias).flatten(), bias)
     return tied
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
 
 
 def read_layer(reader: StateReader, side: str, layer: int) -> None:

@@ -1,11 +1,12 @@
-"""Read a checkpoint: a folder with config.json and weights, as Hugging Face writes it.
+"""Read a checkpoint: a folder with config.json and weights, as Hugging Face writes it, or with
+heed.toml and the weights of a model of one's own.
 
 Nothing in the folder is executed: weights are read as safetensors, or by torch's loader that
 refuses everything but tensors.
 """
 
 import json
-import pickle
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,24 +18,37 @@ from torch import Tensor
 
 from model.network.config import InputError
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
+OWN = "heed.toml"  # comes before config.json, which may be of another program
+WEIGHTS = (  # the first that the folder has
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "model.pt",
+)
 
 
 class Checkpoint:
     """The configuration and the tensors of a folder; `unread` names those that nobody took."""
 
     def __init__(self, folder: Path) -> None:
-        """Raise InputError if config.json or the weights are missing or damaged."""
+        """Raise InputError if the configuration or the weights are missing or damaged."""
         self.folder = folder
-        if not (folder / "config.json").is_file():
+        self.config_name = OWN if (folder / OWN).is_file() else "config.json"
+        path = folder / self.config_name
+        if not path.is_file():
             raise InputError(
                 f"{folder} is not a checkpoint: it has no config.json; give a folder that"
-                " save_pretrained wrote"
+                f" save_pretrained wrote, or describe a model of your own in {OWN}"
             )
-        self.config = read_json(folder / "config.json")
-        self._tensors = open_weights(folder)
+        self.config = read_toml(path) if path.name == OWN else read_json(path)
+        entry = str(self.config.get("state", "")) if path.name == OWN else ""
+        self._tensors = open_weights(folder, entry)
         self._unread = set(self._tensors)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._tensors)
 
     @property
     def unread(self) -> list[str]:
@@ -74,14 +88,28 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", content)
 
 
-def open_weights(folder: Path) -> dict[str, Callable[[], Tensor]]:
-    """Return a function for each tensor that reads it; safetensors before .bin."""
-    for name, index in zip(WEIGHTS, SHARDED, strict=True):
-        if (folder / name).is_file():
-            return open_file(folder / name)
-        if (folder / index).is_file():
-            return open_shards(folder, index)
-    raise InputError(f"{folder} has no weights: it needs {', '.join((*WEIGHTS, *SHARDED))}")
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def open_weights(folder: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
+    """Return a function for each tensor that reads it.
+
+    The tensors of a pickle are in its `entry`, or at its top if that is empty.
+    """
+    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise InputError(f"{folder} has no weights: it needs {' or '.join(WEIGHTS)}")
+    if path.suffix in (".bin", ".pt"):
+        return open_pickle(path, entry)
+    if entry:
+        raise InputError(
+            f"{folder / OWN} has state {entry!r}, but {path.name} has no entries: remove it"
+        )
+    return open_shards(folder, path.name) if path.suffix == ".json" else open_file(path)
 
 
 def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
@@ -92,7 +120,7 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
     tensors: dict[str, Callable[[], Tensor]] = {}
     for i, name in enumerate(files, 1):
         path = folder / name
-        if not path.is_file() or path.resolve().parent != folder.resolve():
+        if not path.is_file() or path.name != name:  # a link into a cache is fine, a path is not
             raise InputError(f"{folder}: shard {i} of {len(files)}, {name}, is missing")
         tensors |= open_file(path)
     return tensors
@@ -110,19 +138,28 @@ def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def open_pickle(path: Path) -> dict[str, Callable[[], Tensor]]:
+def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
+    except Exception as error:  # a damaged pickle raises errors of many classes
         raise InputError(
             f"{path} is damaged, or holds more than tensors, which Heed does not load: save the"
             " model as safetensors"
         ) from error
-    return {
+    held = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    state = held.get(entry) if entry else held
+    tensors = {
         name: lambda tensor=tensor: tensor
-        for name, tensor in cast("dict[str, Any]", state).items()
+        for name, tensor in cast("dict[str, Any]", state if isinstance(state, dict) else {}).items()
         if isinstance(tensor, Tensor)
     }
+    if not tensors:
+        place = f"under {entry!r}" if entry else "at its top"
+        raise InputError(
+            f"{path} has no tensors {place}, but {', '.join(map(str, held)) or 'nothing'}: save"
+            f" model.state_dict(), or name the entry that holds it as state in {OWN}"
+        )
+    return tensors
 
 
 def is_zip(path: Path) -> bool:

@@ -1,14 +1,23 @@
 """Give the tensors of a checkpoint the names of our network, and build it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from model.importers.checkpoint import Checkpoint
-from model.network.config import InputError, TransformerConfig
+from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
+from model.network.tying import OUTPUT, SOURCE, TARGET
+
+TIED = {  # by whether the embeddings are one matrix, and the output projection the target's
+    (True, True): Tied.all,
+    (True, False): Tied.embeddings,
+    (False, True): Tied.target,
+    (False, False): Tied.no,
+}
+ADVICE = "is it fine-tuned with adapters, or of another kind?"
 
 
 @dataclass(slots=True)
@@ -41,11 +50,25 @@ class StateReader:
             if part == "weight" or f"{theirs}.bias" in self.checkpoint:
                 self.copy(f"{ours}.{part}", f"{theirs}.{part}")
 
-    def build(self, config: TransformerConfig) -> Transformer:
+    def matrices(self, names: Mapping[str, str]) -> Tied:
+        """Read the embeddings and the output projection, given the tensor of each, and an output
+        bias of zeros. Return which are one matrix by what they hold, whatever their names."""
+        held = {ours: self.checkpoint.tensor(theirs) for ours, theirs in names.items()}
+        one_embedding = same(held[SOURCE], held[TARGET])
+        one_output = same(held[OUTPUT], held[TARGET])
+        self.put(SOURCE, held[SOURCE], names[SOURCE])
+        if not one_embedding:
+            self.put(TARGET, held[TARGET], names[TARGET])
+        if not one_output:
+            self.put(OUTPUT, held[OUTPUT], names[OUTPUT])
+        self.put("generator.bias", torch.zeros(len(held[OUTPUT])), names[OUTPUT])
+        return TIED[one_embedding, one_output]
+
+    def build(self, config: TransformerConfig, advice: str = ADVICE) -> Transformer:
         """Return the network with these tensors, which it shares.
 
         Raise InputError if a tensor is missing or has a shape that `config` does not describe, or
-        if the checkpoint has tensors that nobody read.
+        if the checkpoint has tensors that nobody read: then with `advice`.
         """
         folder = self.checkpoint.folder
         with torch.device("meta"):
@@ -57,15 +80,20 @@ class StateReader:
             if found.shape != expected.shape:
                 raise InputError(
                     f"{folder}: tensor {self.origins[name]} has shape {tuple(found.shape)} and"
-                    f" config.json describes {tuple(expected.shape)}"
+                    f" {self.checkpoint.config_name} describes {tuple(expected.shape)}"
                 )
         if unread := self.checkpoint.unread:
             raise InputError(
                 f"{folder} has {len(unread)} tensors that a model of this kind does not have:"
-                f" {shortened(unread)}; is it fine-tuned with adapters, or of another kind?"
+                f" {shortened(unread)}; {advice}"
             )
         model.load_state_dict(self.state, assign=True)
         return model.eval()
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    shared = one.data_ptr() == other.data_ptr()
+    return one.shape == other.shape and (shared or torch.equal(one, other))
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:

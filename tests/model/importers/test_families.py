@@ -171,6 +171,16 @@ def test_log_probs_and_attention_are_those_of_hugging_face(tmp_path, family, see
     compare(ours, theirs, [longest + 1, 3], [2, longest + 1], seed)  # the last positions
 
 
+def test_files_may_be_links_as_in_the_cache_of_hugging_face(tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    theirs = random_model("bart", 0)
+    save(theirs, blobs, "shards")
+    snapshot.mkdir()
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(path)
+    compare(read(snapshot), theirs, [3, 2], [2, 4])
+
+
 @pytest.mark.parametrize("family", T5)
 def test_distances_beyond_the_longest_have_its_bias(tmp_path, family):
     theirs = random_model(family, 0)

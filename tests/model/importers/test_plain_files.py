@@ -1,0 +1,266 @@
+"""heed.toml, the weights and the tokenizers of a model of one's own: what is read, what refused."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+
+from model.importers.checkpoint import Checkpoint
+from model.importers.description import KINDS, RULES, read_description
+from model.importers.plain import read_plain
+from model.importers.own_tokenizers import plain_tokenizers
+from model.network.config import InputError, Tied
+
+DOCS = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()
+ROWS, WIDTH = 9, 8
+WORDS = ["<unk>", "<pad>", "<s>", "</s>", "der", "Hund", "ist", "groß", "."]
+KEYS = {
+    "kind": "torch",
+    "source_embedding": "source.weight",
+    "target_embedding": "target.weight",
+    "output": "output.weight",
+    "positions": "sinusoidal",
+    "embedding_scale": "sqrt",
+    "num_heads": 2,
+    "pad_id": 1,
+    "start_id": 2,
+    "eos_id": 3,
+    "source_prefix_ids": [],
+    "source_suffix_ids": [3],
+    "max_source_length": 16,
+    "max_target_length": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def state():
+    torch.manual_seed(0)
+    layers = nn.Transformer(WIDTH, 2, 1, 1, 12, batch_first=True).state_dict()
+    tensors = {f"transformer.{name}": tensor for name, tensor in layers.items()}
+    for name in ("source", "target", "output"):
+        tensors[f"{name}.weight"] = torch.randn(ROWS, WIDTH)
+    return tensors
+
+
+@pytest.fixture
+def checkpoint(tmp_path, state):
+    """Write a checkpoint with other keys and tensors than usual; None leaves one out."""
+
+    def write(tensors=None, **keys):
+        lines = [f"{k} = {json.dumps(v)}" for k, v in {**KEYS, **keys}.items() if v is not None]
+        (tmp_path / "heed.toml").write_text("\n".join(lines))
+        held = {**state, **(tensors or {})}
+        save_file(
+            {name: tensor for name, tensor in held.items() if tensor is not None},
+            tmp_path / "model.safetensors",
+        )
+        return Checkpoint(tmp_path)
+
+    return write
+
+
+def refusal(call, *inputs):
+    with pytest.raises(InputError) as caught:
+        call(*inputs)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"kind": None}, "has kind None: give one of torch, annotated"),
+        ({"kind": "keras"}, "has kind 'keras': give one of torch, annotated"),
+        ({"heads": 2}, "has heads, which is not a key: the keys are .*num_heads"),
+        ({"num_heads": None}, "lacks keys that a model of kind 'torch' needs: num_heads, a whole"),
+        ({"num_heads": "2"}, "has num_heads '2': give a whole number"),
+        ({"num_heads": True}, "has num_heads True: give a whole number"),
+        ({"num_heads": 3}, "heed.toml: d_model 8 is not a multiple of num_heads 3"),
+        ({"pad_id": -1}, "has pad_id -1: give an id"),
+        ({"eos_id": 9}, r"heed.toml: special ids \(1, 2, 9\) must be at least 0 and less than 9"),
+        ({"source_prefix_ids": 2}, "has source_prefix_ids 2: give a list of ids"),
+        ({"source_suffix_ids": [9]}, "source_suffix_ids has 9, but the source has ids 0 to 8"),
+        ({"embedding_scale": 0}, 'has embedding_scale 0: give "sqrt", or a number above 0'),
+        ({"norm_epsilon": "small"}, "has norm_epsilon 'small': give a number above 0"),
+        ({"norm_first": 1}, "has norm_first 1: give true or false"),
+        ({"activation": "tanh"}, "has activation 'tanh': give one of relu, gelu"),
+        ({"positions": ["a"]}, 'has positions .*: give "sinusoidal", the name of a tensor, or'),
+        ({"max_source_length": 0}, "heed.toml: max_source_length is 0: give at least 1"),
+        ({"output": "out.weight"}, "output is 'out.weight', .* have output.weight, source.weight"),
+        ({"output_bias": "bias"}, "output_bias is 'bias', but the weights have no such tensor"),
+        ({"positions": "pe"}, "positions is 'pe', but the weights have no such tensor"),
+        ({"ignore": ["optimizer"]}, "ignore is 'optimizer', but the weights have no such tensor"),
+        ({"transformer": "core."}, "transformer is 'core.', but no .*; give 'transformer.'"),
+        ({"kind": "annotated", "transformer": "transformer."}, "positions|no tensor"),
+        ({"source_vocabulary": "../a.txt"}, "give the name of a file in this folder"),
+    ],
+)
+def test_a_wrong_key_is_named(checkpoint, keys, sentence):
+    assert re.search(sentence, refusal(read_plain, checkpoint(**keys)))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "keys", "sentence"),
+    [
+        ({"head.scale": torch.ones(1)}, {}, "1 tensors .*: head.scale; name them in heed.toml"),
+        ({"places": torch.ones(1, 9, WIDTH)}, {"positions": "places"}, "at least 16 rows of 8"),
+        ({"places": torch.ones(4, 9, WIDTH)}, {"positions": "places"}, "places have shape"),
+        ({"source.weight": torch.ones(ROWS)}, {}, "source.weight has shape .* must be a matrix"),
+        ({"target.weight": torch.ones(ROWS, 4)}, {}, "target.weight .* heed.toml describes"),
+        ({"transformer.encoder.layers.0.linear2.weight": None}, {}, "linear2.weight: .*incomplete"),
+        ({"transformer.decoder.norm.weight": None}, {}, "decoder.norm.weight: .*incomplete"),
+        ({"output.weight": torch.full((ROWS, WIDTH), torch.nan)}, {}, "output.weight holds NaN"),
+    ],
+)
+def test_a_wrong_tensor_is_named(checkpoint, tensors, keys, sentence):
+    assert re.search(sentence, refusal(read_plain, checkpoint(tensors, **keys)))
+
+
+def test_the_documented_examples_are_valid_and_all_keys_are_documented(checkpoint, tmp_path):
+    examples = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    checkpoint()
+    kinds = []
+    for example in examples:
+        (tmp_path / "heed.toml").write_text(example)
+        kinds.append(read_description(Checkpoint(tmp_path)).kind)
+    assert kinds == list(KINDS)
+    assert [key for key in RULES if f"`{key}`" not in DOCS] == []
+
+
+def test_a_tensor_that_the_model_does_not_need_can_be_ignored(checkpoint):
+    unused = {"head.scale": torch.ones(1)}
+    assert read_plain(checkpoint(unused, ignore=["head.scale"])).config.tied is Tied.no
+
+
+def test_heed_toml_comes_before_another_config_json(checkpoint, tmp_path):
+    (tmp_path / "config.json").write_text('{"learning_rate": 1e-4}')
+    assert read_plain(checkpoint()).config.d_model == WIDTH
+
+
+def test_a_projection_without_a_tensor_of_its_own_is_named_as_the_embedding(checkpoint, state):
+    bias = torch.arange(9.0)
+    read = read_plain(
+        checkpoint(
+            {"output.weight": None, "shift": bias}, output="target.weight", output_bias="shift"
+        )
+    )
+    assert read.config.tied is Tied.target
+    torch.testing.assert_close(read.generator.weight, state["target.weight"])
+    torch.testing.assert_close(read.generator.bias, bias)
+
+
+def test_a_state_dict_inside_a_file_is_named(checkpoint, tmp_path, state):
+    checkpoint()
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"epoch": 3, "model": state}, tmp_path / "model.pt")
+    sentence = refusal(Checkpoint, tmp_path)
+    assert "model.pt has no tensors at its top, but epoch, model" in sentence
+    (tmp_path / "heed.toml").write_text('state = "weights"')
+    assert "no tensors under 'weights', but epoch, model" in refusal(Checkpoint, tmp_path)
+
+
+def test_safetensors_have_no_state(checkpoint):
+    assert "model.safetensors has no entries: remove it" in refusal(lambda: checkpoint(state="ema"))
+
+
+def test_no_pickle_is_executed(checkpoint, tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/executed",)
+
+    checkpoint()
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"a": Attack()}, tmp_path / "model.pt")
+    assert "holds more than tensors" in refusal(Checkpoint, tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 0.999])
+def test_a_file_that_is_cut_short_is_refused(checkpoint, tmp_path, state, share, zipped):
+    checkpoint()
+    (tmp_path / "model.safetensors").unlink()
+    path = tmp_path / "model.pt"
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    assert "model.pt is damaged" in refusal(Checkpoint, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"version https://git-lfs.github.com/spec/v1\n"])
+def test_a_file_of_another_kind_is_refused(checkpoint, tmp_path, content):
+    checkpoint()
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.pt").write_bytes(content)
+    assert "model.pt is damaged" in refusal(Checkpoint, tmp_path)
+
+
+def test_a_folder_without_weights_or_description_is_refused(tmp_path):
+    assert "describe a model of your own in heed.toml" in refusal(Checkpoint, tmp_path)
+    (tmp_path / "heed.toml").write_text("kind = ")
+    assert "heed.toml is not TOML" in refusal(Checkpoint, tmp_path)
+    (tmp_path / "heed.toml").write_text('kind = "torch"')
+    assert "has no weights: it needs model.safetensors" in refusal(Checkpoint, tmp_path)
+
+
+def library_file(path, words=WORDS):
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
+    )
+    tokenizer.enable_padding(length=20)
+    tokenizer.enable_truncation(5)
+    tokenizer.save(str(path))
+
+
+def word_list(path, words=WORDS):
+    path.write_text("\n".join(words) + "\n")
+
+
+def test_tokenizers_are_files_or_word_lists(checkpoint, tmp_path):
+    library_file(tmp_path / "source.tokenizer.json")
+    word_list(tmp_path / "words.txt")
+    made = plain_tokenizers(checkpoint(target_vocabulary="words.txt", unknown_token="<unk>"))
+    for tokenizer in made:  # ids are places in WORDS; nothing is added or cut
+        assert tokenizer.encode("der Hund  ist\ngroß . wow").ids == [4, 5, 6, 7, 8, 0]
+    assert made[1].decode([2, 4, 5, 0, 3]) == "der Hund <unk>"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (WORDS[:-1], "has 8 tokens, but the model has 9 rows: give every row a line"),
+        ([*WORDS[:-1], "der"], ":9: 'der' is in the list already"),
+        ([*WORDS[:-1], ". 12"], ":9: expected one token, got '. 12'"),
+        ([*WORDS[:-1], ""], ":9: expected one token, got ''"),
+        (["UNK", *WORDS[1:]], "unknown_token is '<unk>', which words.txt lacks"),
+    ],
+)
+def test_a_wrong_word_list_is_refused(checkpoint, tmp_path, words, sentence):
+    word_list(tmp_path / "words.txt", words)
+    read = checkpoint(source_vocabulary="words.txt", unknown_token="<unk>")
+    assert sentence in refusal(plain_tokenizers, read)
+
+
+def test_wrong_tokenizer_files_are_refused(checkpoint, tmp_path):
+    path = tmp_path / "source.tokenizer.json"
+    read = checkpoint()
+    assert "has no source.tokenizer.json: save the tokenizer" in refusal(plain_tokenizers, read)
+    path.write_text("{}")
+    assert "is not a file of the tokenizers library" in refusal(plain_tokenizers, read)
+    library_file(path, [*WORDS, "mehr"])
+    assert "has a token of id 9, but the model has rows for only 9" in refusal(
+        plain_tokenizers, read
+    )
+    missing = checkpoint(source_vocabulary="words.txt", unknown_token="<unk>")
+    assert "has no words.txt" in refusal(plain_tokenizers, missing)
+    (tmp_path / "words.txt").write_bytes(b"\xff")
+    assert "words.txt is not UTF-8" in refusal(plain_tokenizers, missing)
