@@ -25,7 +25,9 @@ def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
     for side, ours in sides:
         side.embed_tokens.weight = ours.embedding.tokens.weight
         skipped = torch.zeros(config.pad_id + 1, config.d_model)  # its positions begin after pad_id
-        positions = torch.cat([skipped, ours.embedding.positions])
+        table = ours.embedding.positions
+        assert table is not None, "M2M100 has a table of positions"
+        positions = torch.cat([skipped, table])
         side.embed_positions.register_buffer("weights", positions, persistent=False)
         side.layer_norm.load_state_dict(ours.norm.state_dict())
         for layer, our_layer in zip(side.layers, ours.layers, strict=True):

@@ -115,7 +115,9 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="Largest request body, in bytes")
     max_sources: int = Field(
-        default=256, ge=1, description="Most sources in one request; at most max-queue"
+        default=256,
+        ge=1,
+        description="Most sources, or sentences of split ones, in one request; at most max-queue",
     )
     max_answer_bytes: int = Field(
         default=128 << 20,

@@ -18,7 +18,8 @@ from service.api.field_types import Source
 from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
 from service.api.serialize import write_decoded
-from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
+from service.api.split import Split, read_sources
+from service.api.steps import TextField, find_model, respond, submit_and_wait
 from service.api.stream import EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -58,13 +59,43 @@ class DecodeRequest(Searching):
         default=False,
         description="Send the answer as server-sent events while it is generated.",
     )
+    split: Split = Field(
+        default="none",
+        description="sentences: split each source by lines and sentence marks, decode every"
+        " sentence by itself, and put the targets into the places of the sentences, so that white"
+        " space stays as it is. All options apply to each sentence; sentences count as sources"
+        " where those are limited. A sentence that is too long for the model is split further,"
+        " after the last clause mark that fits, else at the last space. Lines of symbols that the"
+        " model cannot read are copied. Source must be a text or a list of texts.",
+    )
+
+
+class DecodedSentence(BaseModel):
+    """The hypotheses of a sentence. In their attention, offsets of source tokens count in the whole
+    source, and those of target tokens in the text of the hypothesis."""
+
+    start: int = Field(description="Position of its first character in the source.")
+    end: int = Field(description="Position after its last character in the source.")
+    hypotheses: list[Hypothesis] = Field(description="As without split.")
+    source_tokens: int = Field(description="Tokens of the sentence, special tokens included.")
+
+
+class JoinedHypothesis(BaseModel):
+    """The h-th hypotheses of all sentences, joined."""
+
+    text: str = Field(description="The source, with the text of a hypothesis for each sentence.")
+    score: float = Field(description="Sum of the scores of the sentences.")
 
 
 class DecodeResult(BaseModel):
-    hypotheses: list[Hypothesis] = Field(
+    hypotheses: list[Hypothesis] | list[JoinedHypothesis] = Field(
         description="Beams with the highest score first; samples in the order they were drawn."
+        " With split: as many joined hypotheses as every sentence has."
     )
     source_tokens: int = Field(description="Tokens of the source, special tokens included.")
+    sentences: list[DecodedSentence] | None = Field(
+        default=None, description="The sentences in their order. Absent unless split."
+    )
 
 
 class DecodeAnswer(ModelResponse):
@@ -95,8 +126,9 @@ async def decode(
     - `done`, at the end: the complete answer, as without `stream`.
     - `error`, at the end if something failed: a problem document.
 
-    `result` and `hypothesis` count from 0. Comments are sent now and then to keep the connection
-    open.
+    `result` and `hypothesis` count from 0. With `split`, `token` and `beam` also say which
+    `sentence` of the result they belong to, and its `start` and `end` in the source: its text takes
+    the place of these characters. Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
@@ -107,8 +139,8 @@ async def decode(
     )
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
-    sources = await read_texts(request, seconds, source)
-    check_answer(request, model, body, search, sources)
+    sources = await read_sources(request, seconds, source, body.split)
+    check_answer(request, model, body, search, sources.tokens)
     entries = [
         Entry(
             np.array(source.ids),
@@ -117,14 +149,14 @@ async def decode(
             streams=body.stream,
             language=languages.target_ids,
         )
-        for source in sources
+        for source in sources.tokens
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
-        return write_decoded(model, entries, sources, answers)
+        return sources.join(write_decoded(model, entries, sources.tokens, answers))
 
     if body.stream:
-        return await Stream(request, model, entries, write).respond()
+        return await Stream(request, model, entries, sources.places, write).respond()
     answers = await submit_and_wait(request, model, entries)
     return await respond(request, lambda: write(answers), seconds, answers)
 

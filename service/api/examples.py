@@ -80,6 +80,10 @@ DECODE: Examples = {
             "suppress_tokens": [20],
         },
     },
+    "split": {
+        "summary": "Pronounce each line, and keep the lines as they are",
+        "value": {"source": "  attention\n\ntransformer\n", "split": "sentences"},
+    },
     "stream": {
         "summary": "Stream each sound as soon as it is generated",
         "value": {"source": "pronunciation", "stream": True},

@@ -102,13 +102,18 @@ async def read_fields(
 def tokenize_fields(fields: Sequence[TextField]) -> list[list[Tokens]]:
     errors: list[HeedError] = []
     sequences = [tokenize_field(field, errors) for field in fields]
+    raise_errors(errors)
+    return sequences
+
+
+def raise_errors(errors: Sequence[HeedError]) -> None:
+    """Raise one refusal for all errors, if there are any."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
         faults = [fault for error in errors for fault in error.faults]
         kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
         raise kind.of(faults)
-    return sequences
 
 
 def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
@@ -145,8 +150,8 @@ def submit(
     rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_queue
     if rows > limit:
         raise TooLarge(
-            f"this request takes {rows} rows (sources times their beams or samples) and the limit"
-            f" is {limit}: send fewer sources, or lower beam_size or num_hypotheses"
+            f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
+            f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
     return model.engine.submit(entries, on_progress)
 

@@ -32,11 +32,13 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events of one request. `write` makes the document that is sent without streaming."""
+    """The events of one request. `places` are the fields that say which entry an event belongs to;
+    `write` makes the document that is sent without streaming."""
 
     request: Request
     model: Model
     entries: Sequence[Entry]
+    places: Sequence[dict[str, int]]
     write: Callable[[Sequence[Answer]], Document]
 
     async def respond(self) -> Response:
@@ -72,7 +74,7 @@ class Stream:
 
         A client that leaves closes this generator, at any `yield`: then its rows are cancelled.
         """
-        writer, received = EventWriter(self.model, self.entries), [first]
+        writer, received = EventWriter(self.model, self.entries, self.places), [first]
         try:
             while received[-1] is not None:
                 yield await writer.write(received) or format_sse_event(comment="ping")
@@ -136,11 +138,14 @@ def write_event(name: str, content: bytes) -> bytes:
 class EventWriter:
     """Turns the progress of entries, in ids, into events with text."""
 
-    def __init__(self, model: Model, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self, model: Model, entries: Sequence[Entry], places: Sequence[dict[str, int]]
+    ) -> None:
         self._model = model
         self._entries = entries
-        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by result, hypothesis
-        self._sent: dict[int, BeamProgress] = {}  # the last of each result
+        self._places = places
+        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by entry, hypothesis
+        self._sent: dict[int, BeamProgress] = {}  # the last of each entry
 
     async def write(self, received: Sequence[ProgressOf | None]) -> bytes:
         """Return the events, one after the other; empty if nothing is new."""
@@ -160,7 +165,8 @@ class EventWriter:
         self._sent[place] = progress
         decode, prefix = self._model.target.decode, self._entries[place].prefix
         stable, best = (decode([*prefix, *ids]).text for ids in progress)
-        return write_event("beam", to_json({"result": place, "stable": stable, "tentative": best}))
+        beam = {**self._places[place], "stable": stable, "tentative": best}
+        return write_event("beam", to_json(beam))
 
     def _token(self, place: int, event: TokenEvent) -> dict[str, Any]:
         """Return a token with the text it adds: the texts of a hypothesis, joined, are its text."""
@@ -170,7 +176,7 @@ class EventWriter:
             self._readers[key] = target.reader()
             text = "".join(map(self._readers[key], self._entries[place].prefix))
         token: dict[str, Any] = {
-            "result": place,
+            **self._places[place],
             "hypothesis": event.hypothesis,
             "text": text + self._readers[key](event.token_id),
             "token": target.name(event.token_id),

@@ -15,8 +15,8 @@ from torch import nn
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.description import KINDS, RULES, read_description
-from model.importers.plain import read_plain
 from model.importers.own_tokenizers import plain_tokenizers
+from model.importers.plain import read_plain
 from model.network.config import InputError, Tied
 
 DOCS = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()

@@ -42,6 +42,9 @@ REQUESTS = [
             {"target_prefix": "HH", "stop": ["IY1", 4], "min_new_tokens": 1},
             {"stream": True},
             {"stream": True, "beam_size": 2},
+            {"split": "sentences", "beam_size": 2, "num_hypotheses": 2},
+            {"split": "sentences", "stream": True},
+            {"split": "sentences", "stream": True, "beam_size": 2},
         )
         for selected in (ALIGNED, REDUCED, ROLLOUT)
     ),
@@ -63,6 +66,7 @@ EVENT_FIELDS = {
     "token": {"result", "hypothesis", "text", "token", "token_id", "log_prob"},
     "beam": {"result", "stable", "tentative"},
 }
+PLACE_FIELDS = {"sentence", "start", "end"}
 
 
 def assert_valid(model, content):
@@ -86,7 +90,8 @@ def test_answers_are_as_documented(client, path, body):
     assert last == "done"
     assert_valid(MODELS[path], json.dumps(done))
     for name, event in events:
-        assert event.keys() - {"top_log_probs"} == EVENT_FIELDS[name]
+        place = PLACE_FIELDS if "split" in body else set[str]()
+        assert event.keys() - {"top_log_probs"} == EVENT_FIELDS[name] | place
         for alternative in event.get("top_log_probs", []):
             assert_valid(responses.Alternative, json.dumps(alternative))
 
