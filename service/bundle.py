@@ -58,8 +58,11 @@ class Decoding(Part):
 
 
 class Tokenizers(Part):
+    """File names. `compose`: before the normalizers, marks are composed with their letters."""
+
     source: str
     target: str
+    compose: bool = False
 
 
 class File(Part):
