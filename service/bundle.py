@@ -77,6 +77,8 @@ class Decoding(Part):
 
 
 class Tokenizers(Part):
+    """File names. `compose`: before the normalizers, marks are composed with their letters."""
+
     source: str
     target: str
     compose: bool

@@ -1,5 +1,7 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
+import codecs
+import re
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -8,16 +10,25 @@ from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
+from service.compose import with_compose
 from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
 from service.languages import fill
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
+INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
+LETTER = "a"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`start` and `end` count characters of the text; null for special tokens, which have none."""
+    """`start` and `end` count characters of the text; null for special tokens, which have none.
+
+    A character other than a space belongs to one token: of those that share it, to the last. The
+    others have a place without characters.
+    """
 
     text: str
     id: int
@@ -67,6 +78,10 @@ class Tokenizer:
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
+        byte_ids = [library.token_to_id(name) for name in BYTES]
+        self._bytes: dict[int, bytes] = {}
+        if None not in byte_ids:
+            self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
         self._prefix = [self._special(i) for i in prefix]
         self._suffix = [self._special(i) for i in suffix]
 
@@ -87,16 +102,16 @@ class Tokenizer:
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
             raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
-        read = list(map(Token, encoding.tokens, encoding.ids, *zip(*encoding.offsets, strict=True)))
-        tokens = [*self._prefix, *read, *self._suffix]
-        self._check_length(len(tokens), pointer)
+        names = map(visible, encoding.tokens)
+        read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
+        self._check_length(len(self._prefix) + len(read) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
             raise Invalid.at(
                 pointer, f"has {', '.join(places)}, which the vocabulary lacks: {self._advice()}"
             )
-        return Tokens(text, tokens)
+        return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
@@ -140,16 +155,26 @@ class Tokenizer:
         """Return a function that takes ids one after the other and returns what each adds to the
         text. A character that needs several ids comes whole, with the last of them."""
         stream = DecodeStream(skip_special_tokens=True)
+        if not self._bytes:
+            return lambda i: "" if i in self._special_ids else stream.step(self._library, i) or ""
+        utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        letter = next(i for i, byte in self._bytes.items() if byte == LETTER.encode())
 
         def read(token_id: int) -> str:
             if token_id in self._special_ids:
                 return ""
-            return stream.step(self._library, token_id) or ""
+            if byte := self._bytes.get(token_id):
+                # The library decodes bytes anew with every further one, and raises if that changes
+                # them. It gets a letter in their place, which says that the text goes on.
+                before = (stream.step(self._library, letter) or LETTER).removesuffix(LETTER)
+                return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
+            cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
+            return cut + (stream.step(self._library, token_id) or "")
 
         return read
 
     def name(self, token_id: int) -> str:
-        return self._library.id_to_token(token_id) or ""
+        return visible(self._library.id_to_token(token_id) or "")
 
     def _special(self, token_id: int) -> Token:
         return Token(self.name(token_id), token_id, None, None)
@@ -175,6 +200,34 @@ class Tokenizer:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
 
 
+def visible(name: str) -> str:
+    """Return a token's name without the space at its end that keeps texts from reaching it."""
+    return name.removesuffix(" ") or name
+
+
+def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
+    """Give every character but spaces to one token, whatever a normalizer made of it.
+
+    A token begins where the last one ended, after spaces, and ends before what it shares with the
+    next. One that shares all it has, such as a normalizer's first space, gets nothing.
+    """
+    stops: list[int] = []
+    shared = len(text)
+    for token in reversed(tokens):
+        start, end = token.start or 0, token.end or 0
+        stops.append(min(end, shared) if shared > start else 0)
+        shared = min(shared, start)
+    stops[0] = max(stops[0], len(text.rstrip()))
+    closed: list[Token] = []
+    end = 0
+    for token, stop in zip(tokens, reversed(stops), strict=True):
+        part = text[end:stop]
+        word = part.lstrip() or part  # a space that joins words belongs to neither
+        end = max(end, stop)
+        closed.append(Token(token.text, token.id, end - len(word), end))
+    return closed
+
+
 def place(text: str, tokens: Sequence[Token], i: int) -> str:
     """Quote the i-th token as it was typed, with its offset.
 
@@ -192,7 +245,12 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     manifest = bundle.manifest
     forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
     source = Tokenizer(
-        open_library(bundle, manifest.tokenizers.source, manifest.config.source_vocab_size),
+        open_library(
+            bundle,
+            manifest.tokenizers.source,
+            manifest.config.source_vocab_size,
+            manifest.tokenizers.compose,
+        ),
         manifest.limits.max_source_length,
         forbidden,
         fill(manifest.source_prefix, {}),
@@ -212,11 +270,15 @@ def open_target(bundle: Bundle) -> Library:
     """Return the library's tokenizer of the target, which an engine needs to find stop texts.
     Raises StartupError if it has more tokens than the model."""
     manifest = bundle.manifest
-    return open_library(bundle, manifest.tokenizers.target, manifest.config.target_vocab_size)
+    tokenizers = manifest.tokenizers
+    size = manifest.config.target_vocab_size
+    return open_library(bundle, tokenizers.target, size, tokenizers.compose)
 
 
-def open_library(bundle: Bundle, name: str, vocab_size: int) -> Library:
+def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> Library:
     library = Library.from_file(str(bundle.path(name)))
+    if compose and library.normalizer:
+        library.normalizer = with_compose(library.normalizer)
     size = library.get_vocab_size()
     if size > vocab_size:
         raise StartupError(

@@ -1,13 +1,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, decoders, pre_tokenizers
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 from tokenizers.models import BPE, WordLevel
 
 from service.bundle import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
-from service.tokenizer import Tokenizer, open_tokenizers
+from service.tokenizer import Tokenizer, open_library, open_tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,32 @@ def test_a_space_between_characters_has_a_place_of_its_own():
         (" ", 2, 3),
         ("c", 3, 4),
     ]
+
+
+def test_a_ligature_belongs_to_the_last_of_its_letters(words):
+    tokens = words[0].encode("ﬁn", "/source").tokens
+    assert [(t.text, t.start, t.end) for t in tokens] == [("f", 0, 0), ("i", 0, 1), ("n", 1, 2)]
+
+
+def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
+    library = Library(WordLevel({letter: i for i, letter in enumerate("\u1ed9\u1ecdom?")}, "?"))
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.save(str(tmp_path / "tokenizer.json"))
+    bundle = type(load_bundle(g2p))(tmp_path, load_bundle(g2p).manifest)
+    library = open_library(bundle, "tokenizer.json", 9, compose=True)
+    read = Tokenizer(library, 9, []).encode("mo\u0323\u0302m", "/")
+    assert [(t.text, t.start, t.end) for t in read.tokens] == [
+        ("m", 0, 1),
+        ("\u1ed9", 1, 4),
+        ("m", 4, 5),
+    ]
+
+
+def test_a_name_is_shown_without_the_space_that_hides_it():
+    library = Library(WordLevel({"</s> ": 0, "a": 1, " ": 2}))
+    tokenizer = Tokenizer(library, 9, [])
+    assert [tokenizer.name(i) for i in range(3)] == ["</s>", "a", " "]
 
 
 def build_spaced():

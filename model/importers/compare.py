@@ -1,0 +1,97 @@
+"""Compare a converted tokenizer with sentencepiece on the built-in texts."""
+
+import json
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from tokenizers import Tokenizer
+
+from model.importers.piece_file import PieceFile
+from model.importers.pieces import Converted
+from model.importers.probes import probes
+
+LONGEST = 4  # characters that compose to one
+DIVIDER = "\x07"
+Encode = Callable[[str], Sequence[int] | None]
+
+
+def compare_pieces(converted: Converted, reference: Encode) -> list[str]:
+    """Return the built-in texts that the two give different ids; none if all are equal.
+
+    Texts for which `reference` returns None are not compared. Two ways to split a text are equal if
+    their scores are: sentencepiece adds them in 32 bits, the tokenizers library in 64.
+    """
+    scores = read_scores(converted.tokenizer)
+    different: list[str] = []
+    for text in probes():
+        expected = reference(text)
+        read = compose(text, converted.tokenizer) if converted.compose else text
+        ids = converted.tokenizer.encode(read, add_special_tokens=False).ids
+        if expected is not None and ids != list(expected) and not tie(ids, expected, scores):
+            different.append(text)
+    return different
+
+
+def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = None) -> Encode:
+    """Return sentencepiece's own encoding of texts, in the ids of `vocabulary`.
+
+    It returns None for texts with pieces that the vocabulary lacks or splits: Hugging Face encodes
+    those as unknown, the converted tokenizer does better.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(file.path))
+    ids = {name: i for i, name in enumerate(file.names if vocabulary is None else vocabulary)}
+    unknown = ids[file.unknown]
+
+    def encode(text: str) -> list[int] | None:
+        pieces = processor.encode(text, out_type=str)
+        found = [ids.get(piece, unknown) for piece in pieces]
+        for piece, i in zip(pieces, found, strict=True):
+            dropped = processor.piece_to_id(piece) != processor.unk_id()
+            if i == unknown and (dropped or any(letter in ids for letter in piece)):
+                return None
+        return found
+
+    return encode
+
+
+def read_scores(tokenizer: Tokenizer) -> list[float]:
+    """Return the scores of a unigram model by id; none for other models."""
+    model = json.loads(tokenizer.to_str())["model"]
+    return [score for _, score in model["vocab"]] if model["type"] == "Unigram" else []
+
+
+def tie(ids: Sequence[int], others: Sequence[int], scores: Sequence[float]) -> bool:
+    if not scores:
+        return False
+    first, second = (math.fsum(scores[i] for i in each) for each in (ids, others))
+    return math.isclose(first, second, rel_tol=1e-6)
+
+
+def compose(text: str, tokenizer: Tokenizer) -> str:
+    """Compose marks with their letters as the service does (docs/bundle.md, `compose`)."""
+    read, i = "", 0
+    while i < len(text):
+        end = next((n for n in range(LONGEST, 1, -1) if composed(text[i : i + n])), 1)
+        letter = composed(text[i : i + end]) if end > 1 else text[i]
+        read += letter
+        i += end
+        following = text[i : i + 1]
+        joins = (following and unicodedata.combining(following)) or letter + following == "\r\n"
+        if joins and replaces(tokenizer, letter) and replaces(tokenizer, DIVIDER):
+            read += DIVIDER
+    return read
+
+
+def replaces(tokenizer: Tokenizer, letter: str) -> bool:
+    return letter not in tokenizer.normalizer.normalize_str(letter)
+
+
+def composed(typed: str) -> str:
+    """Return the character that NFKC makes of single characters in their order, "" if none."""
+    apart = "".join(unicodedata.normalize("NFKD", character) for character in typed)
+    whole = unicodedata.normalize("NFC", apart)
+    single = 1 < len(typed) == len(apart) and len(whole) == 1
+    return whole if single and unicodedata.normalize("NFD", whole) == apart else ""

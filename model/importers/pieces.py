@@ -1,0 +1,182 @@
+"""Turn a sentencepiece model into a tokenizer.json that gives the same ids, without sentencepiece.
+
+A vocabulary is a list of names in the order of their ids. Names that a text must not reach, such
+as </s>, are stored with a space at their end: normalized text holds no U+0020.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Unigram
+
+from model.importers.piece_file import Kind, Piece, PieceFile, read_pieces, read_vocabulary
+from model.network.config import InputError
+
+SPACE = "\u2581"  # what sentencepiece writes for a space
+HIDDEN = " "  # ends the name of a piece that no text reaches
+TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # parts the name of a byte piece, which is not its text
+USER_SCORE = -0.1  # sentencepiece's own score of user-defined symbols
+MARIAN_SPECIAL = ("</s>", "<pad>")
+DECOMPOSED, COMPOSED = "e\u0301", "\u00e9"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A tokenizer, and what the bundle has to say about it.
+
+    `compose` is true if the service must compose letters and their marks before the tokenizer's own
+    normalizer. `dropped` counts the pieces of the file that the vocabulary lacks.
+    """
+
+    tokenizer: Tokenizer
+    compose: bool
+    dropped: int
+
+
+def convert_pieces(
+    file: PieceFile,
+    vocabulary: Sequence[str] | None = None,
+    special: Collection[str] = (),
+    typed: Collection[str] = (),
+) -> Converted:
+    """Return the tokenizer of a sentencepiece model whose id i is `vocabulary[i]`; by default the
+    file's own order.
+
+    Text never becomes one of the `special` tokens, and their text is left out of decoded text.
+    Names in `typed` are recognised wherever a text has them, such as Marian's >>fra<<. A name that
+    the file lacks is unreachable, unless it is one character: libraries look such pieces up by
+    their text. Raises InputError if the vocabulary lacks the file's unknown piece, or a special or
+    typed name.
+    """
+    vocabulary = file.names if vocabulary is None else vocabulary
+    known = set(vocabulary)
+    if missing := [name for name in (file.unknown, *special, *typed) if name not in known]:
+        raise InputError(
+            f"{file.path} needs the tokens {', '.join(missing)}, which the vocabulary of"
+            f" {len(vocabulary)} tokens lacks: give the vocabulary that belongs to it"
+        )
+    if len(known) < len(vocabulary):
+        twice = next(name for name in vocabulary if vocabulary.count(name) > 1)
+        raise InputError(f"the vocabulary of {file.path} has {twice!r} twice: give every id a name")
+    pieces = {piece.text: piece for piece in file.pieces}
+    stored = [
+        name if name in typed or is_reachable(name, pieces) else name + HIDDEN
+        for name in vocabulary
+    ]
+    ids = {name: i for i, name in enumerate(vocabulary)}
+    build = build_bpe if file.is_bpe else build_unigram
+    tokenizer = Tokenizer(build(file, stored, ids))
+    tokenizer.normalizer = build_normalizer(file)
+    if splitters := build_splitters(file):
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+    tokenizer.decoder = build_decoder(file)
+    add_tokens(tokenizer, [stored[ids[name]] for name in special], special=True)
+    add_tokens(tokenizer, typed, special=False)
+    tokenizer.encode_special_tokens = True
+    dropped = sum(p.kind is Kind.normal and p.text not in known for p in file.pieces)
+    return Converted(tokenizer, composes(file), dropped)
+
+
+def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
+    if name not in pieces:
+        return len(name) == 1
+    return pieces[name].kind in (Kind.normal, Kind.user_defined, Kind.byte)
+
+
+def add_tokens(tokenizer: Tokenizer, names: Collection[str], special: bool) -> None:
+    tokenizer.add_tokens([AddedToken(name, special=special, normalized=False) for name in names])
+
+
+def build_unigram(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> Unigram:
+    scores = {piece.text: score_of(piece, file.least_score) for piece in file.pieces}
+    # The penalty of unknown letters hangs on the least score, so no hidden piece may have less.
+    scored = [(stored[i], scores.get(name, file.least_score)) for name, i in ids.items()]
+    return Unigram(scored, ids[file.unknown], file.byte_fallback)
+
+
+def score_of(piece: Piece, least: float) -> float:
+    if piece.kind is Kind.normal:
+        return piece.score
+    return USER_SCORE if piece.kind is Kind.user_defined else least
+
+
+def build_bpe(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> BPE:
+    return BPE(
+        {name: i for i, name in enumerate(stored)},
+        list(merges(file, ids)),
+        unk_token=stored[ids[file.unknown]],
+        fuse_unk=True,
+        byte_fallback=file.byte_fallback,
+        ignore_merges=bool(file.user_defined),  # such a symbol is one token without merges
+    )
+
+
+def merges(file: PieceFile, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield every pair of pieces that makes a piece, the best piece first."""
+    parts = {piece.text for piece in file.pieces if piece.kind is Kind.normal}
+    parts = {text for text in ids if text in parts or is_reachable(text, {})}
+    ranked = sorted((p for p in file.pieces if p.text in parts), key=lambda p: -p.score)
+    for piece in ranked:
+        text = piece.text
+        for i in range(1, len(text)):
+            if text[:i] in parts and text[i:] in parts:
+                yield text[:i], text[i:]
+
+
+def build_normalizer(file: PieceFile) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = []
+    if file.charsmap:
+        steps.append(normalizers.Precompiled(file.charsmap))
+    if file.remove_extra_whitespaces:
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+        steps.append(normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""))
+    if file.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
+    return normalizers.Sequence(steps)
+
+
+def build_splitters(file: PieceFile) -> list[pre_tokenizers.PreTokenizer]:
+    """Return splitters at which no piece is cut. The tokenizer caches what lies between them."""
+    splitters: list[pre_tokenizers.PreTokenizer] = []
+    if file.byte_fallback and not file.is_bpe:
+        splitters.append(pre_tokenizers.Split(Regex(TYPED_BYTE_END), "merged_with_next"))
+    if file.is_bpe and file.user_defined:
+        longest_first = sorted(file.user_defined, key=len, reverse=True)
+        symbols = Regex("|".join(re.escape(symbol) for symbol in longest_first))
+        splitters.append(pre_tokenizers.Split(symbols, "isolated"))
+    if not any(SPACE in name[1:] for name in file.names):
+        splitters.append(pre_tokenizers.Split(SPACE, "merged_with_next"))
+    return splitters
+
+
+def build_decoder(file: PieceFile) -> decoders.Decoder:
+    steps: list[decoders.Decoder] = [
+        decoders.Replace(HIDDEN, ""),
+        decoders.Replace(file.unknown, file.unknown_text),
+        decoders.Replace(SPACE, " "),
+    ]
+    if file.byte_fallback:
+        steps.append(decoders.ByteFallback())
+    steps.append(decoders.Fuse())
+    if file.add_dummy_prefix or file.remove_extra_whitespaces:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)
+
+
+def composes(file: PieceFile) -> bool:
+    """Return whether the file's normalizer turns a letter and its mark into one character."""
+    if not file.charsmap:
+        return False
+    return normalizers.Precompiled(file.charsmap).normalize_str(DECOMPOSED) == COMPOSED
+
+
+def convert_marian(path: Path, vocabulary: Path) -> Converted:
+    """Return the tokenizer of one side of a Marian checkpoint: its source.spm or target.spm, with
+    the ids of vocab.json. Language tokens such as >>fra<< are recognised in texts."""
+    names = read_vocabulary(vocabulary)
+    languages = [name for name in names if re.fullmatch(">>.+<<", name)]
+    return convert_pieces(read_pieces(path), names, MARIAN_SPECIAL, languages)

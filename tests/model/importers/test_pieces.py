@@ -1,0 +1,270 @@
+import json
+import random
+import unicodedata
+
+import pytest
+from hypothesis import example as given_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+from model.importers.compare import compare_pieces, compose, sentencepiece_encoder
+from model.importers.piece_file import read_pieces, read_vocabulary
+from model.importers.pieces import Converted, convert_marian, convert_pieces
+from model.importers.probes import COUNT, WORDS, probes
+from model.network.config import InputError
+from tests.model.importers.conftest import SYMBOLS, open_example, serve, train
+
+MARKS = "\u0300\u0301\u0302\u0308\u0323\u031b\u0327\u05b8\u064e\u0653\u3099\uff9e"
+ODD = "aeoẸệêＡ\ufeefﬁｶか\u1112\u1161\u11ab\u0dd9\u0dcf\u0dca \t\r\n\u00a0</s>🙂"
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+odd_texts = st.text(st.sampled_from(ODD + MARKS), max_size=12)
+
+
+def test_ids_are_those_of_sentencepiece_in_every_script(example):
+    assert len(set(probes())) == COUNT
+    assert [text for text in probes() if not example.agrees(text)] == []
+
+
+def test_a_converted_tokenizer_passes_its_proof(example):
+    assert compare_pieces(example.converted, sentencepiece_encoder(example.file)) == []
+
+
+def test_the_proof_finds_a_tokenizer_that_does_not_compose(models):
+    example = open_example(models["unigram"])
+    converted = Converted(example.converted.tokenizer, compose=False, dropped=0)
+    assert 5 < len(compare_pieces(converted, sentencepiece_encoder(example.file))) < 100
+    assert compare_pieces(converted, lambda text: None) == []
+
+
+@settings(max_examples=200)
+@given(text=texts)
+@given_text("")
+@given_text("  a  ")
+def test_ids_are_those_of_sentencepiece_for_any_text(example, text):
+    assert example.agrees(text)
+
+
+@settings(max_examples=300)
+@given(text=odd_texts)
+def test_ids_are_those_of_sentencepiece_for_marks_and_spaces(example, text):
+    assert example.agrees(text)
+
+
+def test_the_service_composes_as_the_proof_does_and_sentencepiece_too(models):
+    example = open_example(models["unigram"])
+    ours, served = example.converted.tokenizer, example.served._library.normalizer
+    apart = {
+        unicodedata.normalize("NFD", chr(code))
+        for code in range(0x30000)
+        if not 0xD800 <= code < 0xE000
+    }
+    for text in [*sorted(apart), *probes()]:
+        expected = example.oracle.normalize(text).replace(" ", "\u2581").lstrip("\u2581")
+        assert served.normalize_str(text).lstrip("\u2581") == expected
+        assert ours.normalizer.normalize_str(compose(text, ours)).lstrip("\u2581") == expected
+
+
+def test_texts_are_decoded_as_by_sentencepiece(example):
+    for text in probes():
+        ids = example.oracle.encode(text)
+        assert example.served.decode(ids).text == example.oracle.decode(ids)
+
+
+def test_streamed_text_is_the_whole_text(example):
+    """Even if bytes come in an order that is no text."""
+    chance = random.Random(0)
+    ids = range(3, min(300, len(example.file.pieces)))
+    for _ in range(300):
+        chosen = [*chance.choices(ids, k=chance.randint(1, 12)), *example.oracle.encode("a")]
+        whole = example.oracle.decode(chosen)
+        assert example.served.decode(chosen).text.lstrip() == whole.lstrip()
+
+
+@settings(max_examples=200)
+@given(text=texts)
+def test_every_letter_belongs_to_one_token(example, text):
+    tokens = [t for t in example.served.encode(f"b{text}b", "/").tokens if t.start is not None]
+    check_places(f"b{text}b", tokens)
+
+
+def test_every_letter_of_the_built_in_texts_belongs_to_one_token(example):
+    for text in probes():
+        check_places(text, example.served.encode(text, "/").tokens)
+
+
+def check_places(text, tokens):
+    end = 0
+    for token in tokens:
+        assert end <= token.start <= token.end
+        assert not text[end : token.start].strip()
+        end = token.end
+    assert not text[end:].strip()
+
+
+def test_a_composed_letter_has_its_base_and_the_first_space_no_letter(models):
+    example = open_example(models["bpe-bytes"])
+    tokens = example.served.encode("e\u0301 ⌘x", "/").tokens
+    places = {token.text: "e\u0301 ⌘x"[token.start : token.end] for token in tokens}
+    assert "e\u0301" in places.values()
+    assert [places[f"<0x{byte:02X}>"] for byte in "⌘".encode()] == ["", "", "⌘"]
+
+
+@pytest.mark.parametrize("typed", ["</s>", "<s>", "<unk>", "<pad>", "a</s> <s>b</s>"])
+def test_typed_special_tokens_are_text(example, typed):
+    ids = example.encode(typed)
+    assert not {0, 1, 2} & set(ids) or example.oracle.encode(typed).count(0) == ids.count(0)
+    assert example.agrees(typed)
+    assert example.served.name(2) == "</s>"
+
+
+@pytest.mark.parametrize("kind", ["folded", "bpe-symbols"])
+def test_user_defined_symbols_are_one_token(models, kind):
+    example = open_example(models[kind])
+    symbols = {example.oracle.piece_to_id(symbol) for symbol in SYMBOLS}
+    for text in ("<2fr> guten Tag", "a<2fr>b>>x<<@", "<2fr>", "@@ a @"):
+        assert set(example.encode(text)) & symbols
+        assert example.agrees(text)
+
+
+def test_ids_are_places_in_the_vocabulary(models):
+    """As fairseq has them: four tokens of its own, the pieces, then languages."""
+    file = read_pieces(models["unigram"])
+    names = ["<s>", "<pad>", "</s>", "<unk>", *file.names[3:], "fra_Latn", "en_XX"]
+    special = ["<s>", "<pad>", "</s>", "fra_Latn", "en_XX"]
+    tokenizer = serve(convert_pieces(file, names, special))
+    oracle = SentencePieceProcessor(model_file=str(file.path))
+    for text in probes():
+        expected = [i + 1 if i else 3 for i in oracle.encode(text)]
+        assert [t.id for t in tokenizer.encode(text, "/").tokens] == expected
+    assert [tokenizer.name(i) for i in (1, 2, len(names) - 2)] == ["<pad>", "</s>", "fra_Latn"]
+    assert tokenizer.decode([len(names) - 1, *expected, 2]).text == oracle.decode(
+        oracle.encode(text)
+    )
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    """A Marian checkpoint's tokenizer files: two models, whose vocabulary lacks two pieces."""
+    folder = tmp_path_factory.mktemp("marian")
+    scripts = (("source", "English German Greek"), ("target", "French Cyrillic Vietnamese"))
+    for name, chosen in scripts:
+        lines = [WORDS[script].split() for script in chosen.split()]
+        chance = random.Random(2)
+        sentences = [" ".join(chance.choices(words, k=7)) for words in lines for _ in range(80)]
+        train(folder / name, sentences, vocab_size=400, model_type="unigram")
+        (folder / f"{name}.model").rename(folder / f"{name}.spm")
+    source, target = (read_pieces(folder / f"{name}.spm") for name, _ in scripts)
+    dropped = [p.text for p in source.pieces if len(p.text) > 3][3:5]
+    pieces = [n for n in (*source.names[3:], *target.names[3:]) if n not in dropped]
+    names = list(dict.fromkeys(["</s>", "<unk>", *pieces, ">>fra<<", ">>rus<<", "<pad>"]))
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    config = {"source_lang": "eng", "target_lang": "mul", "model_max_length": 512}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_marian_ids_are_those_of_hugging_face(marian):
+    from transformers import MarianTokenizer
+
+    oracle = MarianTokenizer.from_pretrained(marian)
+    scripts = ["English", "German", "Greek", "French", "Cyrillic", "Vietnamese"]
+    words = [word for script in scripts for word in WORDS[script].split()]
+    texts = [*probes(), *(" ".join(random.Random(i).choices(words, k=5)) for i in range(300))]
+    source, target = (
+        convert_marian(marian / f"{side}.spm", marian / "vocab.json")
+        for side in ("source", "target")
+    )
+    assert source.dropped == 2
+    compared = 0
+    for text in [*texts, *(f">>fra<< {text}" for text in texts)]:
+        expected = oracle(text).input_ids[:-1]
+        if oracle.unk_token_id not in expected:
+            compared += 1
+            assert source.tokenizer.encode(text).ids == expected
+            assert source.tokenizer.decode(expected) == oracle.decode(expected)
+        expected = oracle(text_target=text).input_ids[:-1]
+        if oracle.unk_token_id not in expected and ">>" not in text:
+            assert target.tokenizer.encode(text).ids == expected
+    assert compared > 100
+
+
+def test_letters_of_the_other_side_are_known_and_its_words_are_not(marian):
+    source = convert_marian(marian / "source.spm", marian / "vocab.json").tokenizer
+    assert "д" in source.encode("the д").tokens
+    assert "\u2581garçon" not in source.encode("the garçon").tokens
+    assert source.token_to_id("\u2581garçon ") is not None
+
+
+def corrupted(path, change):
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    change(model)
+    return model.SerializeToString()
+
+
+ERRORS = {
+    "is missing": None,
+    "is not a whole sentencepiece model": lambda path: b"",
+    "is not a sentencepiece model": lambda path: path.read_bytes()[:-7],
+    "is a sentencepiece model of type word: give unigram or bpe": lambda path: corrupted(
+        path, lambda model: setattr(model.trainer_spec, "model_type", 3)
+    ),
+    "has no unknown piece": lambda path: corrupted(path, lambda model: model.pieces.pop(0)),
+    "has pieces or a normalizer that are damaged": lambda path: corrupted(
+        path,
+        lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", b"\x08\0\0\0trie"),
+    ),
+    "was trained with treat_whitespace_as_suffix True: only False": lambda path: corrupted(
+        path, lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_files_that_are_no_usable_model_are_refused(models, tmp_path, message):
+    path = tmp_path / "spiece.model"
+    if change := ERRORS[message]:
+        path.write_bytes(change(models["unigram"]))
+    with pytest.raises(InputError, match=message):
+        read_pieces(path)
+
+
+@pytest.mark.parametrize("fields", [3, 700])
+def test_a_model_cut_off_between_two_fields_is_refused(models, tmp_path, fields):
+    path = tmp_path / "spiece.model"
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(models["bpe"].read_bytes())
+    path.write_bytes(
+        sentencepiece_model_pb2.ModelProto(pieces=model.pieces[:fields]).SerializeToString()
+    )
+    with pytest.raises(InputError, match="is not a whole sentencepiece model"):
+        read_pieces(path)
+
+
+def test_a_vocabulary_without_a_needed_token_is_refused(models):
+    file = read_pieces(models["bpe"])
+    with pytest.raises(InputError, match="needs the tokens <unk>, which the vocabulary of 2"):
+        convert_pieces(file, ["a", "b"])
+    with pytest.raises(InputError, match="needs the tokens fra_Latn, which"):
+        convert_pieces(file, special=["fra_Latn"])
+    with pytest.raises(InputError, match="has 'a' twice"):
+        convert_pieces(file, ["<unk>", "a", "a"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not JSON"),
+        ("[1, 2]", "is not an object such as"),
+        ('{"a": 0, "b": 2}', "gives 'b' the id 2 where 1 comes next: ids are 0 to 1, each once"),
+        ('{"a": 0, "b": 0}', "gives 'b' the id 0 where 1 comes next"),
+        ('{"a": 0, "b": "1"}', "gives 'b' the id '1': give a whole number"),
+    ],
+)
+def test_a_vocabulary_file_that_is_none_is_refused(tmp_path, content, message):
+    path = tmp_path / "vocab.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_vocabulary(path)
