@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     max_sources: int = Field(
         default=256,
         ge=1,
-        description="Most sources, or sentences of split sources, in one request; at most max-queue",
+        description="Most sources, or sentences of split ones, in one request; at most max-queue",
     )
     max_answer_bytes: int = Field(
         default=128 << 20,
