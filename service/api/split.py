@@ -139,19 +139,20 @@ def read_text(
     def fits(span: Span) -> bool:
         return not isinstance(encode(span), TooLarge)
 
-    empty = True
-    for span in chain.from_iterable(cut(text, sentence, fits) for sentence in spans):
+    wanted = [span for span in spans if has_letters(text, span) or isinstance(encode(span), Tokens)]
+    for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
         outcome = encode(span)
         if isinstance(outcome, Tokens):
             yield Sentence(result, span, shift(outcome, span.start))
-        elif any(map(str.isalnum, text[span.start : span.end])):
-            yield locate(outcome, span.start)
         else:
-            continue
-        empty = False
-    if empty:
+            yield locate(outcome, span.start)
+    if not wanted:
         detail = f"{shorten(text)!r} holds no token; send a text with at least one"
         yield Invalid.at(pointer, detail)
+
+
+def has_letters(text: str, span: Span) -> bool:
+    return any(map(str.isalnum, text[span.start : span.end]))
 
 
 def encoder_of(

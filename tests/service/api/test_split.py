@@ -167,6 +167,12 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
         ),
         ({"source": ["a", " \n"]}, 422, "/source/1 ' \\n' holds no token; send a text with"),
         ({"source": "***"}, 422, "/source '***' holds no token"),
+        ({"source": "、" * 300_000}, 422, "/source '、、、、"),
+        (
+            {"source": f"a{'、' * 300_000}"},
+            422,
+            "/source (in the sentence at offset 0) has '、' at offset 1",
+        ),
         (
             {"source": "a\n" * 300},
             413,
