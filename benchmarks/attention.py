@@ -116,7 +116,7 @@ async def measure_gaps(
 ) -> Row:
     """Measure the gaps between the tokens of streams, alone and beside large answers.
 
-    Phases of `seconds` without and with large answers alternate. A large answer has `targets`.
+    Phases of `seconds` alternate: without, then with large answers, each for `targets` targets.
     """
     alone: list[float] = []
     beside: list[float] = []
@@ -158,7 +158,7 @@ async def follow_stream(client: httpx2.AsyncClient, gaps: list[float], until: fl
 async def ask_large_answers(address: str, form: str, targets: int, until: float) -> list[int]:
     """Ask for at most one large answer per second. Return the bytes of each.
 
-    curl reads them, so that they do not keep this process from timing the streams.
+    curl reads the answers, so that this process is free to time the streams.
     """
     asked = {"source": [WORD] * targets, "target": ["T " * 63] * targets}
     body = orjson.dumps({**asked, "attention": {"kinds": ["encoder", "decoder", "cross"]}})
@@ -177,10 +177,10 @@ async def ask_large_answers(address: str, form: str, targets: int, until: float)
 
 
 def measure_typing(address: str, words: Sequence[str]) -> list[Row]:
-    """Measure how long a typed word takes to its heatmap. Returns nothing without Chromium."""
+    """Measure the time from typing a word to its heatmap. Return no row without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
-        sys.stderr.write("there is no chromium here: the page is not measured\n")
+        sys.stderr.write("chromium is not on the PATH: install it to measure the page\n")
         return []
     from playwright.sync_api import sync_playwright
 

@@ -1,4 +1,4 @@
-"""Measurements of direct calls: cells of batch and beams, lengths, memory, attention."""
+"""Measure direct calls: by batch and beam size (cells), by length, memory, and attention."""
 
 import dataclasses
 import os
@@ -36,7 +36,7 @@ CORES = os.cpu_count() or 1
 def call_of(
     model: MeasuredModel, batch: int, beam_size: int, source: int = 0, target: int = 0
 ) -> Call:
-    """Return a call with random sources, the same ones each time. 0: the model's usual length."""
+    """Return a call with random sources, the same each time. Length 0: the model's usual one."""
     random_, ids = random.Random(batch), range(4, model.config.source_vocab_size)
     sources = [random_.choices(ids, k=source or model.length) for _ in range(batch)]
     return Call(sources, beam_size, target or model.length)
@@ -66,7 +66,7 @@ def measure(
 
 
 def compare(times: Times, answers: dict[str, Ids], call: Call, precision: Precision) -> Comparison:
-    """Compare Heed with the best setting of CTranslate2, ratios round by round."""
+    """Compare Heed with the best setting of CTranslate2, with one ratio per round."""
     name = f"heed {precision}"
     settings = [
         each for each in times if each.startswith(f"ctranslate2 {COMPUTE_TYPES[precision]} ")
@@ -93,7 +93,7 @@ def measure_cells(
     wanted: Sequence[BatchAndBeams],
     cores: int = CORES,
 ) -> list[Cell]:
-    """Print each cell when it is measured. At least 2 rounds, for the quartiles."""
+    """Measure cells, printing each as soon as it is done. Quartiles need at least 2 rounds."""
     systems = [heed_system(precision) for precision in PRECISIONS]
     for compute_type in COMPUTE_TYPES.values():
         systems += ctranslate2_systems(compute_type, cores)
@@ -136,7 +136,7 @@ def measure_lengths(
 
 
 def measure_attention(model: MeasuredModel, folder: Path, rounds: int) -> float:
-    """Return the share that the weights of all layers and heads add to a call of batch 8, int8."""
+    """Return the share of time that decoder and cross-attention add to batch 8 at int8."""
     plain = call_of(model, 8, 1)
     shown = dataclasses.replace(plain, attention=True)
     with opened([heed_system("int8")], folder) as (system,):
@@ -145,7 +145,7 @@ def measure_attention(model: MeasuredModel, folder: Path, rounds: int) -> float:
 
 
 def measure_memory(model: MeasuredModel, folder: Path) -> dict[str, float]:
-    """Return the peak MiB of each process that has answered a batch of 1 and one of 8."""
+    """Return the peak memory of each system in MiB, after a batch of 1 and one of 8."""
     systems = [
         System("Heed int8", partial(heed, precision="int8")),
         System(
@@ -172,7 +172,7 @@ def measure_memory(model: MeasuredModel, folder: Path) -> dict[str, float]:
 def measure_slow_peers(
     model: MeasuredModel, folder: Path, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Return milliseconds by system and batch, the best of some rounds."""
+    """Return milliseconds by system and batch, the best of `rounds`."""
     found: dict[str, dict[str, float]] = {}
     for peer in slow_peers(model):
         with opened([peer], folder) as (system,):

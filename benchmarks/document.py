@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGES = ["onnxruntime", "ctranslate2", "torch", "transformers", "numpy", "fastapi", "uvicorn"]
 CPUINFO = Path("/proc/cpuinfo")  # Linux only
-# Speed at int8 depends on these. The kernel's flags on the right, any of which is enough.
+# Instruction sets that matter at int8, each with its Linux CPU flags. One flag is enough.
 INSTRUCTIONS = {
     "AVX2": {"avx2"},
     "AVX-512": {"avx512f"},
@@ -42,7 +42,7 @@ def find_field(cpuinfo: str, name: str) -> str:
 
 
 def machine_line(machine: dict[str, str | int]) -> str:
-    """Return the machine as one line of text; unknown fields are skipped."""
+    """Return the machine as one line of text, without the fields whose value is empty."""
     return ", ".join(f"{name} {value}" for name, value in machine.items() if value != "")
 
 

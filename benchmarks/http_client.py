@@ -28,7 +28,7 @@ class Client:
                 await writer.wait_closed()
 
     async def decode(self, word: str) -> None:
-        """Wait for the whole answer. Raises ConnectionError unless it is 200."""
+        """Wait for the whole answer. Raises ConnectionError unless its status is 200."""
         reader, writer, headers = await self._send(word)
         (length,) = (line for line in headers if line.startswith(b"content-length:"))
         await reader.readexactly(int(length.partition(b":")[2]))

@@ -1,7 +1,7 @@
 """Our weights in a model of Hugging Face transformers.
 
-Its M2M100 family is the same network, except for learned positions in a buffer and a projection
-without bias. Both are replaced.
+Its M2M100 family is the same network, except that its sinusoids are arranged in another way and its
+output projection has no bias. Both are replaced.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
     sides = (theirs.model.encoder, model.encoder), (theirs.model.decoder, model.decoder)
     for side, ours in sides:
         side.embed_tokens.weight = ours.embedding.tokens.weight
-        skipped = torch.zeros(config.pad_id + 1, config.d_model)  # its positions begin after pad_id
+        skipped = torch.zeros(config.pad_id + 1, config.d_model)  # M2M100's begin after pad_id
         table = ours.embedding.positions
         assert table is not None, "M2M100 has a table of positions"
         positions = torch.cat([skipped, table])
@@ -59,7 +59,7 @@ def m2m100_config(config: TransformerConfig) -> M2M100Config:
 
 
 def copy_layer(layer: Any, ours: Any) -> None:
-    """Copy a layer of the encoder or the decoder. ModuleList forgets the types of both."""
+    """Copy an encoder or decoder layer. `Any`, since ModuleList does not know its layers' types."""
     copy_attention(layer.self_attn, ours.self_attention)
     layer.self_attn_layer_norm.load_state_dict(ours.self_sublayer.norm.state_dict())
     if isinstance(ours, DecoderLayer):

@@ -1,7 +1,7 @@
 """HTTP load on two servers: Heed, and CTranslate2 behind the same application.
 
 Requests of one word arrive at random times (a Poisson process), whether or not earlier ones have
-been answered. A latency counts from the moment of arrival, so that waiting for a connection counts.
+been answered. A latency starts at the arrival, so that it includes waiting for a connection.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from service.bundle import load_bundle
 from service.tokenizer import open_tokenizers
 
 NEW_TOKENS = 8
-SUBJECT = f"""Both servers run the same random weights, which never end a target: each word becomes
-{NEW_TOKENS} tokens. The default model needs 6 on average for these words. The weights have its
-sizes and tokenizers, but no rotary positions: CTranslate2 does not have them beside sinusoidal
-ones."""
+SUBJECT = f"""Both servers run one model with random weights, which never ends a target: each word
+becomes {NEW_TOKENS} tokens. It has the sizes and tokenizers of the default model, which needs 6
+tokens on average for these words. It has no rotary positions, because CTranslate2 cannot combine
+them with sinusoidal ones."""
 SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
 STREAMED = 0.8  # share of the streams that Heed can answer
 CONNECTIONS = 32  # connections used to find how much a server can answer
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
-    """Measure each load for `seconds` on each server. `folder` is one of `write_models`."""
+    """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
     with (
         serving(folder / "heed") as ours,
         serving(folder / "heed", Translating) as theirs,
@@ -61,7 +61,7 @@ def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES)
 
 
 def measure_saturation(port: int, seconds: float) -> float:
-    """Return how many answers a second the server gives at most."""
+    """Return the largest number of answers per second that the server reaches."""
     run(closed_loop(port, min(1.0, seconds), CONNECTIONS))
     return len(run(closed_loop(port, seconds, CONNECTIONS))) / seconds
 
@@ -87,7 +87,7 @@ def measure_streams(port: int, seconds: float) -> Streams:
 
 
 def measure_one_connection(port: int, seconds: float) -> float:
-    """Return the median milliseconds when each request waits for the answer to the last one."""
+    """Return the median milliseconds when each request waits for the answer to the one before."""
     return 1000 * statistics.median(run(closed_loop(port, seconds, 1)))
 
 

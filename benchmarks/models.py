@@ -1,4 +1,4 @@
-"""The models that are measured: random weights, the same in every system, that never say eos."""
+"""The measured models: random weights, the same in every system, that never generate eos."""
 
 import dataclasses
 import string
@@ -21,7 +21,7 @@ from service.settings import DEFAULT_BUNDLE
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model and its usual call: sources of `length` tokens, from each as many generated."""
+    """A model and its usual call: sources of `length` tokens, each decoded to as many."""
 
     name: str
     config: TransformerConfig
@@ -91,10 +91,10 @@ def write_models(trained: TrainedModel, folder: Path) -> None:
 def write_ctranslate2(model: Transformer, folder: Path) -> None:
     """Write the weights as CTranslate2's own specification of a Transformer.
 
-    The model must not have rotary positions: beside them CTranslate2 ignores sinusoidal ones.
+    The model must not have rotary positions: with them, CTranslate2 ignores sinusoidal ones.
     """
     config = model.config
-    assert not config.rotary, "CTranslate2 has no rotary beside sinusoidal positions"
+    assert not config.rotary, "CTranslate2 cannot combine rotary and sinusoidal positions"
     spec = ctranslate2.specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
@@ -129,7 +129,7 @@ def id_tokens(count: int) -> list[str]:
 
 
 def copy_layer(layer: Any, ours: Any) -> None:
-    """Copy a layer. CTranslate2 does not declare its attributes; ModuleList forgets our types."""
+    """Copy a layer. `Any`: CTranslate2 declares no attributes, and ModuleList no layer types."""
     own = ours.self_attention
     copy_linear(layer.self_attention.linear[0], [own.query, own.key, own.value])
     copy_linear(layer.self_attention.linear[1], [own.output])

@@ -126,7 +126,7 @@ def model_of(
     constants: dict[str, NDArray[Any]],
     written: dict[str, str],
 ) -> ModelProto:
-    """Return a model with inputs of these shapes. `written` names the caches it puts out."""
+    """Return a model with inputs of these shapes. The keys of `written` are outputs, too."""
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in shapes.items()
@@ -146,11 +146,11 @@ def microseconds(
 ) -> float:
     """Return the median time of one of the model's attentions.
 
-    `written` maps outputs to inputs: they share their memory, so that no cache is copied.
+    `written` maps each output to the input that shares its memory, so that no cache is copied.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # it warns of constants that only the other model uses
+    options.log_severity_level = 3  # no warnings of constants that only the other model uses
     providers = ["CPUExecutionProvider"]
     session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     binding, random = session.io_binding(), np.random.default_rng(0)
@@ -175,7 +175,7 @@ def microseconds(
 def lines(shapes: Sequence[Shape], rounds: int) -> Iterator[str]:
     """Yield one line for each shape, with both times in microseconds per attention."""
     for name, measure in (("own cache", own_cache), ("source", source)):
-        yield f"{name}, rows x heads x head_dim, capacity: standard ONNX, the step graph's"
+        yield f"{name}, rows x heads x head_dim, capacity: by standard ONNX, by the step graph"
         for shape in shapes:
             rows, heads, head_dim, capacity = shape
             slow, fast = (measure(shape, rounds, fast=fast) for fast in (False, True))

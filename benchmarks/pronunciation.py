@@ -35,7 +35,10 @@ SETTINGS = {
 
 def main(
     data: Annotated[Path, typer.Argument(help="Folder of train.tsv and dev.tsv", exists=True)],
-    run: Annotated[Path, typer.Option(help="Training run of the bundle's model", exists=True)],
+    run: Annotated[
+        Path,
+        typer.Option(help="Training run of the default model, for its loss curve", exists=True),
+    ],
     peers: Annotated[Path, typer.Option(help="Folder for trained models of Phonetisaurus")] = Path(
         "runs/peers"
     ),
@@ -51,7 +54,7 @@ def main(
 
 
 def ask_heed(references: list[Pair]) -> tuple[list[Line], list[list[str]]]:
-    """Return the lines of the default model, and the worst words of the first."""
+    """Return the lines of the default model, and the worst words of the first line."""
     lines: list[Line] = []
     predictions: list[dict[str, str]] = []
     for name, (precision, beam_size) in SETTINGS.items():
@@ -63,7 +66,7 @@ def ask_heed(references: list[Pair]) -> tuple[list[Line], list[list[str]]]:
 
 
 def ask_peers(pairs: list[Pair], references: list[Pair], models: Path) -> list[Line]:
-    """Return the lines of the peers, that of Phonetisaurus first."""
+    """Return the lines of the peers, Phonetisaurus first."""
     words = list(by_source(references))
     plain = [(word, without_stress(text)) for word, text in pairs]
     stressed = accuracy(phonetisaurus_predictions(pairs, words, models), references)

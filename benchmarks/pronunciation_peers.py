@@ -17,7 +17,7 @@ G2P_EN = f"g2p_en {version('g2p-en')}"
 
 
 def phonetisaurus_predictions(pairs: list[Pair], words: list[str], models: Path) -> dict[str, str]:
-    """Train Phonetisaurus, unless the folder `models` has a model of these pairs, and ask it."""
+    """Predict with Phonetisaurus. Train it on `pairs`, unless `models` has that model."""
     model = models / f"{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}.fst"
     if not model.exists():
         lexicon = {
@@ -30,7 +30,7 @@ def phonetisaurus_predictions(pairs: list[Pair], words: list[str], models: Path)
 
 
 def g2p_en_predictions(words: list[str]) -> dict[str, str]:
-    """Ask the neural model of g2p_en, whose lexicon would know most of the words."""
+    """Predict with g2p_en's neural model alone, because its lexicon has most of the words."""
     g2p_en.g2p.cmudict = SimpleNamespace(dict=dict)  # an empty lexicon
     model = g2p_en.g2p.G2p()
     return {word: " ".join(model.predict(word.lower())) for word in words}

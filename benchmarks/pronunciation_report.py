@@ -19,7 +19,7 @@ by these words, too.
 - WER: percentage of words that equal none of their reference pronunciations.
 - PER: edits per 100 phonemes, to the nearest reference.
 - The first WER and PER ignore stress; the columns with "stress" count it.
-- stress %: of the vowels that are right, the percentage with the right stress.
+- stress %: percentage of correct vowels whose stress is correct, too.
 - ratio: WER divided by that of Phonetisaurus, which was trained on the same pairs.
 - words/s: decoded in batches of {batch:,}.
 
@@ -27,8 +27,8 @@ by these words, too.
 
 """
 NOTES = """
-g2p_en is its neural model without its lexicon. It has most likely seen these words in training, and
-it does not know the apostrophe.
+g2p_en runs its neural model without its lexicon. The model has most likely seen these words in
+training, and does not know the apostrophe.
 
 ## Learning curve
 

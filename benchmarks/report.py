@@ -62,7 +62,7 @@ from the moment of arrival. The load is a share of what the slower server can an
 
 """
 ONE_CONNECTION = """
-With one connection, which sends its next request after each answer, medians: {servers} ms.
+With one connection, which sends its next request after each answer, the medians are {servers} ms.
 Heed's engine without HTTP: {engine:.2f} ms.
 """
 STREAMS = """
@@ -78,7 +78,7 @@ def write(results: Results, docs: Path) -> None:
 
 
 def render(results: Results) -> str:
-    """Return the document; without the results of the base model if the run was short."""
+    """Return the document. A short run has only some of its parts."""
     text = HEAD.format(machine=machine_line(results["machine"]), rounds=results["rounds"])
     text += table(COLUMNS, [cell_columns(cell) for cell in results["cells"]])
     if "attention" in results:

@@ -11,7 +11,7 @@ SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 class Comparison(TypedDict):
     """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
 
-    ms: float  # medians
+    ms: float  # median of the rounds, as in `peer_ms`
     tokens_per_second: float
     peer: str  # the name of that setting
     peer_ms: float
@@ -72,7 +72,7 @@ class Load(TypedDict):
 
 
 class Results(TypedDict):
-    """A short run has no results that are NotRequired."""
+    """Results of a run. A short run omits those that are NotRequired."""
 
     machine: dict[str, str | int]
     rounds: int

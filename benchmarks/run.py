@@ -28,14 +28,14 @@ from model.checkpoint import TrainedModel
 class Plan:
     """Extent of a run.
 
-    `lengths` are tokens of the source and tokens generated. They are measured with the first model,
-    as are memory, attention and the slow peers. If they are empty, all four are skipped.
+    `lengths` are pairs: tokens of the source, tokens generated. Lengths, memory, attention and the
+    slow peers are measured with the first model only. All four are skipped if `lengths` is empty.
     """
 
     cells: Sequence[tuple[MeasuredModel, Sequence[BatchAndBeams]]]
     lengths: Sequence[tuple[int, int]] = ()
     rounds: int
-    seconds: float  # length of each load
+    seconds: float  # duration of each load
 
 
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
@@ -52,7 +52,7 @@ SHORT = Plan(cells=[(BASE, [(1, 1), (8, 1)]), (SMALL, SMALL_CELLS)], rounds=3, s
 
 
 def measure(plan: Plan, served: TrainedModel, work: Path) -> Results:
-    """Write the models to folders of `work` and measure them. `served` is the model of the load."""
+    """Write the models to folders of `work` and measure them. HTTP load is measured on `served`."""
     cells: list[Cell] = []
     for model, batches in plan.cells:
         folder = work / model.name

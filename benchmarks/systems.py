@@ -102,7 +102,7 @@ def ctranslate2(folder: Path, compute_type: str, inter_threads: int, intra_threa
 
 
 def no_cache(_: Path, config: "TransformerConfig") -> Decode:
-    """Open the loop of tutorials, which runs the whole decoder again for every token."""
+    """Prepare the simple loop of tutorials: the whole decoder runs again for every token."""
     import torch
 
     from benchmarks.models import random_model
@@ -127,7 +127,7 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
 
 
 def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
-    """Open transformers' own `generate` at float32, with torch's fused attention."""
+    """Prepare transformers' own `generate` at float32, with torch's fused attention."""
     import torch
 
     from benchmarks.hugging_face import to_hugging_face
@@ -184,7 +184,7 @@ class Running:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=answer, args=(theirs, system, folder), daemon=True)
         self._process.start()
-        theirs.close()  # or a child that dies would leave us waiting: our copy keeps the pipe open
+        theirs.close()  # or recv() would wait for a dead child: our copy keeps the pipe open
         self._pipe.recv()
 
     def __call__(self, call: Call) -> Timed:

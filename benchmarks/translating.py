@@ -20,9 +20,9 @@ Waiting = tuple[Entry, "asyncio.Future[Answer]"]
 class Translating(EngineClient):
     """CTranslate2 int8 in the server's own process, with one worker per core.
 
-    A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do. It
-    only does what /v1/decode needs: greedy search, no stream, no attention. The model is in the
-    folder beside the bundle (`write_models`).
+    A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do.
+    Only greedy search works: no stream, no attention. The model is in the folder `ctranslate2`
+    beside the bundle (`write_models`).
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:

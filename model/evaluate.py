@@ -32,7 +32,7 @@ class ErrorRates:
 
 
 def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list[str]:
-    """Return the best target text of each source, in order. Raise InputError if one is too long."""
+    """Return each source's best target text, in order. Raise InputError if a source is too long."""
     config = model.transformer.config
     max_new_tokens = config.max_target_length
     ids = encode_sources(sources, model.source_tokenizer, config)
@@ -66,7 +66,7 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def without_stress(text: str) -> str:
-    """Remove the digit 0, 1 or 2 that ends a word in capitals: ARPAbet's stress of a vowel."""
+    """Remove ARPAbet's stress: the digit 0, 1 or 2 at the end of a phoneme in capitals."""
     return re.sub(r"(?<=[A-Z])[0-2]\b", "", text)
 
 
@@ -79,7 +79,7 @@ def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
 
 
 def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool) -> ErrorRates:
-    """Score `predictions`, keyed by source. With `stress` False both sides lose their stress."""
+    """Score `predictions`, keyed by source; `stress` False strips stress from both sides."""
 
     def phonemes(text: str) -> list[str]:
         return (text if stress else without_stress(text)).split()
@@ -96,10 +96,10 @@ def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool
 
 
 def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
-    """Return the percentage of correct vowels whose stress is correct too; nan without any.
+    """Return the percentage of correct vowels whose stress is correct too.
 
-    difflib matches phonemes, stress stripped, by longest common runs. With several
-    references, the one with the most correctly stressed vowels counts.
+    It is nan if no vowel is correct. difflib aligns phonemes, without stress, by longest common
+    runs. With several references, the one with the most correctly stressed vowels counts.
     """
     right = found = 0
     for source, targets in by_source(pairs).items():
@@ -115,13 +115,13 @@ class Accuracy:
 
     plain: ErrorRates  # stress stripped
     stressed: ErrorRates
-    stress: float  # percentage of correct vowels whose stress is correct; nan without any
+    stress: float  # percentage, see `stress_accuracy`
 
     def __str__(self) -> str:
         text = f"{self.plain.words} words, stress stripped: {self.plain}"
         if math.isnan(self.stress):
             return text
-        return f"{text}; with it: {self.stressed}; {self.stress:.1f} % of stresses right"
+        return f"{text}; with stress: {self.stressed}; {self.stress:.1f} % of stresses right"
 
 
 def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
@@ -134,7 +134,7 @@ def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
 
 
 def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:
-    """Count the vowels of `target` found with the right stress, and those found at all."""
+    """Count the vowels of `target` that `predicted` has with the right stress, and with any."""
     ours, theirs = predicted.split(), target.split()
     plain = without_stress(predicted).split(), without_stress(target).split()
     blocks = SequenceMatcher(None, *plain, autojunk=False).get_matching_blocks()

@@ -46,7 +46,7 @@ def greedy_search(
             break
     hypotheses: list[Hypothesis] = []
     for ids, probs in zip(target_ids[:, 1:].tolist(), log_probs.tolist(), strict=True):
-        # A row goes on after its eos until all rows have one
+        # A row is decoded past its eos until all rows have one: cut it there
         end = ids.index(config.eos_id) + 1 if config.eos_id in ids else len(ids)
         hypotheses.append(Hypothesis(ids[:end], probs[:end]))
     return hypotheses
@@ -61,8 +61,8 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Return at most beam_size hypotheses of a source (S,), best score first.
 
-    The search stops when beam_size hypotheses have ended, or at max_new_tokens, where beams that
-    go on compete with all hypotheses that ended.
+    The search stops when beam_size hypotheses have ended, or at max_new_tokens. At that limit,
+    beams without an eos count as hypotheses too, and are ranked with those that ended.
     """
     config = model.config
     source_length = torch.tensor([len(source_ids)])  # (1,)
@@ -77,11 +77,11 @@ def beam_search(
             target_ids, torch.full((len(beams),), length), cross, source_length.expand(len(beams))
         ).hidden[:, -1]  # (K, M)
         log_probs = model.log_probs(hidden)  # (K, V)
-        # STEP 2: the best 2 K of them; at most K are eos, so that K others remain
+        # STEP 2: the best 2 K continuations; at most K end with eos, so that K live ones remain
         total = torch.tensor([sum(beam.log_probs) for beam in beams])  # (K,)
         totals = (total.unsqueeze(1) + log_probs).flatten()  # (K * V,)
         ranked: list[int] = totals.topk(min(2 * beam_size, len(totals))).indices.tolist()
-        # STEP 3: of the first K, the ended ones are hypotheses; the first K live ones go on
+        # STEP 3: ended ones of the best K become hypotheses, the best K live ones the next beams
         going_on: list[Hypothesis] = []
         for rank, index in enumerate(ranked):
             parent, token = divmod(index, config.target_vocab_size)
@@ -93,7 +93,7 @@ def beam_search(
             elif rank < beam_size:
                 finished.append(grown)
         beams = going_on[:beam_size]
-        # STEP 4: at the limit beams are hypotheses, too, as in Hugging Face and CTranslate2
+        # STEP 4: at the limit, beams become hypotheses, too, as in Hugging Face and CTranslate2
         if length == max_new_tokens:
             finished += beams
         if len(finished) >= beam_size:

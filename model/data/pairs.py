@@ -17,7 +17,7 @@ Pair = tuple[str, str]  # source, target
 
 @dataclass(frozen=True, slots=True)
 class PairFile:
-    """The pairs of a file and where each was read, so that errors can name the line."""
+    """The pairs of a file, and the place of each, so that errors can name it."""
 
     pairs: list[Pair]
     places: list[str]  # place of each pair, such as "train.tsv:7"
@@ -27,8 +27,8 @@ class PairFile:
 class Example:
     """A pair as ids, without bos and eos.
 
-    `soft_labels` (T, V) are the probabilities of each token of the target and of eos that a
-    teacher gives. In a batch either all examples have them or none has.
+    `soft_labels` (T, V) are probabilities of all tokens, from teachers, at each position of the
+    target and at its eos. In a batch, all examples have soft labels or none does.
     """
 
     source_ids: list[int]
@@ -52,7 +52,7 @@ class TrainingBatch:
 def read_pairs(path: Path) -> list[Pair]:
     """Return the pairs in a file of `source<TAB>target` lines.
 
-    Raise InputError naming the first line that is not one.
+    Raise InputError naming the first line that has another form.
     """
     return read_pair_file(path).pairs
 
@@ -60,7 +60,7 @@ def read_pairs(path: Path) -> list[Pair]:
 def read_pair_file(path: Path) -> PairFile:
     """Read lines of `source<TAB>target` with their places; blank lines are skipped.
 
-    Raise InputError if the file is not UTF-8, has another kind of line, or holds no pair.
+    Raise InputError if the file is not UTF-8, has a line of another form, or holds no pair.
     """
     try:
         # not splitlines(), which also splits at form feeds and other separators inside a text
@@ -89,7 +89,7 @@ def encode_sources(
 ) -> list[list[int]]:
     """Return the ids of each source.
 
-    Raise InputError naming the first that is longer than the model allows, and its place.
+    Raise InputError naming the first source that is longer than the model allows, and its place.
     """
     rows = [encoding.ids for encoding in tokenizer.encode_batch([*sources])]
     for i, ids in enumerate(rows):
@@ -123,19 +123,19 @@ def encode_pairs(
 
 
 def find_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> Iterator[str]:
-    """Describe each text that encodes to a special token, <unk> among them: sources first."""
+    """Describe each text that contains a special token (<unk> is one), sources first."""
     for tokenizer, texts in zip((source, target), zip(*file.pairs, strict=True), strict=True):
         encodings = tokenizer.encode_batch([*texts])
         for text, encoding, place in zip(texts, encodings, file.places, strict=True):
             for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
                 if token in SPECIALS:
-                    why = "not in the vocabulary" if token == UNK else "a token of the model's own"
+                    why = "not in the vocabulary" if token == UNK else "a special token"
                     yield f"{place}: {text!r} has {text[start:end]!r}, {why}"
                     break
 
 
 def refuse_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) -> None:
-    """Raise InputError naming the first text that encodes to a special token."""
+    """Raise InputError naming the first text that contains a special token."""
     if problem := next(find_special_tokens(file, source, target), None):
         raise InputError(f"{problem}: remove or respell this text")
 
@@ -165,10 +165,10 @@ def collate(examples: Sequence[Example], config: TransformerConfig) -> TrainingB
 def concatenate_examples(
     examples: Sequence[Example], share: float, config: TransformerConfig, seed: int
 ) -> list[Example]:
-    """Concatenate a `share` of the examples in random groups of three; return all.
+    """Return all examples, a `share` of them concatenated in random groups of three.
 
     This teaches long sources, which may be rare among the pairs. A group that would exceed
-    the model's lengths stays apart.
+    the model's lengths is not concatenated.
     """
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = torch.randperm(len(examples), generator=generator).tolist()
@@ -186,7 +186,7 @@ def concatenate_examples(
 
 
 def concatenate(group: Sequence[Example]) -> Example:
-    """Return one example of all sources and all targets; only the last one's eos is predicted."""
+    """Return one example of all sources and all targets, with one eos after the last target."""
     labels = [e.soft_labels for e in group if e.soft_labels is not None]
     return Example(
         [token for example in group for token in example.source_ids],

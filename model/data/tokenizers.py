@@ -47,6 +47,6 @@ def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
 
 
 def unit_of(tokenizer: Tokenizer) -> Unit:
-    """Return the unit that `build_tokenizer` split texts into for this tokenizer."""
+    """Return the unit that this tokenizer, made by `build_tokenizer`, splits texts into."""
     at_spaces = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
     return Unit.words if at_spaces else Unit.characters

@@ -1,7 +1,7 @@
 """Attention kernel of exported graphs: ONNX operators in the place of torch's.
 
-Scaled dot products have fast operators; other scores are computed as torch computes them. No
-operator gives its weights, so weights are returned without any key: (..., 0).
+Scaled dot products have fast operators; other scores are computed as torch computes them. Attention
+operators do not return their weights: the methods that use one return empty weights (..., 0).
 """
 
 import torch
@@ -31,17 +31,17 @@ class OnnxKernel(TorchKernel):
         valid_lengths: Tensor,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attend by products and a softmax, with one mask (B, 1, 1, S) that serves all layers.
+        """Attend by matrix products and a softmax, with one mask (B, 1, 1, S) for all layers.
 
-        ONNX Runtime computes these faster than its Attention-24 where many rows attend, each with
-        few queries (docs/adr/0005).
+        In ONNX Runtime this is faster than Attention-24 if many rows have few queries each
+        (docs/adr/0005).
         """
         if not isinstance(attention.score, ScaledDotProduct):
             return super().attend(attention, query, memory, valid_lengths, bias)
         valid = torch.arange(memory.keys.size(2)) < valid_lengths.view(-1, 1, 1, 1)  # (B, 1, 1, S)
         mask = torch.where(valid, 0.0, torch.finfo(query.dtype).min)  # (B, 1, 1, S)
         mask = mask if bias is None else mask + bias  # (B, H, T, S)
-        scaled = query * query.size(-1) ** -0.5  # (B, H, T, D), fewer numbers than the scores
+        scaled = query * query.size(-1) ** -0.5  # (B, H, T, D), smaller than the scores
         weights = (scaled @ memory.keys.transpose(-2, -1) + mask).softmax(-1)  # (B, H, T, S)
         return weights @ memory.values, weights
 
@@ -80,13 +80,13 @@ class OnnxKernel(TorchKernel):
         past: KeysValues,
         position: Position,
     ) -> SelfAttended:
-        """Attend by ONNX Runtime's GroupQueryAttention, or by products where it refuses the heads.
+        """Attend by GroupQueryAttention, if it supports the score and the head sizes.
 
-        The operator writes the cache in place and attends, which is faster than TensorScatter-24
-        and products (docs/adr/0005).
+        It also writes the cache in place, and is faster than the fallback: TensorScatter-24
+        followed by matrix products (docs/adr/0005).
         """
         head_dim = past.keys.size(-1)
-        multiple = 16 if position.rotary else 8  # the operator needs such a head_dim
+        multiple = 16 if position.rotary else 8  # head_dim must be a multiple of this
         supported = head_dim == past.values.size(-1) and head_dim % multiple == 0
         if isinstance(attention.score, ScaledDotProduct) and supported:
             return group_query_attention(query, own, past, position)
@@ -125,8 +125,8 @@ def group_query_attention(
     """Apply GroupQueryAttention to query, keys and values (R, H * D) over a cache (R, H, T, D)."""
     heads, capacity = past.keys.size(1), past.keys.size(2)
     packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
-    # The operator takes a total length above 1 for a cache, not for a prompt, and refuses one
-    # that is longer than the tables.
+    # If the total length is above 1, the operator attends to a cache instead of a prompt. It
+    # refuses a total length beyond the rotary tables.
     total_length, tables, bias = capacity, (None, None), position.bias
     if position.rotary:
         tables = position.rotary.cos, position.rotary.sin

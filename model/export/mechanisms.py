@@ -38,7 +38,7 @@ class AveragePooling(nn.Module):
 
 
 class ScaledDotProductPooling(nn.Module):
-    """softmax(q . k / sqrt(D)), Vaswani et al. 2017."""
+    """Weights softmax(q . k / sqrt(D)), Vaswani et al. 2017."""
 
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lengths: Tensor
@@ -59,7 +59,7 @@ class GaussianPooling(nn.Module):
 
 
 class AdditivePooling(nn.Module):
-    """Weights softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: sizes may differ."""
+    """Weights softmax(w . tanh(W_q q + W_k k)), Bahdanau et al. 2015: D and E may differ."""
 
     def forward(
         self,
@@ -80,7 +80,7 @@ class AdditivePooling(nn.Module):
 def mechanism_graph(module: nn.Module) -> GraphSpec:
     """Return the mechanism's graph for export; the sizes of all inputs but `width` are dynamic."""
     b, t, s, h = Dim("sequences"), Dim("queries"), Dim("keys"), Dim("hidden")
-    # sizes of vectors; the names in the graphs stay, for the exported bundles have them
+    # sizes of vectors; do not change these names: exported graphs have them
     d, e, v = Dim("query_width"), Dim("key_width"), Dim("value_width")
     if not isinstance(module, AdditivePooling | AveragePooling):
         e = d

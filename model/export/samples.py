@@ -16,8 +16,8 @@ def ordinary_ids(vocab_size: int, config: TransformerConfig) -> IdArray:
     ids = np.setdiff1d(np.arange(vocab_size), config.specials)
     if not ids.size:
         raise InputError(
-            f"a vocabulary of {vocab_size} has no token but pad, bos and eos: an export needs at"
-            " least one to test the graphs with"
+            f"a vocabulary of {vocab_size} has no token but pad, bos and eos: export a model with"
+            " at least one other token, which the graphs are tested with"
         )
     return ids
 

@@ -44,9 +44,9 @@ class TorchKernel:
         valid_lengths: Tensor,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Query (B, H, T, D), lengths (B,) or (B, T) as in `masked_softmax`, and a bias of the
-        scores that broadcasts to (B, H, T, S).
+        """Attend with queries (B, H, T, D) and lengths (B,) or (B, T) as in `masked_softmax`.
 
+        `bias` is added to the scores (B, H, T, S), to which it broadcasts.
         Returns mixed values (B, H, T, D) and weights (B, H, T, S).
         """
         scores = attention.score(query, memory.keys)  # (B, H, T, S)
@@ -65,8 +65,8 @@ class TorchKernel:
     ) -> SelfAttended:
         """Let whole sequences attend to themselves; query, keys and values are (B, T, H * D).
 
-        Returns mixed values (B, T, H * D), the keys as they were placed and the values
-        (B, H, T, D), and weights (B, H, T, T).
+        Returns mixed values (B, T, H * D), the keys (rotated, if rotary) and values (B, H, T, D),
+        and weights (B, H, T, T).
         """
         query, keys, values = (split_heads(x, attention.num_heads) for x in (query, *own))
         query, keys = position.place_sequence(query), position.place_sequence(keys)
@@ -82,10 +82,10 @@ class TorchKernel:
         past: KeysValues,
         position: Position,
     ) -> SelfAttended:
-        """Write each row's key and value to its cache, then let it attend to the cache.
+        """Write each row's key and value to its cache, then let the row attend to that cache.
 
-        Query, keys and values are (R, H * D), one position a row; `past` is (R, H, T, D).
-        Returns mixed values (R, H * D), the cache written, and weights (R, H, 1, T).
+        Query, keys and values are (R, H * D), one position per row; `past` is (R, H, T, D).
+        Returns mixed values (R, H * D), the updated cache, and weights (R, H, 1, T).
         """
         heads = attention.num_heads, 1
         query, keys, values = (x.unflatten(-1, (*heads, -1)) for x in (query, *own))  # (R, H, 1, D)
@@ -152,7 +152,7 @@ class MultiHeadAttention(nn.Module):
         """Let rows (R, M), R / B of each source in order, attend to the memory of their sources.
 
         Returns (R, M) and weights (B, H, R / B, S): the rows of a source are its queries. Each
-        reshape names all sizes but one, which exports to one node without a computed shape.
+        reshape gives all sizes but one, so that it exports to one node without a computed shape.
         """
         sources = memory.keys.size(0)
         query = self.query(x).view(sources, -1, self.num_heads, memory.keys.size(-1))

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 class ScoreFunction(StrEnum):
     scaled_dot_product = "scaled_dot_product"  # q . k / sqrt(d_qk), Vaswani et al. 2017
-    additive = "additive"  # w . tanh(q + k), Bahdanau et al. 2015; q and k come projected
+    additive = "additive"  # w . tanh(q + k) of projected q and k, Bahdanau et al. 2015
     gaussian = "gaussian"  # -|width (q - k)|^2 / 2, Nadaraya 1964 and Watson 1964
 
 
@@ -18,11 +18,11 @@ class NormKind(StrEnum):
 
 
 class Positions(StrEnum):
-    """What is added to the token embeddings to tell positions apart."""
+    """Vectors added to the token embeddings to tell positions apart."""
 
     sinusoidal = "sinusoidal"  # sines and cosines, Vaswani et al. 2017
     learned = "learned"  # a trained table
-    none = "none"  # nothing: self-attention sees positions, or nothing does
+    none = "none"  # no vectors; self-attention may use `rotary` or `relative_distance` instead
 
 
 class Activation(StrEnum):
@@ -47,10 +47,10 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
-    """Sizes and options of the network; by default the base model of "Attention Is All You Need".
+    """Sizes and options of the network; the defaults are the base model of Vaswani et al. 2017.
 
-    (Vaswani et al. 2017.) Lengths count positions: every id that enters the encoder or the decoder,
-    specials included. Raises InputError if values contradict each other.
+    Lengths count positions: every id that enters the encoder or the decoder, specials included.
+    Raises InputError if values contradict each other.
     """
 
     source_vocab_size: int
@@ -66,12 +66,12 @@ class TransformerConfig:
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
     norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x))
-    final_norm: bool | None = None  # a norm after the last layer; None: if norm_first
+    final_norm: bool | None = None  # a norm after the last layer; None: the same as norm_first
     embedding_norm: bool = False  # a norm after token embedding and position
     embedding_scale: float = 0.0  # factor of token embeddings; 0: sqrt(d_model)
     positions: Positions = Positions.sinusoidal
     rotary: bool = False  # True: self-attention also rotates queries and keys by their positions
-    relative_distance: int = 0  # self-attention scores have a bias by distance, up to this; 0: none
+    relative_distance: int = 0  # largest distance with its own bias in self-attention; 0: no bias
     relative_per_layer: bool = False  # each layer has its own biases; False: all layers share them
     activation: Activation = Activation.relu
     gated: bool = False  # feed-forward layers multiply the activation by a second projection
@@ -105,8 +105,8 @@ class TransformerConfig:
         smallest = min(self.source_vocab_size, self.target_vocab_size)
         if not 0 <= min(self.specials) <= max(self.specials) < smallest:
             raise InputError(
-                f"special ids {self.specials} must be at least 0 and less than {smallest}, the size"
-                " of the smaller vocabulary"
+                f"pad_id, bos_id, eos_id are {self.specials}: give each at least 0 and less than"
+                f" {smallest}, the size of the smaller vocabulary"
             )
 
     def _check_sizes(self) -> None:
@@ -162,7 +162,10 @@ class TransformerConfig:
             )
         if self.score_function == ScoreFunction.additive:
             # The score of rotated queries and keys would not depend on their distance alone.
-            raise InputError("rotary positions cannot be combined with additive scores")
+            raise InputError(
+                "rotary positions cannot be combined with additive scores: give another"
+                " score_function, or turn rotary off"
+            )
 
     @property
     def specials(self) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Dropout whose random bits are drawn together."""
+"""Dropout that draws the random bits of several values at once."""
 
 import torch
 from torch import Tensor, nn

@@ -11,7 +11,7 @@ from model.network.config import TransformerConfig
 
 
 def angles(length: int, size: int) -> Tensor:
-    """(length, size / 2) radians: position x 10000^(-2i / size), rounded up for odd sizes."""
+    """(length, size / 2 rounded up) radians: position x 10000^(-2i / size)."""
     frequency = 1e4 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)  # (size / 2,)
     return torch.arange(length, dtype=torch.float64).unsqueeze(1) * frequency
 
@@ -50,10 +50,10 @@ class Rotary(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """A number that each head adds to the score of a query and a key, by their distance.
+    """A bias that each head adds to the score of a query and a key, by their distance.
 
-    Distances beyond `longest` have the number of `longest`. T5's buckets (Raffel et al. 2020,
-    section 2.1) are such a table with equal rows. A causal table has no rows for later keys.
+    Distances beyond `longest` have the bias of `longest`. T5's buckets (Raffel et al. 2020, section
+    2.1) are equal rows of such a table. A causal table has no rows for later keys.
     """
 
     def __init__(self, longest: int, num_heads: int, *, causal: bool) -> None:
@@ -67,7 +67,7 @@ class RelativeBias(nn.Module):
         return self._look_up(positions.unsqueeze(1) - positions).permute(2, 0, 1).unsqueeze(0)
 
     def step(self, positions: Tensor, capacity: int) -> Tensor:
-        """One position a row (R,), keys at 0 to capacity - 1 -> (R, H, 1, capacity)."""
+        """One position per row (R,), keys at 0 to capacity - 1 -> (R, H, 1, capacity)."""
         keys = torch.arange(capacity, device=positions.device)
         biases = self._look_up(positions.unsqueeze(1) - keys)  # (R, capacity, H)
         return biases.transpose(1, 2).unsqueeze(2)
@@ -84,7 +84,7 @@ class Position:
     `positions` are (T,) for whole sequences, which all begin at 0, and (R,) for a step, whose rows
     each have a position of their own. Self-attention rotates queries and keys by `rotary`, and adds
     `bias` to its scores: (1, H, T, T) for whole sequences, (R, H, 1, capacity) for a step. Without
-    either it does not use positions: only what is added to the embeddings carries them.
+    both, it knows positions only from the embeddings.
     """
 
     positions: Tensor
@@ -115,6 +115,6 @@ def relative_biases(config: TransformerConfig, layers: int, *, causal: bool) -> 
 def place_layers(
     positions: Tensor, rotary: Rotary | None, biases: Sequence[Tensor], layers: int
 ) -> list[Position]:
-    """Return the Position of each layer. There is no bias, one that all share, or one for each."""
+    """Return the Position of each layer. `biases` has none, one for all layers, or one for each."""
     each = biases if len(biases) > 1 else [*biases, None][:1] * layers
     return [Position(positions, rotary, bias) for bias in each]

@@ -10,7 +10,7 @@ from model.network.config import ScoreFunction, TransformerConfig
 
 
 def masked_softmax(scores: Tensor, valid_lengths: Tensor) -> Tensor:
-    """Return the softmax over the valid keys of finite scores (B, H, T, S); the shape is kept.
+    """Return the softmax of finite scores (B, H, T, S) over the valid keys, in the same shape.
 
     Lengths (B,) let every query of a sequence see its first n keys; lengths (B, T) give each query
     its own n. They express padding, causal masks and half-filled caches.
@@ -61,9 +61,9 @@ class Additive(nn.Module):
 
 
 class Gaussian(nn.Module):
-    """A kernel whose width is learned, one for each head.
+    """A Gaussian kernel with a learned width for each head.
 
-    It starts so that the scores of normally distributed queries and keys have a variance near 1.
+    With the initial width, scores of normally distributed queries and keys have a variance near 1.
     """
 
     def __init__(self, num_heads: int, d_qk: int) -> None:

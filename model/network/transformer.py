@@ -94,7 +94,7 @@ class DecoderLayer(nn.Module):
         source_length: Tensor,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute whole targets x (B, T, M); each position sees the first `target_lengths` (B, T).
+        """Compute whole targets x (B, T, M); position t sees the first `target_lengths[:, t]`.
 
         Attention is computed in torch, because no exported operator also returns the weights.
         """
@@ -211,9 +211,9 @@ class Decoder(nn.Module):
         source_length: Tensor,
         kernel: TorchKernel = TORCH_KERNEL,
     ) -> Decoded:
-        """One token (R,) a row, each at its own position (R,), over a cache (R, H, T, D).
+        """Decode one token (R,) per row, each at its own position (R,), over a cache (R, H, T, D).
 
-        The R rows are those of the B sources in order, R / B to a source.
+        The R rows are in the order of the B sources, R / B per source.
         """
         capacity = cache[0].keys.size(2)
         biases = [cast("RelativeBias", each).step(position, capacity) for each in self.relative]
@@ -252,7 +252,7 @@ class Transformer(nn.Module):
 
     @property
     def tied_names(self) -> dict[str, str]:
-        """Names that the state dict omits, and for each the name of the same tensor that it has."""
+        """Names that the state dict omits, each with the name under which it has the tensor."""
         return tied_names(self.config)
 
     def forward(

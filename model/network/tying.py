@@ -12,7 +12,7 @@ OUTPUT = "generator.weight"
 
 
 def tied_names(config: TransformerConfig) -> dict[str, str]:
-    """Return the names that a state dict omits, and for each the name that it shares."""
+    """Return the names that a state dict omits, each with the name that has the same tensor."""
     match config.tied:
         case Tied.no:
             return {}
@@ -25,7 +25,7 @@ def tied_names(config: TransformerConfig) -> dict[str, str]:
 
 
 def tie(model: nn.Module, names: dict[str, str]) -> None:
-    """Make each key of `names` the parameter of its value. State dicts then hold it once."""
+    """Let each key of `names` name the parameter of its value. State dicts omit the keys."""
 
     def omit(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
         for name in names:

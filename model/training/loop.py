@@ -26,7 +26,7 @@ from model.training.run import LOSSES, TrainingOptions, load_soft_labels, resume
 
 
 def learning_rate(progress: float, options: TrainingOptions) -> float:
-    """Return the rate when `progress`, a share in [0, 1], of all steps is done."""
+    """Return the learning rate after `progress` of all steps, a share in [0, 1]."""
     if progress < options.warmup:
         return options.learning_rate * progress / options.warmup
     cosine = math.cos(math.pi * (progress - options.warmup) / (1 - options.warmup))
@@ -42,7 +42,7 @@ def batch_loss(model: Transformer, batch: TrainingBatch, label_smoothing: float)
         )  # (B, T, V)
     if batch.soft_labels is not None:
         return -(batch.soft_labels * log_probs.float()).sum() / batch.target_length.sum()
-    return cross_entropy(  # log-probs stay the same under its log-softmax
+    return cross_entropy(  # its log-softmax leaves log-probs unchanged
         log_probs.float().flatten(0, 1),
         batch.next_ids.flatten(),
         ignore_index=model.config.pad_id,
@@ -70,9 +70,9 @@ def train_epoch(
     epoch: int,
     options: TrainingOptions,
 ) -> Iterator[float]:
-    """Yield the loss of each batch.
+    """Train for one epoch and yield the loss of each batch.
 
-    Randomness depends on the seed and the epoch alone, so that a resumed training is the same.
+    Randomness depends on the seed and the epoch alone, so that an interruption changes nothing.
     """
     model.train()
     torch.manual_seed(options.seed * 1_000_003 + epoch)
@@ -93,9 +93,10 @@ def train_epoch(
 
 
 def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions) -> None:
-    """Train the model of `run` (its config.json and tokenizers) and leave model.safetensors there.
+    """Train the model that config.json and the tokenizers of `run` define.
 
-    Finished epochs are not repeated, so a run that is trained stays as it is.
+    Writes model.safetensors to `run`. Finished epochs are not repeated, so a finished run
+    does not change.
     """
     examples, dev = load_examples(run, train_path, dev_path)
     model, optimizer = build_model(run, options)
@@ -127,8 +128,9 @@ def load_examples(
 ) -> tuple[list[Example], list[Example]]:
     """Return the encoded training and dev pairs.
 
-    Raise InputError if a training text has a symbol without a token. Dev texts may have some, as
-    texts in use do. They raise the dev loss, so a note reports them.
+    Raise InputError if a training text contains a special token, such as <unk> for an unknown
+    symbol. Dev texts may contain some, as texts in use do. They increase the dev loss, so a note
+    counts them.
     """
     config, tokenizers = load_config(run), load_tokenizers(run)
     pairs = read_pair_file(train_path)
@@ -137,15 +139,15 @@ def load_examples(
     dev = read_pair_file(dev_path)
     if problems := list(find_special_tokens(dev, *tokenizers)):
         note = (
-            f"note: the dev loss counts {len(problems)} texts with symbols that have no token of"
-            f" their own; the first is {problems[0]}"
+            f"note: {len(problems)} dev texts have symbols without a token of their own, which"
+            f" raises the dev loss; the first is {problems[0]}"
         )
         Console().print(note, markup=False, highlight=False, soft_wrap=True)
     return examples, encode_pairs(dev, *tokenizers, config)
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:
-    """Return a model with its first weights, random by the seed or from `start`, and AdamW."""
+    """Return a model with its initial weights (of `start`, else random), and its optimizer."""
     torch.manual_seed(options.seed)
     model = Transformer(load_config(run))
     if options.start:

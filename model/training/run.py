@@ -1,7 +1,7 @@
 """A training run on disk: its options, soft labels and checkpoints, and how it is resumed.
 
-File names and the keys of training.json stay as they are, so that older runs can be resumed. An
-option added later is not compared with runs that did not record it.
+File names and the keys of training.json must not change, so that older runs can be resumed. A run
+can be resumed with any value of an option that it did not record, unless UNRECORDED has the option.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ LOSSES = "losses.tsv"
 OPTIONS = "training.json"
 SOFT_LABELS = "lessons.pt"
 
-# Values of options that a run did not record. They decide what is learned, so they must match.
+# Options that decide what is learned, each with the value of runs that did not record it.
 UNRECORDED: dict[str, object] = {"start": None, "teachers": [], "made_up": 0.0}
 
 
@@ -48,10 +48,10 @@ class TrainingOptions:
     weight_decay: float
     label_smoothing: float
     joined: float  # share of the examples that an epoch concatenates in threes
-    average: int  # how many of the last epochs' weights are averaged
+    average: int  # number of last epochs whose weights are averaged
     seed: int
-    pairs_sha256: str  # SHA-256 of the file that the run was started with
-    start: str | None  # a run or bundle to take the first weights from
+    pairs_sha256: str  # SHA-256 of the file of training pairs
+    start: str | None  # a run or bundle whose weights are the initial ones
     teachers: list[str]  # runs or bundles
     made_up: float  # synthetic sources for each source of the pairs
 
@@ -64,7 +64,7 @@ def hash_pairs(path: Path) -> str:
 def choose_tokenizers(
     pairs: Path, source_unit: Unit, target_unit: Unit, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of the model to start or to learn from; without one, build them."""
+    """Return the tokenizers of the start model or the teachers; if there is neither, build them."""
     if models := models_of(options):
         for model in models:
             find_weights(model)
@@ -87,9 +87,9 @@ def open_run(
     options: TrainingOptions,
     tokenizers: tuple[Tokenizer, Tokenizer],
 ) -> None:
-    """Create the run, or check that the one there was started with the same settings.
+    """Create the run or, if it `has_learned`, check that it was started with the same settings.
 
-    Raise InputError, before anything is written, if they do not fit together.
+    Raise InputError, before anything is written, if settings contradict each other or the run.
     """
     check_models(config, options)
     if run.exists() and any(run.iterdir()) and not (run / OPTIONS).exists():
@@ -133,7 +133,10 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
 
 
 def has_learned(run: Path) -> bool:
-    """Return whether the run keeps a result; its pairs and options can then no longer change."""
+    """Return whether the run has saved a checkpoint, soft labels or weights.
+
+    If so, its pairs and options can no longer change.
+    """
     return any((run / name).exists() for name in (CHECKPOINT, SOFT_LABELS, WEIGHTS))
 
 
@@ -145,8 +148,8 @@ def check_same_settings(
 ) -> None:
     """Raise InputError if the run was started with other pairs, units, options or network.
 
-    Pairs and units are checked first: they also change the vocabulary sizes, an error that would
-    hide the cause. Options that an older run did not record are free, but for those in UNRECORDED.
+    Pairs and units are checked first: other ones also change the vocabulary sizes, and an error
+    about sizes would hide the cause.
     """
     advice = "give the same or name another run"
     started = json.loads((run / OPTIONS).read_text())
@@ -205,7 +208,7 @@ def save_epoch(
 ) -> None:
     """Write the epoch's weights, the mean of the last `average` epochs, and the checkpoint.
 
-    The checkpoint comes last: until it is there, the epoch does not count.
+    The checkpoint is written last: without it, the epoch does not count as finished.
     """
     save_weights(run / f"epoch-{epoch}.safetensors", model.state_dict())
     (run / f"epoch-{epoch - average}.safetensors").unlink(missing_ok=True)

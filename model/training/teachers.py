@@ -1,8 +1,8 @@
 """Knowledge distillation: an ensemble of teachers labels examples for a student to learn.
 
-Teachers overfit their training pairs. Their probabilities (soft labels, Hinton et al. 2015) carry
-more than the pairs do, above all on sources outside the pairs: synthetic ones, which only the
-teachers label (Kim & Rush 2016).
+Soft labels (Hinton et al. 2015) are the teachers' probabilities; they carry more information than
+the pairs. Teachers overfit their training pairs, so labels of other sources help most: synthetic
+sources, which only the teachers label (Kim & Rush 2016).
 """
 
 import random
@@ -27,13 +27,13 @@ LABELLING_BATCH_SIZE = 512
 
 Row = TypeVar("Row")
 SourceIds = tuple[int, ...]
-NGrams = dict[SourceIds, tuple[list[int], list[int]]]  # context -> next ids, how often each
+NGrams = dict[SourceIds, tuple[list[int], list[int]]]  # context -> next ids and their counts
 
 
 def synthetic_sources(
     sources: Collection[SourceIds], count: int, max_length: int, seed: int
 ) -> list[SourceIds]:
-    """Sample `count` different sources, none of them in `sources`, from their n-gram models.
+    """Sample `count` different sources, none in `sources`, from n-gram models of `sources`.
 
     Raise InputError if `sources` are too few to yield so many.
     """
@@ -55,7 +55,7 @@ def synthetic_sources(
 
 
 def count_n_grams(sources: Collection[SourceIds], order: int) -> NGrams:
-    """Count which ids follow each context of `order` ids, padded with START, ended by END."""
+    """Count which ids follow each context of `order` ids. START pads each source, END ends it."""
     counts: defaultdict[SourceIds, Counter[int]] = defaultdict(Counter)
     for source in sources:
         ids = (*[START] * order, *source, END)
@@ -67,7 +67,7 @@ def count_n_grams(sources: Collection[SourceIds], order: int) -> NGrams:
 def sample_source(
     order: int, n_grams: NGrams, max_length: int, generator: random.Random
 ) -> SourceIds | None:
-    """Walk from START to END; None if that takes more than `max_length` ids."""
+    """Sample one id after another until END; return None after more than `max_length` ids."""
     ids = [START] * order
     for _ in range(max_length + 1):
         ids += generator.choices(*n_grams[tuple(ids[-order:])])
@@ -81,7 +81,7 @@ def label_sources(
 ) -> list[Example]:
     """Return sources with the ensemble's greedy outputs and soft labels, the shortest first.
 
-    Outputs that do not end within `max_new_tokens` are left out.
+    Sources whose output does not end within `max_new_tokens` are left out.
     """
     config = teachers[0].config
     labelled: list[Example] = []
@@ -107,8 +107,8 @@ def ensemble_greedy_search(
 ) -> tuple[Tensor, Tensor]:
     """Return ids (B, T) and probabilities (B, T, V), the mean over the teachers.
 
-    Ignore ids after a row's first eos. Unlike `model.search.greedy_search`, it uses a KV
-    cache, because hundreds of thousands of sources are labelled.
+    The ids after a row's first eos mean nothing. Unlike `model.search.greedy_search`, this function
+    uses a KV cache, because hundreds of thousands of sources are labelled.
     """
     config, rows = teachers[0].config, source_ids.size(0)
     chosen: list[Tensor] = [torch.full((rows,), config.bos_id)]
@@ -132,7 +132,7 @@ def ensemble_greedy_search(
 
 
 def grow_cache(cache: KeysValues) -> KeysValues:
-    """(R, H, T, D) -> (R, H, T + 1, D), in the bfloat16 of the projections under autocast."""
+    """(R, H, T, D) -> (R, H, T + 1, D), in bfloat16, the type of projections under autocast."""
     keys, values = (functional.pad(x.bfloat16(), (0, 0, 0, 1)) for x in cache)
     return KeysValues(keys, values)
 

@@ -84,7 +84,7 @@ def refusal(call, *inputs):
         ({"num_heads": True}, "has num_heads True: give a whole number"),
         ({"num_heads": 3}, "heed.toml: d_model 8 is not a multiple of num_heads 3"),
         ({"pad_id": -1}, "has pad_id -1: give an id"),
-        ({"eos_id": 9}, r"heed.toml: special ids \(1, 2, 9\) must be at least 0 and less than 9"),
+        ({"eos_id": 9}, r"heed.toml: pad_id, bos_id, eos_id are \(1, 2, 9\): give .* less than 9"),
         ({"source_prefix_ids": 2}, "has source_prefix_ids 2: give a list of ids"),
         ({"source_suffix_ids": [9]}, "source_suffix_ids has 9, but the source has ids 0 to 8"),
         ({"embedding_scale": 0}, 'has embedding_scale 0: give "sqrt", or a number above 0'),

@@ -49,7 +49,7 @@ def test_the_defaults_are_the_papers_base_model():
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"d_qk": 3, "rotary": True}, "d_qk is 3 .*give an even d_qk"),
         ({"score_function": "additive", "rotary": True}, "cannot be combined with additive"),
-        ({"eos_id": 8}, "special ids"),
+        ({"eos_id": 8}, "eos_id are"),
     ],
 )
 def test_a_contradictory_configuration_is_refused(changes, named):

@@ -154,7 +154,7 @@ def test_dev_pairs_with_unknown_symbols_are_counted_in_a_note(tmp_path):
     done = small_command(pairs, "--dev", dev, "--run", tmp_path / "new", "--epochs", "1")
     assert done.exit_code == 0, done.output
     first = f"{dev}:3: 'xab' has 'x', not in the vocabulary"
-    assert "note: the dev loss counts 2 texts with symbols" in done.output
+    assert "note: 2 dev texts have symbols without a token" in done.output
     assert f"the first is {first}\n" in done.output
     known = small_command(pairs, "--dev", pairs, "--run", tmp_path / "newer", "--epochs", "1")
     assert "note:" not in known.output
