@@ -17,8 +17,8 @@ from service.errors import StartupError
 from service.logs import configure_logs
 from service.settings import Settings
 
-# Seconds that open connections may take after SIGTERM, before the engines close. Together they stay
-# below the 30 seconds after which Kubernetes kills a container.
+# Seconds that open connections may take after SIGTERM, before the engines close. This and the
+# engines' CLOSE_TIMEOUT stay below the 30 seconds after which Kubernetes kills a container.
 SHUTDOWN_TIMEOUT = 15.0
 
 
@@ -37,12 +37,12 @@ async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> N
     )
     async with app.router.lifespan_context(app):
         gc.collect()
-        gc.freeze()  # a later collection would hold all threads up to look at what never leaves
+        gc.freeze()  # else later collections would pause all threads to scan these objects
         await uvicorn.Server(config).serve()
 
 
 def stop(*_: object) -> None:
-    """Handle a signal. Uvicorn raises the one that stopped it again after its shutdown."""
+    """Handle a signal. Uvicorn shuts down at a signal, then raises the same signal again."""
     raise KeyboardInterrupt
 
 

@@ -38,7 +38,8 @@ ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, docs)
 def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> FastAPI:
     """Return the application. Its lifespan opens the bundles and raises StartupError.
 
-    `open_engine` makes the engine of each bundle; benchmarks put others behind the same endpoints.
+    `open_engine` makes the engine client of each bundle. Benchmarks pass another function, to put
+    other engines behind the same endpoints.
     """
 
     @asynccontextmanager
@@ -94,14 +95,17 @@ async def show_page() -> Response:
 
 
 def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]:
-    """Return the model of each bundle by its name. Raise StartupError if two have the same."""
+    """Return the model of each bundle by its name. Raise StartupError for equal names."""
     bundles: dict[str, Bundle] = {}
     for path in settings.bundles:
         bundle = load_bundle(path)
         name = bundle.manifest.name
         if name in bundles:
             folders = f"{bundles[name].root} and {path}"
-            raise StartupError(f"{folders} are both named {name}: serve one, or rename one")
+            raise StartupError(
+                f"{folders} both hold a model named {name}: serve one, or change"
+                ' "name" in one bundle.json'
+            )
         bundles[name] = bundle
     return {
         name: Model(open_engine(bundle, settings), *open_tokenizers(bundle))

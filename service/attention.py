@@ -32,7 +32,7 @@ REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 class Selection:
     """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
 
-    `rows` is a slice of the target's steps, as in Python; it cuts decoder and cross-attention.
+    `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only.
     """
 
     layers: dict[AttentionKind, list[int]]
@@ -45,10 +45,10 @@ class Selection:
     decimals: int | None = None
 
     def nbytes(self, source: int, steps: int, read: int) -> int:
-        """Return the bytes of the selected float32 weights and of their alignment, at most.
+        """Return the most bytes that the selected float32 weights and their alignment can take.
 
-        `source` counts source tokens, `steps` generated tokens, `read` the positions that the
-        decoder reads for them.
+        `source` and `steps` count source and generated tokens, `read` the positions that the
+        decoder reads: start ids after the first, target prefix and generated tokens.
         """
         rows = {"source": source, "target": self._most_rows(steps)}
         columns = {"source": source, "target": read}
@@ -63,7 +63,7 @@ class Selection:
         return total
 
     def pass_nbytes(self, config: Config, source: int, read: int) -> int:
-        """Return the bytes of all layers and heads, which a pass computes to select from."""
+        """Return the bytes of the largest pass, which computes weights of all layers and heads."""
         encoder = config.num_encoder_layers * source**2
         decoder = config.num_decoder_layers * read * (source + read)
         passes = [encoder if kind == "encoder" else decoder for kind in self.layers]
@@ -73,7 +73,7 @@ class Selection:
         if self.rows is None:
             return target_length
         start, stop = self.rows
-        if start < 0 <= stop:  # e.g. [-3, 5]: the longer the target, the fewer of its rows
+        if start < 0 <= stop:  # e.g. [-3, 5]: a longer target has fewer selected rows
             target_length = min(target_length, -start)
         return len(range(target_length)[start:stop])
 
@@ -164,8 +164,8 @@ def align(
 ) -> dict[str, Any] | list[Any]:
     """Return the aligned pairs of source and target tokens for every matrix of (..., T, S).
 
-    With a `threshold`, a target token is aligned to every source token whose weight is at least
-    that; without one, to the source token of largest weight. Special tokens are never aligned.
+    With a `threshold`, a target token is aligned to every source token whose weight reaches it;
+    without one, to the source token with the largest weight. Special tokens are never aligned.
     `first` is the index, within the target, of the token in row 0. The result is nested like the
     leading axes.
     """

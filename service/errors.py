@@ -46,7 +46,7 @@ class Fault:
 class HeedError(Exception):
     """A request that fails. `code` is for programs, `detail` for people, `retry_after` in seconds.
 
-    Each detail of `faults` continues its pointer to a sentence: "/beam_size must be at most 64".
+    The pointer and the detail of a fault make one sentence: "/beam_size must be at most 64".
     """
 
     status: int = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -135,7 +135,7 @@ class StartupError(Exception):
 
     @classmethod
     def of(cls, what: str, error: ValidationError) -> Self:
-        """Return the error of a model named `what`: "settings: port must be at most 65535"."""
+        """Return the error of `what`, such as "settings: port must be at most 65535"."""
         places = (
             " ".join(filter(None, (".".join(map(str, each["loc"])), describe_fault(each))))
             for each in error.errors()
@@ -143,7 +143,7 @@ class StartupError(Exception):
         return cls(f"{what}: {'; '.join(places)}")
 
 
-# pydantic's types of errors -> how the sentence goes on after the name of the field.
+# pydantic's types of errors -> the rest of a sentence that begins with the name of the field.
 # https://docs.pydantic.dev/latest/errors/validation_errors
 SENTENCES = {
     "bool_parsing": "must be true or false",
@@ -176,6 +176,6 @@ SENTENCES = {
 
 
 def describe_fault(error: ErrorDetails) -> str:
-    """Return what is wrong, to stand after the name of the field; pydantic's words if unknown."""
+    """Return what is wrong, worded to follow the name of the field; else in pydantic's words."""
     sentence = SENTENCES.get(error["type"])
     return sentence.format(**error.get("ctx", {})) if sentence else error["msg"]

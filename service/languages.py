@@ -26,7 +26,7 @@ StartItem = Annotated[
 
 
 class Languages(BaseModel):
-    """The ids that stand for each language code, by the slot that they fill."""
+    """The token ids of each language code: `source` fills source_language, `target` the other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

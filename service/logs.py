@@ -7,8 +7,8 @@ import structlog
 
 
 def configure_logs() -> None:
-    """Leave local variables out of tracebacks, since they hold user input, and colours out of
-    files."""
+    """Log without local variables in tracebacks, because they hold user input, and without colours
+    in files."""
     plain = structlog.dev.ConsoleRenderer(
         colors=sys.stdout is not None and sys.stdout.isatty(),
         exception_formatter=structlog.dev.plain_traceback,

@@ -32,8 +32,9 @@ class Precision(StrEnum):
 
 
 PREFIX = "HEED_"
-# Kubernetes and Docker describe a service named heed or heed-... to every container like this.
-LINKS = ("tcp://", "udp://", "sctp://")  # how values that Kubernetes sets for a Service begin
+# Kubernetes and Docker set variables with such values or names in every container if a service is
+# named heed or heed-...: HEED_PORT=tcp://10.0.0.1:8000, HEED_SERVICE_HOST=10.0.0.1
+LINKS = ("tcp://", "udp://", "sctp://")
 SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 
 
@@ -45,7 +46,7 @@ def usable_cores() -> int:
 
 
 def container_cores() -> int:
-    """Return the cores that cgroup v2 grants, at least 1; those of the machine without a limit."""
+    """Return the cores that cgroup v2 grants, at least 1; without a limit, all of the machine's."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, round(int(quota) / int(period)))
@@ -128,8 +129,8 @@ class Settings(BaseSettings):
     max_queue: int = Field(
         default=4096,
         ge=1,
-        description="Most rows that may wait per model; one request may not need more either. A"
-        " source takes one row for each of its beams or samples",
+        description="Most rows that may wait per model, and most rows of one request. A source"
+        " takes one row for each of its beams or samples",
     )
     max_batch_tokens: int = Field(
         default=16384,
@@ -190,7 +191,7 @@ class Settings(BaseSettings):
     @field_validator("threads")
     @classmethod
     def cap_threads(cls, threads: int) -> int:
-        """More threads than cores would wait for each other."""
+        """Cap threads at the usable cores: more would wait for each other."""
         return min(threads, usable_cores())
 
     @field_validator("workers")

@@ -1,4 +1,4 @@
-"""Limit the size of an answer before anything of it is computed."""
+"""Limit the size of an answer before any of it is computed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,17 @@ from service.http.waiting import settings_of
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-# Bytes of memory in this process: as the engine sends them, as a document, and as JSON.
+# Bytes that a token takes in this process: as received from the engine, in Python, and as JSON.
 TOKEN_BYTES = 128
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
-FEW_ROWS = 16  # rows of an attention matrix to advise where all would be too many
+FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
 SEND_LESS = "send fewer or shorter sequences"
 SEND_LESS_OR_LOWER = f"{SEND_LESS}, or lower max_new_tokens"
 
 
 class Lengths(NamedTuple):
-    """Tokens of a source, tokens of its target, and positions that the decoder reads for them."""
+    """Tokens of a source and of its target, and positions that the decoder reads for both."""
 
     source: int
     target: int
@@ -36,7 +36,7 @@ def measure(model: Model, source: Tokens, target_length: int, prefix_length: int
     """Return the lengths of a source whose target has, or may get, `target_length` tokens after a
     target prefix."""
     manifest = model.engine.bundle.manifest
-    starts = manifest.limits.max_target_length - manifest.target_positions  # after the first
+    starts = manifest.limits.max_target_length - manifest.target_positions  # ids after the first
     return Lengths(len(source), target_length, starts + prefix_length + target_length)
 
 

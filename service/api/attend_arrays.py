@@ -160,7 +160,7 @@ def additive_parameters(weights: AdditiveWeights | None, query_size: int, key_si
 
 def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
     """Bytes of the largest arrays that are computed: the weights, the outputs and, for mechanisms
-    that combine each query with each key as vectors, all these vectors."""
+    that compute a vector for each query and key, these vectors."""
     sequences, queries, query_size = feeds["queries"].shape
     keys, value_size = feeds["values"].shape[1:]
     vector_size = 0
@@ -174,7 +174,7 @@ def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
 def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
     """Raise Invalid if scores or outputs left the range of float32.
 
-    Then they are not finite, or a query that attends to keys has weights that do not sum to 1.
+    Then some numbers are not finite, or the weights of a query that has keys do not sum to 1.
     """
     sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
     if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):

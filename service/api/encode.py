@@ -41,7 +41,7 @@ class EncodeRequest(LanguageRequest):
     dimensions: int | None = Field(
         default=None,
         ge=1,
-        description="Keep only the first so many numbers of every vector. null: keep all.",
+        description="How many of the first numbers of every vector to keep. null: all.",
     )
     encoding: Literal["float", "base64"] = Field(
         default="float",

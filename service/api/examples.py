@@ -14,7 +14,7 @@ ANSWERS = Path(__file__).with_name("examples.json")
 
 
 def show_answers(document: dict[str, Any]) -> None:
-    """Add the answers to an OpenAPI document, afterwards, because FastAPI leaves out every null."""
+    """Add the answers to a finished OpenAPI document: FastAPI itself would drop every null."""
     for path, answers in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
         (operation,) = document["paths"][path].values()
         content = operation["responses"]["200"]["content"]
@@ -71,7 +71,7 @@ DECODE: Examples = {
         "value": {"source": "banana", "stop": ["AE1", "AH0 N AA1"]},
     },
     "varied": {
-        "summary": "Avoid repetition: no pair of sounds twice, four or more sounds, one never",
+        "summary": "Repeat no pair of sounds, generate at least four, and never generate one",
         "value": {
             "source": "banana",
             "no_repeat_ngram_size": 2,
@@ -209,7 +209,7 @@ ATTEND: Examples = {
         },
     },
     "masked": {
-        "summary": "Two sequences in which only the first 2 and 3 keys are attended to",
+        "summary": "Two sequences: attend to the first 2 keys of one and the first 3 of the other",
         "value": {
             "mechanism": "scaled_dot_product",
             "queries": [[[1.0, 0.0]], [[0.0, 1.0]]],

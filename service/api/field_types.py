@@ -1,7 +1,7 @@
 """Types of request fields that accept several forms.
 
-The form is recognised before it is validated, and each has a tag ("as text"), so that a fault is
-reported once and in its place. Tags are no part of the JSON pointer to a fault.
+The form of a value is recognised before the value is validated, so that a fault is reported once,
+not once per form. Each form has a tag ("as text"), which JSON pointers to faults leave out.
 """
 
 from typing import Annotated, Any, Literal
@@ -37,7 +37,7 @@ def check_unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        message = "has half a surrogate pair at {place}: not valid Unicode"
+        message = "has half a surrogate pair at offset {place}, which is not Unicode: remove it"
         raise PydanticCustomError("unicode", message, {"place": error.start}) from error
     return text
 

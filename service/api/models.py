@@ -32,8 +32,8 @@ class ModelCard(BaseModel):
         description="Most tokens that are generated if a request does not set max_new_tokens."
     )
     decoding: dict[str, Any] = Field(
-        description="The model's own search options, which a request inherits where it is null or"
-        " silent."
+        description="The model's own search options, which apply where a request leaves an option"
+        " out or null."
     )
     languages: dict[Literal["source", "target"], list[str]] = Field(
         description="Codes for source_language and target_language; empty if there is no choice."

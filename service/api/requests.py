@@ -1,4 +1,4 @@
-"""What the bodies of requests share. Each endpoint defines its own body beside it.
+"""Fields that several request bodies share. Each endpoint defines its own body beside it.
 
 Only the form of a body is validated here; `validation` compares the fields with each other and
 with the model. Descriptions are shown in /docs.
@@ -20,7 +20,7 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def bound(cls, value: Any) -> Any:
-        """Refuse very many unknown fields at once: reporting 100,000 faults costs a second."""
+        """Report very many unknown fields as one fault: 100,000 faults would take a second."""
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
             context = {"count": len(value), "fields": ", ".join(cls.model_fields)}
             message = "has {count} fields but only these are allowed: {fields}"
@@ -42,15 +42,15 @@ class LanguageRequest(ModelRequest):
     source_language: str | None = Field(
         default=None,
         max_length=64,
-        description="Code of the sources' language, as GET /v1/models lists them. Required only if"
-        " the model reads it and has several. Sources given as ids are used unchanged.",
+        description="Code of the sources' language, one of those in GET /v1/models. Required only"
+        " if the model must know it and has several. Sources given as ids are used unchanged.",
     )
     target_language: str | None = Field(
         default=None,
         max_length=64,
-        description="Code of the targets' language, as GET /v1/models lists them. Required only if"
-        " the model reads it and has several. Its special tokens are part of no text, and not of"
-        " the generated tokens.",
+        description="Code of the targets' language, one of those in GET /v1/models. Required only"
+        " if the model must know it and has several. Its special tokens are part neither of texts"
+        " nor of the generated tokens.",
     )
 
 
@@ -114,8 +114,8 @@ class AttentionSelection(Strict):
 
 
 class Searching(LanguageRequest):
-    """Options of the search for a target. `service.bundle.Decoding` has those that are the model's
-    own where a request is silent."""
+    """Options of the search for a target. `service.bundle.Decoding` holds the model's own values,
+    which apply where a request sets none."""
 
     max_new_tokens: int | None = Field(
         default=None,
@@ -132,9 +132,9 @@ class Searching(LanguageRequest):
     length_penalty: LengthPenalty | None = Field(
         default=None,
         description="Exponent in the score that ranks hypotheses: sum of log-probs / length **"
-        " length_penalty. The length is the number of generated tokens, and of the model's start"
-        " tokens after the first, such as a target language. Larger values favour longer"
-        " hypotheses. null: the model's own.",
+        " length_penalty. The length counts the generated tokens and the model's start tokens after"
+        " the first, such as a target language. Larger values favour longer hypotheses. null: the"
+        " model's own.",
     )
     early_stopping: bool | None = Field(
         default=None,
@@ -179,9 +179,9 @@ class Searching(LanguageRequest):
     )
     repetition_penalty: RepetitionPenalty | None = Field(
         default=None,
-        description="Above 1: make tokens that already occurred less probable. Their logits are"
-        " divided by it if positive, else multiplied. log_probs are computed after it. null: the"
-        " model's own.",
+        description="Above 1: make tokens that already occurred less probable. Their positive"
+        " logits are divided by it, negative ones multiplied. log_probs are computed from the"
+        " result. null: the model's own.",
     )
     no_repeat_ngram_size: NgramSize | None = Field(
         default=None,
@@ -192,8 +192,8 @@ class Searching(LanguageRequest):
         default=[],
         max_length=1 << 16,
         fail_fast=True,
-        description="Token ids that are never generated, beside those that the model itself"
-        " suppresses. allowed_targets may hold the latter.",
+        description="Token ids that are never generated, in addition to those that the model itself"
+        " suppresses. allowed_targets may contain the model's.",
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,
@@ -201,9 +201,9 @@ class Searching(LanguageRequest):
         max_length=10_000,
         fail_fast=True,
         description="Complete targets to choose from: the answer is one of them. Fewer targets than"
-        " num_hypotheses give fewer hypotheses. With target_prefix, only those that begin with it"
-        " count. Cannot be combined with min_new_tokens, no_repeat_ngram_size, suppress_tokens or"
-        " stop.",
+        " num_hypotheses give fewer hypotheses. With target_prefix, only those whose tokens begin"
+        " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
+        " suppress_tokens or stop.",
     )
     target_prefix: Prefix | None = Field(
         default=None,

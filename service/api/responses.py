@@ -1,6 +1,6 @@
-"""What the answers of endpoints share. Each endpoint defines its own answer beside it.
+"""Fields that several answers share. Each endpoint defines its own answer beside it.
 
-Endpoints write JSON straight from arrays: these models document it.
+Endpoints write JSON straight from arrays: these pydantic models only document it.
 """
 
 from typing import Any, Literal
@@ -40,10 +40,10 @@ class AttentionBlock(BaseModel):
 
     kind: AttentionKind = Field(description="encoder, decoder or cross.")
     layers: list[int] = Field(
-        description="Layers in `data`, in this order along the axis layer; or those combined."
+        description="Layers in `data`, in the order of the axis layer; or the layers combined."
     )
     heads: list[int] = Field(
-        description="Heads in `data`, in this order along the axis head; or those combined."
+        description="Heads in `data`, in the order of the axis head; or the heads combined."
     )
     reduce_layers: LayerReduction | None = Field(
         default=None, description="How layers were combined; absent if they were not."
@@ -80,14 +80,14 @@ class Alternative(BaseModel):
 
 
 class Hypothesis(BaseModel):
-    text: str = Field(description="The target as text, with target_prefix, no special tokens.")
+    text: str = Field(description="The target as text: with target_prefix, without special tokens.")
     tokens: list[str] = Field(
         description="Every generated token, with the end-of-sequence token if it was generated."
     )
     token_ids: list[int] = Field(description="The ids of these tokens.")
     score: float = Field(
-        description="Rank value: sum of log_probs / length ** length_penalty. The length is the"
-        " number of tokens, and of the model's start tokens after the first."
+        description="Rank value: sum of log_probs / length ** length_penalty. The length"
+        " counts the generated tokens and the model's start tokens after the first."
     )
     log_probs: list[float] = Field(
         description="Natural logarithm of the probability of each generated token, after"

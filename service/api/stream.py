@@ -24,7 +24,7 @@ from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
-GRACE = 5.0  # seconds after the deadline to read what has been sent
+GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 
 ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
@@ -32,8 +32,8 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events of one request. `places` are the fields that say which entry an event belongs to;
-    `write` makes the document that is sent without streaming."""
+    """The events of one request. `places` are the fields that say which entry an event belongs to,
+    `write` makes the document of the whole answer."""
 
     request: Request
     model: Model
@@ -42,7 +42,7 @@ class Stream:
     write: Callable[[Sequence[Answer]], Document]
 
     async def respond(self) -> Response:
-        """Wait for the first event: until then errors are raised, and answered as usual."""
+        """Wait for the first event, so that earlier errors can be raised and answered as usual."""
         queue: ProgressQueue = asyncio.Queue()
         deadline = time.monotonic() + settings_of(self.request).timeout
 
@@ -72,7 +72,7 @@ class Stream:
     ) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events, then the whole answer or the problem that prevented it.
 
-        A client that leaves closes this generator, at any `yield`: then its rows are cancelled.
+        If the client leaves, this generator is closed at a `yield`, and cancels the entries.
         """
         writer, received = EventWriter(self.model, self.entries, self.places), [first]
         try:
@@ -89,8 +89,8 @@ class Stream:
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue, deadline: float) -> list[ProgressOf | None]:
-        """Wait for progress and return all there is, so that it is sent at once; nothing new after
-        PING_AFTER seconds. Raise DeadlineExceeded."""
+        """Wait for progress and return all there is, to be sent together; return empty progress
+        after PING_AFTER seconds. Raise DeadlineExceeded."""
         left = deadline - time.monotonic()
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
@@ -169,7 +169,7 @@ class EventWriter:
         return write_event("beam", to_json(beam))
 
     def _token(self, place: int, event: TokenEvent) -> dict[str, Any]:
-        """Return a token with the text it adds: the texts of a hypothesis, joined, are its text."""
+        """Return a token with the text that it adds to those of the earlier tokens."""
         key, target = (place, event.hypothesis), self._model.target
         text = ""
         if key not in self._readers:

@@ -71,8 +71,8 @@ async def tokenize(
     body: Annotated[TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
     request: Request,
 ) -> Response:
-    """Show how texts become tokens: with side source what the encoder reads, with side target what
-    the decoder is to predict. Special tokens are included."""
+    """Show how texts become tokens: with side source the tokens that the encoder reads, with side
+    target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     encoded = body.text if body.side == "source" else ()

@@ -71,7 +71,8 @@ def read_search_options(
 def inherit(body: Searching, decoding: Decoding) -> Decoding:
     """Return the model's own options, changed by those that the request gives.
 
-    Beams of the model do not prevent sampling, nor its other options an allowed target.
+    The model's own beam_size does not apply to sampling, nor its own min_new_tokens and
+    no_repeat_ngram_size to allowed targets.
     """
     neutral: dict[str, int] = {}
     if body.temperature:
@@ -84,8 +85,8 @@ def inherit(body: Searching, decoding: Decoding) -> Decoding:
 
 
 def check_sampling(body: Searching, num_hypotheses: int, beam_size: int) -> None:
-    """Raise Invalid if the options mix sampling with beam search, or belong to the other of the
-    two. `beam_size` may be the model's own."""
+    """Raise Invalid if the options combine sampling with beam search, or if options of one are
+    given for the other. `beam_size` may be the model's own."""
     if body.temperature:
         if beam_size > 1:
             raise Invalid.at(
@@ -183,7 +184,7 @@ def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) 
             return target.encode(prefix, "/target_prefix").ids[:-1]  # without the eos at its end
         ids = target.read_ids(prefix, "/target_prefix").ids
     except TooLarge as error:
-        # A prefix as long as the target contradicts the model: status 422, as for one less long.
+        # A prefix that leaves no room contradicts the model: always 422, as in read_max_new_tokens
         raise Invalid(error.detail, error.faults) from error
     if eos_id in ids:
         detail = f"is {eos_id} (end of sequence), after which nothing can be generated: omit it"
@@ -216,6 +217,6 @@ def read_allowed_targets(
             )
         allowed[tuple(generated)] = None
     if not allowed:
-        detail = "has no target that begins with target_prefix: add one, or change the prefix"
-        raise Invalid.at("/allowed_targets", detail)
+        detail = "has no target whose tokens begin with those of target_prefix: add one, or change"
+        raise Invalid.at("/allowed_targets", f"{detail} the prefix")
     return tuple(allowed)

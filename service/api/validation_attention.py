@@ -69,7 +69,7 @@ def check_rollout(body: AttentionSelection) -> None:
     if body.reduce_layers != "rollout":
         return
     if "cross" in body.kinds:
-        detail = "is rollout, which multiplies self-attention: set kinds to encoder or decoder"
+        detail = "is rollout, which needs self-attention: set kinds to encoder, decoder or both"
         raise Invalid.at("/attention/reduce_layers", f"{detail}, without cross")
     if body.reduce_heads == "none":
         detail = "is rollout, which needs one matrix per layer: set reduce_heads to mean or max"

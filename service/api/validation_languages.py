@@ -15,7 +15,7 @@ NAMED = 5  # codes that an error names
 
 
 class Languages(NamedTuple):
-    """What the languages of a request change."""
+    """The effects of the languages of a request."""
 
     source: Tokenizer  # puts their ids around each source
     target_ids: tuple[int, ...]  # those that the decoder starts with
@@ -24,15 +24,15 @@ class Languages(NamedTuple):
 def read_languages(
     body: LanguageRequest, model: Model, sources: TextsOrIds = (), *, decodes: bool = True
 ) -> Languages:
-    """Return the languages of a request that tokenizes `sources` and, unless told otherwise,
-    decodes or reads targets.
+    """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
+    the decoder runs.
 
     Raise Invalid for a language that is missing, unknown, or given to a model that has none.
     """
     manifest = model.engine.bundle.manifest
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
-    if sources and isinstance(sources[0], str):  # a text or texts: a list holds either or ids
+    if sources and isinstance(sources[0], str):  # texts: ids need no language
         needed += slots_of([*prefix, *suffix])
     ids = {slot: read_language(body, slot, model, slot in needed) for slot in get_args(Slot)}
     source = model.source.between(fill(prefix, ids), fill(suffix, ids))

@@ -1,4 +1,4 @@
-"""python -m service.engine SOCKET: an engine, at the other end of service/engine/client.py."""
+"""Run an engine: python -m service.engine FD, the socket whose other end EngineClient holds."""
 
 import gc
 import os
@@ -36,10 +36,10 @@ CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError
 
 
 class FairLock:
-    """A lock that threads get in the order in which they ask.
+    """A lock that threads get in the order in which they ask for it.
 
-    A plain lock would go to the sender of a long message again and again: it asks for its next
-    frame before the threads that wait to send short messages are awake.
+    With a plain lock, the thread that sends a long message would get it again and again: it asks
+    for the lock for its next frame before the threads with short messages wake up.
     """
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class EngineServer:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._sending = FairLock()  # for one frame at a time
-        self._entries: dict[int, Entry] = {}  # without an outcome yet, by the client's number
+        self._sending = FairLock()  # held while one frame is sent
+        self._entries: dict[int, Entry] = {}  # unfinished ones, by the client's number
 
     def run(self) -> None:
         """Obey orders until the connection is closed, by either end."""
@@ -93,7 +93,7 @@ class EngineServer:
         )
         engine.start()
         gc.collect()
-        gc.freeze()  # these objects stay: scanning them again would stop all threads for long
+        gc.freeze()  # else later collections would pause all threads to scan these objects
         self._send(order.number, Opened(session.precision, session.provider, graphs))
         return engine
 
@@ -108,7 +108,7 @@ class EngineServer:
                     self._send(number, engine.status)
                 case Close():  # in a thread, so that orders to cancel are still obeyed
                     threading.Thread(target=self._close, args=(engine,), daemon=True).start()
-                case _:  # an order to cancel what has its outcome already
+                case _:  # an order to cancel an entry that already has its outcome
                     pass
 
     def _submit(self, engine: Engine, numbered: list[tuple[int, Entry]]) -> None:
@@ -134,15 +134,18 @@ class EngineServer:
         self._connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, number: int, message: object) -> None:
-        """Send a message; PassFailed in its place if it cannot be pickled.
+        """Send a message, or PassFailed if the message cannot be pickled.
 
-        Ends the process if the message could not be sent whole: nobody hears the engine any more.
+        Ends the process if the message cannot be sent whole: the connection is then useless.
         """
         try:
             frames = encode_message(number, message)
         except CANNOT_PICKLE as error:
             log_error("answer not sent", exc_info=error)
-            failure = PassFailed(f"the answer could not be sent: {type(error).__name__}")
+            failure = PassFailed(
+                f"the engine could not send the answer ({type(error).__name__}): send the request"
+                " again, with fewer sources if it fails again"
+            )
             frames = encode_message(number, failure)
         try:
             for frame in frames:
@@ -153,8 +156,8 @@ class EngineServer:
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End the engine because one of its threads has died: the client then knows, fails what it
-    waits for, and says so in /livez. An engine that lives on would never be whole again."""
+    """End the engine process because one of its threads has died: it cannot replace the thread.
+    The client notices the end, fails its pending entries, and /livez reports it."""
     try:
         threading.__excepthook__(failure)  # print the traceback
     finally:
@@ -162,8 +165,8 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # both may go to all processes of a service
-        signal.signal(number, signal.SIG_IGN)  # the client finishes, and then ends this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # both may reach every process of a service
+        signal.signal(number, signal.SIG_IGN)  # the client finishes first, then ends this process
     configure_logs()
     threading.excepthook = end_process
     EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()

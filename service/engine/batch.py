@@ -1,4 +1,4 @@
-"""Entries that are decoded together: their rows in a KV cache, and the search that moves them."""
+"""Entries that are decoded together: their rows in a KV cache, and the search over these rows."""
 
 import time
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Batch:
     def __init__(
         self, session: Session, key: BatchKey, manifest: Manifest, detokenize: Detokenize
     ) -> None:
-        self.entries: list[Entry] = []  # replaced, never changed: a worker keeps it while it steps
+        self.entries: list[Entry] = []  # replaced, never mutated: a step may still use the old list
         self._started: list[float] = []  # when each entry joined
         self._rows_per_source = key.rows_per_source
         self._session = session
@@ -79,7 +79,7 @@ class Batch:
         return entry, self._cache.cross(source) if entry.selection.layers else None
 
     def _remove(self, sources: list[int]) -> None:
-        """Remove sources by moving the last ones into their places: the fewest rows are copied."""
+        """Remove sources by moving the last ones into their places: this copies the fewest rows."""
         if not sources:
             return
         keep = np.arange(len(self.entries) - len(sources))

@@ -1,5 +1,5 @@
-"""The HTTP process's end of an engine, which runs in a process of its own: requests and workers
-then never wait for each other's interpreter lock (docs/adr/0007)."""
+"""The client of an engine, in the HTTP process. The engine runs in a process of its own, so that
+requests and workers never wait for each other's interpreter lock (docs/adr/0007)."""
 
 import asyncio
 import itertools
@@ -30,10 +30,10 @@ from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
 
-# Seconds to finish accepted entries. They are few, because HTTP has waited for its requests before;
-# and together both waits stay below the 30 seconds after which Kubernetes kills a container.
+# Seconds to finish accepted entries. Few are left, since uvicorn has already waited for the open
+# requests. Both waits together stay below the 30 seconds after which Kubernetes kills a container.
 CLOSE_TIMEOUT = 8.0
-EXIT_TIMEOUT = 1.0  # seconds between the end of a connection and that of its process
+EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -45,7 +45,7 @@ class EngineClient(asyncio.Protocol):
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self.bundle = bundle
         self._settings = settings
-        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
+        self._pending: dict[int, asyncio.Future[Any]] = {}  # of replies, by their number
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
         self._decoder = FrameDecoder()
@@ -56,7 +56,7 @@ class EngineClient(asyncio.Protocol):
     async def start(self) -> None:
         """Start the process and wait until it has opened the bundle. Raises StartupError.
 
-        However this ends, close() must follow: it ends the process, even one that hangs here.
+        Call close() afterwards, even if this raises or is cancelled: it ends the process.
         """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -66,7 +66,7 @@ class EngineClient(asyncio.Protocol):
             self._process = await asyncio.create_subprocess_exec(
                 *command,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for this process, which then ends the other
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the engine
             )
         try:
             number, opening = self._expect()
@@ -79,9 +79,10 @@ class EngineClient(asyncio.Protocol):
         self._is_open = True
 
     async def close(self) -> None:
-        """End the process, after it has finished what it accepted, or after CLOSE_TIMEOUT seconds.
+        """End the process once it has finished accepted entries, or after CLOSE_TIMEOUT seconds.
 
-        Pending entries then fail with Unavailable. An engine that is not open yet ends at once.
+        Entries still pending fail with Unavailable. A process that is still opening its bundle is
+        killed at once.
         """
         self._closing = True
         if self._process is None:
@@ -185,7 +186,7 @@ class EngineClient(asyncio.Protocol):
             self._reporting = asyncio.create_task(self._report_death(len(pending)))
 
     async def _report_death(self, pending: int) -> None:
-        """Log that the engine ended unasked, with its exit code if it comes in time."""
+        """Log that the engine ended unasked, with its exit code if known within EXIT_TIMEOUT."""
         assert self._process is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT):
@@ -196,7 +197,9 @@ class EngineClient(asyncio.Protocol):
     @property
     def _unavailable(self) -> Unavailable:
         why = (
-            "takes no requests now" if self._closing else "has lost its engine; restart the service"
+            "takes no requests now; try again later"
+            if self._closing
+            else "has lost its engine; restart the service"
         )
         return Unavailable(f"model {self.bundle.manifest.name} {why}")
 

@@ -20,7 +20,7 @@ STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
 
 class Engine:
-    """Entries are put into `queue`; their results are set by the threads of the workers."""
+    """Takes entries from `queue` and computes their results on the threads of its workers."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Open the graphs of a bundle. Raises StartupError."""
@@ -52,7 +52,7 @@ class Engine:
 
     @property
     def status(self) -> Status:
-        """Ready if every worker lives and, when it has work, has moved lately."""
+        """Ready: the queue is open, every worker lives, and no iteration exceeds STALLED_AFTER."""
         now = time.monotonic()
         stalled = any(
             since is not None and now - since > STALLED_AFTER
@@ -64,7 +64,8 @@ class Engine:
 
 
 def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
-    """Return the scheduler of each worker: budgets for what is decoded are divided among them."""
+    """Return the scheduler of the workers. Each has an equal share of the budgets for decoding and
+    logits, but may use max_pass_tokens whole."""
     config = bundle.manifest.config
     plain = config.score_function == "scaled_dot_product"
     return Scheduler(
@@ -79,7 +80,7 @@ def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
 
 def detokenizer(bundle: Bundle) -> Detokenize:
     """Return a function from ids to text that opens the tokenizer on first use: few requests have
-    texts to stop at."""
+    stop texts."""
     tokenizer = cache(partial(open_target, bundle))
 
     def detokenize(token_ids: Sequence[int]) -> str:

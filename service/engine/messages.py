@@ -17,7 +17,7 @@ from service.search.protocol import Hypothesis, Progress
 from service.settings import Settings
 
 Weights = dict[AttentionKind, FloatArray]
-ALTERNATIVE = 3  # numbers that take as long to write as a token, its id and its log-prob
+ALTERNATIVE = 3  # size of an alternative (token, id, log-prob): numbers that take as long to write
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class Entry:
     """One source and the work it asks for.
 
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
-    `selection` names any: over `target_ids` if given, else over the hypotheses. With `scores`, the
-    log-probs of `target_ids` are computed. `language` are the ids of the target language, if the
-    model's decoder starts with them. Cancelling `result` frees the rows at the next step.
+    `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
+    log-probs of `target_ids` are computed. `language` holds the ids of the target language, if the
+    model's decoder starts with them. Cancelling `result` frees the rows before the next step.
     If `streams`, the worker's thread calls `on_progress` after each step.
     """
 
@@ -127,7 +127,7 @@ class Entry:
 
     @property
     def prefix(self) -> tuple[int, ...]:
-        """Ids that every target begins with because the request gave them."""
+        """Ids of the request's target prefix, with which every decoded target begins."""
         return self.search.target_prefix if self.search else ()
 
     def pass_positions(self, target: list[int]) -> int:
@@ -155,8 +155,8 @@ class Open(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """An order to compute entries. Each gets a reply under its own number, after its progress: an
-    Answer or a HeedError."""
+    """An order to compute entries. Each entry gets a reply under its own number, an Answer or a
+    HeedError; progress may come before it."""
 
     entries: list[tuple[int, Entry]]
 
@@ -182,7 +182,7 @@ Order = Open | Submit | Cancel | AskStatus | Close
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Properties of an opened bundle: the settings may leave their choice to the engine."""
+    """How the engine opened a bundle; it makes the choices that settings leave at `auto`."""
 
     precision: str
     provider: str
@@ -191,7 +191,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`ready`: every worker lives and moves. `rows`: how many are being decoded."""
+    """`ready`: every worker lives and makes progress. `rows`: rows that are being decoded."""
 
     ready: bool
     rows: int

@@ -8,12 +8,11 @@ from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
 from service.errors import Unavailable
 
-# One step of four rows takes less time of a core than two steps of two. So rows that wait are left
-# to the worker that decodes most already, and the other cores stay free for the HTTP process, as
-# long as at most FEW rows wait and that worker would then decode at most BUSY. Otherwise the
-# workers share them evenly.
+# One step of four rows takes less CPU time than two steps of two rows. So if at most FEW rows wait
+# and the busiest worker would then decode at most BUSY rows, it takes them all, and the other cores
+# stay free for the HTTP process. Otherwise the workers share the rows evenly.
 FEW, BUSY = 3, 16  # rows
-SHORT = 256  # entries that can be looked through in far less time than a step takes
+SHORT = 256  # entries: a queue this short is scanned in far less time than a step takes
 
 
 class Queue:
@@ -32,7 +31,7 @@ class Queue:
         return not self._closed
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Accept all entries or none: each `result` of accepted ones will be set.
+        """Accept all entries or none. The `result` of each accepted one will be set.
 
         Raises Overloaded if they do not fit, Unavailable once the queue is closed.
         """
@@ -93,8 +92,8 @@ class Queue:
             return left
 
     def _hand_out(self, worker: int, admitted: int) -> list[Entry]:
-        """Take up to `admitted` entries: a few all go to this worker, a crowd only until it has its
-        share of the rows."""
+        """Take up to `admitted` entries: all of them if few rows wait, else only until this worker
+        has its share of the rows."""
         taken: list[Entry] = []
         share = self._share()
         while len(taken) < admitted and (self._few_wait or self._rows[worker] < share):
@@ -115,7 +114,7 @@ class Queue:
         return self._waiting_rows <= FEW and self._waiting_rows + most <= BUSY
 
     def _share(self) -> int:
-        """Rows that each worker has when all, waiting and decoded, are divided evenly."""
+        """Rows per worker if all rows, waiting or being decoded, were divided evenly."""
         return -(-(sum(self._rows.values()) + self._waiting_rows) // len(self._rows))
 
     def _remove_abandoned(self) -> None:

@@ -2,7 +2,7 @@
 may come to hold, but no tensor, queue or clock.
 
 Rows of a batch are padded to the longest, so budgets count padded positions. In an encoder or
-teacher-forcing pass a position may cost more than one: additive and Gaussian scores hold a vector
+teacher-forcing pass a position may count several times: additive and Gaussian scores hold a vector
 for every pair of positions.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from service.errors import Overloaded
 
-MAX_LOGITS_BYTES = 256 << 20  # in all workers; a step allocates one or two times as much beside it
+MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much besides
 DELAY = 8  # weight of a position in a pass that delays rows being decoded
 
 
@@ -35,8 +35,8 @@ class PassSize(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """Rows that a worker holds, by rows per source: those of one number are padded to the longest
-    of them, because they are one batch."""
+    """Rows that a worker holds, by rows per source. Entries with the same number are one batch, so
+    their rows are padded to the longest of them."""
 
     rows: dict[int, int] = field(default_factory=dict[int, int])
     longest: dict[int, int] = field(default_factory=dict[int, int])
@@ -52,7 +52,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The budgets of a model, and which entries fit them. Budgets per worker, unless noted."""
+    """The budgets of a model, per worker unless noted, and which entries fit into them."""
 
     max_queue: int  # rows that wait, for the whole model
     max_batch_tokens: int  # padded positions that are decoded

@@ -16,7 +16,7 @@ FRAME = 1 << 18  # most bytes of content in one frame
 
 
 def encode_message(number: int, message: object) -> Iterator[bytes]:
-    """Pickle a message and return its frames. An error of pickle is raised before any frame."""
+    """Pickle a message and return its frames. Errors of pickling are raised here."""
     return cut(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
@@ -28,7 +28,7 @@ def cut(number: int, content: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message, still pickled: reading a long one takes too long for an event loop."""
+    """A whole message, still pickled: unpickling a long one would block an event loop."""
 
     number: int
     parts: list[bytes]

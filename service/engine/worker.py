@@ -32,7 +32,7 @@ class DecodedEntry:
 
 @dataclass(slots=True)
 class AttentionRow:
-    """One target of an entry in a pass that computes attention, which it writes to `weights`."""
+    """One target of an entry, and the dict to which a pass writes its attention."""
 
     decoded: DecodedEntry
     target: list[int]
@@ -68,7 +68,8 @@ class Worker:
     def run(self) -> None:
         """Work until the queue is closed and empty.
 
-        If the loop breaks all the same, every entry it held gets Unavailable and the error goes on.
+        If the loop raises, every entry that the worker holds gets Unavailable, and the error
+        propagates.
         """
         newcomers: list[Entry] | None = []
         try:
@@ -117,7 +118,7 @@ class Worker:
             if batch.entries:
                 self._guard(batch.entries, partial(self._step, batch), key)
             elif key.rows_per_source > 1:
-                del self._batches[key]  # or every number of rows would keep a cache of its own
+                del self._batches[key]  # else each number of rows would keep a cache
 
     def _teacher_force_some(self) -> None:
         """Run teacher forcing for as many entries as a pass may hold now."""
@@ -171,7 +172,7 @@ class Worker:
             self._join(key, [entries[i] for i in places], theirs)
 
     def _join(self, key: BatchKey, entries: list[Entry], cross: CrossCache) -> None:
-        """Add entries to the batch of their key. A failure may have damaged the memory of the
+        """Add entries to the batch of their key. A failure may have damaged the KV cache of the
         entries already there, so they fail too."""
         if key not in self._batches:
             self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
@@ -224,7 +225,7 @@ class Worker:
                 attention["encoder"] = picked
 
     def _attend_targets(self, some: list[DecodedEntry]) -> None:
-        """Write decoder and cross-attention, in as many passes as hold all the targets."""
+        """Write decoder and cross-attention, in as many passes as the targets need."""
         wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
         rows = [
             AttentionRow(one, target, weights)
@@ -246,7 +247,7 @@ class Worker:
         computed = self._session.attention(inputs, [row.decoded.cross for row in rows])
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
             entry = row.decoded.entry
-            first = len(ids) - 1  # this step predicts the first token
+            first = len(ids) - 1  # the position that predicts the first token
             steps = entry.selection.steps(len(row.target))
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in entry.selection.layers:

@@ -11,7 +11,7 @@ from service.formats.json import PIECE, Document, Pieces, to_json
 
 
 def to_npz(document: Document) -> Pieces:
-    """Write a file that numpy.load reads without pickle; the array `meta` holds one text."""
+    """Write a file that numpy.load reads without pickle; the array `meta` is the rest as JSON."""
     arrays, meta = split(document)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, meta=np.array(meta.decode()), **arrays)
@@ -21,7 +21,7 @@ def to_npz(document: Document) -> Pieces:
 def to_safetensors(document: Document) -> Pieces:
     """Write the length of a header, the header, and the bytes of the arrays one after another.
 
-    The header's metadata has `meta` (https://huggingface.co/docs/safetensors).
+    `meta`, the rest as JSON, is metadata of the header (https://huggingface.co/docs/safetensors).
     """
     arrays, meta = split(document)
     header: dict[str, Any] = {"__metadata__": {"meta": meta.decode()}}

@@ -43,7 +43,7 @@ def fonts(size: int) -> Sequence[Font]:
 
 
 def font_of(text: str, size: int) -> Font:
-    """Return the first of the fonts that have most of the letters of `text`."""
+    """Return the font with the most letters of `text`, the first of equals."""
     letters = {c for c in text if not c.isspace() and unicodedata.category(c)[0] not in "MC"}
     return max(fonts(size), key=lambda font: sum(has(font, letter) for letter in letters))
 

@@ -10,12 +10,12 @@ from service.formats.fonts import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
-ROOM = 3600.0  # most width and height of a grid's cells: each of 200 tokens still has its label
+ROOM = 3600.0  # largest width or height of all cells of a grid: 200 tokens still fit with labels
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
 LONGEST_LINE = 120
-HEATMAP_GAP = 16.0  # between heatmaps, and around all
+HEATMAP_GAP = 16.0  # between heatmaps, and around them
 LABEL_GAP = 4.0  # between cells and labels
 
 
@@ -25,7 +25,7 @@ class Grid:
 
     across: int  # heatmaps beside each other
     down: int
-    cell: float  # side
+    cell: float  # side of a cell
     left: float  # width of the labels of rows
     step_across: float  # from one heatmap to the next
     step_down: float
@@ -49,7 +49,7 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
 
 
 def add_line(picture: Picture, text: str) -> None:
-    """Write a text below the picture, which grows."""
+    """Extend the picture downwards by a line of text."""
     line = shortened(text, LONGEST_LINE)
     picture.shapes.append(Label(HEATMAP_GAP, picture.height + LINE_HEIGHT / 2, line, "start"))
     picture.width = max(picture.width, 2 * HEATMAP_GAP + width_of(line))
@@ -57,7 +57,7 @@ def add_line(picture: Picture, text: str) -> None:
 
 
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:
-    """Draw the heatmaps of a block below the picture, which grows."""
+    """Extend the picture downwards by the heatmaps of a block."""
     data: Floats = block["data"]
     largest = data.max()
     scale = f"dark 0 to bright {largest:.3g}"
@@ -95,7 +95,7 @@ def grid_of(
 
 
 def heatmaps_across(data: Floats) -> int:
-    """Return the number of heads if there are several layers, else one that makes a square."""
+    """Return how many heatmaps are side by side: all heads, or about a square for one layer."""
     if data.ndim == 4 and len(data) > 1:
         return data.shape[1]
     count = math.prod(data.shape[:-2])

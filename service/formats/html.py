@@ -1,7 +1,7 @@
-"""Write a document as one HTML file that needs no other.
+"""Write a document as one HTML file that needs no other file.
 
-The file draws with the page's own modules. They import each other by names ("view/labels.js") that
-an import map resolves: the page's to addresses below /web, the file's to the modules themselves.
+The file draws with the page's own modules. They import each other by names ("view/labels.js"). The
+page's import map resolves these to addresses below /web, the file's to data: URLs of the modules.
 """
 
 import base64
@@ -23,7 +23,7 @@ def to_html(document: Document) -> Pieces:
 
 
 def import_map() -> str:
-    """Return the modules that the file needs, each as a data: URL by the name it is imported by."""
+    """Return the import map of the file: a data: URL for the name of each module it needs."""
     modules = [
         path for folder in ("view", "export") for path in sorted((WEB / folder).glob("*.js"))
     ]

@@ -17,7 +17,7 @@ Pieces = list[bytes | memoryview]
 JSON = "application/json"
 CONTAINERS = (dict, list, np.ndarray)
 NUMBERS = 1 << 16  # most numbers in one call of orjson: two milliseconds of work
-PIECE = 1 << 20  # bytes; smaller parts are concatenated until they are about as many
+PIECE = 1 << 20  # bytes; smaller parts are concatenated until they reach it
 
 
 def to_json(value: Any) -> bytes:
@@ -59,7 +59,7 @@ def write(value: Any) -> Iterator[bytes]:
 
 def write_items(items: list[Any] | NDArray[Any], size: int) -> Iterator[bytes]:
     """Yield the JSON of the items, with commas between them. Together they hold `size` numbers."""
-    step = max(1, len(items) * NUMBERS // size)  # so many hold NUMBERS, if they are alike
+    step = max(1, len(items) * NUMBERS // size)  # items that hold NUMBERS, if all are alike
     for start in range(0, len(items), step):
         group = items[start : start + step]
         if start:

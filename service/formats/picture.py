@@ -42,7 +42,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text whose `anchor` is at x and whose middle is at y; `upwards`, it reads from below."""
+    """A text, vertically centred on y, with its `anchor` at x; `upwards` rotates it at (x, y)."""
 
     x: float
     y: float
@@ -53,7 +53,7 @@ class Label:
 
 @dataclass(slots=True)
 class Picture:
-    """Shapes, each over those before it; x grows to the right and y downwards from the corner."""
+    """Shapes, each drawn over those before it; (0, 0) is the top left corner and y grows down."""
 
     width: float
     height: float

@@ -55,7 +55,7 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
     low, high = everything.min(1), everything.max(1)
 
     def place(xy: Floats) -> list[tuple[float, float]]:
-        """Return the places of points (2, N) in the picture, or of some if they are many."""
+        """Return places in the picture of points (2, N), thinned to at most MOST_POINTS."""
         some = xy[:, :: -(-xy.shape[1] // MOST_POINTS) or 1]
         x, y = (some - low[:, None]) / np.where(high > low, high - low, 1.0)[:, None]
         places = zip(

@@ -67,11 +67,11 @@ def paste_cells(image: Image.Image, cells: Cells, scale: int) -> None:
 def dashes(points: list[Point]) -> list[list[Point]]:
     """Return the pieces of a dashed line, each with the corners within it, as SVG draws them.
 
-    SVG goes on with a dash or gap around a corner, so that they are as long on a line of many
-    short segments as on a long one.
+    In SVG a dash or gap continues around a corner: on many short segments it has the same length
+    as on one long segment.
     """
     pieces: list[list[Point]] = []
-    piece, drawing, left = [points[0]], True, float(DASH[0])  # left of this dash or gap
+    piece, drawing, left = [points[0]], True, float(DASH[0])  # the rest of a dash or gap
     for start, end in pairwise(points):
         length, done = math.dist(start, end), 0.0
         while length - done > left:
@@ -98,7 +98,7 @@ def draw_label(draw: ImageDraw.ImageDraw, label: Label, scale: int) -> None:
 
 
 def paste_label_upwards(image: Image.Image, label: Label, scale: int) -> None:
-    """Draw the label into an image of its own, as Pillow draws no text upwards, and turn that."""
+    """Draw the label into an image of its own and rotate it: Pillow cannot draw text upwards."""
     text = printable(label.text)
     font = font_of(text, FONT_SIZE * scale)
     left, top, right, bottom = font.getbbox(text, anchor="lm")

@@ -12,7 +12,7 @@ from service.formats.svg import to_svg
 
 
 def draw_document(document: Document) -> Picture:
-    """Draw the only result of a document: pictures are offered for one source."""
+    """Draw the only result of a document: pictures are offered only for a single source."""
     (result,) = document["results"]
     return draw_blocks(result["attention"], result["source"], result["target"])
 

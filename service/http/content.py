@@ -21,8 +21,8 @@ def negotiate(request: Request, offered: Sequence[str], what: str = "the answer 
     """Return the media type of `offered` that the Accept headers prefer, the first of equals.
 
     The most specific range that matches a type decides its quality (RFC 9110, section 12.5.1).
-    Raise NotAcceptable if the client accepts none of them. `what` is the subject and verb of its
-    detail, which lists `offered`.
+    Raise NotAcceptable if the client accepts none of them. `what` is the subject and verb of the
+    error's sentence, which lists `offered`.
     """
     qualities = read_accept(request.headers.getlist("accept")) or {"*/*": 1.0}
 
@@ -50,7 +50,7 @@ def read_accept(headers: Sequence[str]) -> dict[str, float]:
 def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
     """Return the response of `pieces`: at once if small, else as fast as the client reads.
 
-    `seconds` that each stage took become the Server-Timing header.
+    The Server-Timing header reports `seconds`, the time that each stage took.
     """
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
@@ -80,6 +80,6 @@ class PiecewiseResponse(StreamingResponse):
 
 
 async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
-    """Yield the pieces on the event loop: a plain iterator would be read on a thread."""
+    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread."""
     for piece in pieces:
         yield piece

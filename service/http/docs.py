@@ -15,7 +15,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/redoc")
 async def show_redoc() -> Response:
-    """Return the page. Relative addresses work behind a proxy that adds a prefix, too."""
+    """Return the page. Its addresses are relative, to work behind a proxy that adds a prefix."""
     return get_redoc_html(
         openapi_url="openapi.json",
         title="Heed - ReDoc",

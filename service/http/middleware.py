@@ -14,8 +14,8 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Headers:
-    """Gives every response its X-Request-Id, the client's own if it is safe to log, and security
-    headers. The policy forbids pages to load anything from other hosts."""
+    """Gives every response security headers and an X-Request-Id: the client's own if it is safe to
+    log. The policy forbids pages to load anything from other hosts."""
 
     policy = "default-src 'self' 'unsafe-inline' data: blob:"
 
@@ -43,8 +43,8 @@ class Headers:
 class HeadRequests:
     """Answers HEAD like GET, without the body (RFC 9110, section 9.3.2).
 
-    FastAPI routes a path to the methods it declares and would answer 405. A second declared method
-    for each path would appear in the OpenAPI document.
+    FastAPI would answer 405, since the routes declare no HEAD. If they did, each would appear twice
+    in the OpenAPI document.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -68,7 +68,7 @@ class Refusal(HeedError):
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer an error of the framework; add what a client that guessed the address needs."""
+    """Answer an error of the framework, such as an unknown path: say which paths there are."""
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
@@ -92,9 +92,9 @@ def explain_unreadable(request: Request, cause: BaseException) -> tuple[HTTPStat
     if isinstance(cause, RecursionError):
         return HTTPStatus.BAD_REQUEST, "the body is nested too deeply: send a flat JSON object"
     if isinstance(cause, UnicodeDecodeError):
-        detail = f"the body is not UTF-8: byte {cause.object[cause.start]:#04x} at {cause.start}"
-        return HTTPStatus.BAD_REQUEST, detail
-    return HTTPStatus.BAD_REQUEST, f"the body cannot be read: {cause}"
+        place = f"byte {cause.object[cause.start]:#04x} at {cause.start}"
+        return HTTPStatus.BAD_REQUEST, f"the body is not UTF-8: {place}; encode it as UTF-8"
+    return HTTPStatus.BAD_REQUEST, f"the body cannot be read ({cause}): send a JSON object"
 
 
 def describe_endpoints(request: Request) -> str:
@@ -114,10 +114,10 @@ def allowed_methods(allow: str) -> list[str]:
 async def answer_unexpected(request: Request, error: Exception) -> Response:
     """Answer a bug of ours. Starlette logs the traceback afterwards.
 
-    This response does not pass the middleware, so that it sets its own X-Request-Id.
+    This response bypasses the middleware, so X-Request-Id is set here.
     """
     request_id = request.state.request_id
     log_error("unexpected error", error=repr(error), request_id=request_id)
-    ours = HeedError("the service failed on this request; the error was logged")
+    ours = HeedError("the service failed on this request and logged why: report its request_id")
     headers = {"X-Request-Id": request_id}
     return Response(problem(request, ours), ours.status, headers, PROBLEM)

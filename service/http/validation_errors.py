@@ -18,7 +18,7 @@ from service.errors import (
     shorten,
 )
 
-VARIANT = "as "  # starts the tags of a union's variants, which pydantic puts into locations
+VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)")
 
 
@@ -49,7 +49,7 @@ def read_fault(error: Any, body: type[BaseModel]) -> Fault:
 
 
 def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Return the fields of the object at `path`, the names of nested fields, inside `model`."""
+    """Return the field names of the object that `path`, nested field names, leads to in `model`."""
     for name in path:
         annotation = model.model_fields[str(name)].annotation
         variants = [annotation, *get_args(annotation)]  # the model itself, or a union with None
@@ -63,5 +63,5 @@ def pointer_to(location: Sequence[int | str]) -> str:
 
 
 def segment(part: int | str) -> str:
-    """Return one step of a JSON pointer. A client may send a key as long as a body."""
+    """Return one step of a JSON pointer. Keys are shortened: one may fill a body."""
     return "/" + shorten(str(part)).replace("~", "~0").replace("/", "~1")

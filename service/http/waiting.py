@@ -27,7 +27,7 @@ async def compute(work: Callable[[], Result], size: int) -> Result:
 
 
 async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
-    """Return the result of `work`, which is cancelled if it is not awaited to its end.
+    """Wait for `work` and return its result. Cancel it if the wait ends early.
 
     Raise Abandoned when the client disconnects, DeadlineExceeded after settings.timeout seconds.
     The body must have been read: the next message from the client is then its disconnect.

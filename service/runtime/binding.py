@@ -15,9 +15,9 @@ from service.search.protocol import Candidates
 
 
 class Binding:
-    """Inputs and outputs of the step graph for one number of rows, K, and set of outputs.
+    """Inputs and outputs of the step graph, for a fixed number of rows, K and set of outputs.
 
-    Valid as long as the cache's memory stays where it is; `Cache.bindings` forgets it otherwise.
+    Valid until the cache's memory moves; the cache then empties `Cache.bindings`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from service.bundle import Config
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 FEWEST_ROWS = 8
-KEPT = 64 << 20  # bytes that are never given back: new memory costs more than a step
+KEPT = 64 << 20  # bytes that are never freed: allocating them again takes longer than a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,8 @@ class Cache:
     """The keys and values of one batch. Rows b * W to (b + 1) * W - 1 belong to source b.
 
     The arrays have room for more rows and positions than are in use, so that rows come and go
-    without an allocation each time. Above KEPT bytes the memory is given back when half of it
-    would do. `bindings` holds what a session binds to this memory; it is emptied when the memory
-    moves.
+    without an allocation each time. Above KEPT bytes, memory that is mostly unused is freed.
+    `bindings` holds what a session binds to this memory; it is emptied when the memory moves.
     """
 
     def __init__(self, config: Config, rows_per_source: int) -> None:
@@ -143,14 +142,14 @@ class Cache:
         return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
 
     def _fit_rows(self, held: int, needed: int) -> int:
-        """Return the number of rows to hold: twice the need when there are too few or far too
-        many, so that a growing batch is not copied at every newcomer."""
+        """Return how many rows to hold: `held`, or 2 * `needed` if `held` is too few or far too
+        many. The factor 2 avoids a copy at every newcomer of a growing batch."""
         too_many = held > 4 * max(needed, FEWEST_ROWS) and self._is_large
         return held if needed <= held and not too_many else 2 * needed
 
 
 def fit_length(held: int, needed: int, step: int) -> int:
-    """Round the need up to a multiple of `step`; keep what is held if it is at most twice that."""
+    """Return `needed` rounded up to a multiple of `step`, or `held` if 1 to 2 times as large."""
     rounded = -(-needed // step) * step
     return held if rounded <= held <= 2 * max(rounded, step) else rounded
 

@@ -9,7 +9,7 @@ from service.settings import Provider
 
 
 class Mechanisms:
-    """One open graph a mechanism, named by its file. Safe to call from several threads."""
+    """An open graph for each mechanism, named by its file. Safe to call from several threads."""
 
     def __init__(self, folder: Path, wanted: Provider) -> None:
         """Raises StartupError if the provider is not installed."""

@@ -24,7 +24,8 @@ SLOWER_FUSIONS = [
 ]
 
 
-# A product of u8 rows and s8 weights of 127, and its largest rows (tests/write_product.py).
+# A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
+# the largest product.
 PRODUCT = Path(__file__).with_name("product.onnx")
 LARGEST = np.full((1, 256), 255, np.uint8)
 
@@ -33,8 +34,9 @@ LARGEST = np.full((1, 256), 255, np.uint8)
 def products_saturate() -> bool:
     """Return whether u8 x s8 products overflow on this CPU, as on x86 without VNNI.
 
-    There ONNX Runtime adds pairs in 16 bits. It does not tell which kernel it chose, and its option
-    for exact sums makes int8 slower on CPUs with VNNI, too (docs/adr/0006): so this is measured.
+    There ONNX Runtime adds pairs of products in 16 bits. This is measured because ONNX Runtime does
+    not report which kernel it chose. Its option for exact sums cannot simply stay on: it slows down
+    int8 on CPUs with VNNI too (docs/adr/0006).
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
@@ -46,7 +48,7 @@ def products_saturate() -> bool:
 
 @once
 def load_cuda() -> None:
-    """Load the CUDA and cuDNN libraries that pip installed, where this build uses CUDA."""
+    """Load the CUDA and cuDNN libraries that pip installed, if this ONNX Runtime has CUDA."""
     if PROVIDERS[Provider.cuda] in ort.get_available_providers():
         ort.preload_dlls()
 
@@ -54,14 +56,14 @@ def load_cuda() -> None:
 def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
     """Return a session that computes on its caller's thread and on `threads` - 1 others.
 
-    All callers of the session share those others, which sleep between runs: spinning would take
-    the cores from whoever else computes.
+    All callers of the session share these other threads. They sleep between runs: spinning threads
+    would take cores from other work.
     """
     load_cuda()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if products_saturate():  # then exact sums cost 1.2 to 1.4 times the time of a product
+    if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
         options.add_session_config_entry("session.x64quantprecision", "1")
     return ort.InferenceSession(
         str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS

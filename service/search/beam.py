@@ -29,8 +29,8 @@ DEAD = -math.inf  # the total of a row that holds no beam
 
 
 class Beam(NamedTuple):
-    """A row of one source at one step: the token it takes, and the row of the step before that it
-    continues."""
+    """A row of one source at one step: its token, and its parent, the row of the previous step that
+    it continues."""
 
     total: float  # sum of the log-probs of all its tokens
     parent: int
@@ -55,7 +55,7 @@ class BeamState:
     def continuations(self, candidates: Candidates, first_row: int) -> list[Beam]:
         """Return the allowed continuations of all beams, best first, and store the alternatives.
 
-        There are enough for W beams to go on even if all that end a beam rank first.
+        Enough are returned for W live beams, even if all that end a beam rank first.
         """
         count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
@@ -74,12 +74,12 @@ class BeamState:
     def advance(self, continuations: Iterable[Beam], eos_id: int) -> list[Beam]:
         """Take a step and return the beams of the W rows; set `is_over` if it was the last one.
 
-        Among the W best continuations, those that end become hypotheses. The W best of the others
-        become the beams. Hugging Face and CTranslate2 have the same rule: a worse ending would take
-        the place of a beam that goes on and scores better.
+        Among the W best continuations, those that end become hypotheses; endings that rank lower
+        are dropped. The W best continuations that do not end become the beams. Hugging Face and
+        CTranslate2 have the same rule: no ending replaces a live beam that scores better.
         """
         beam_size = self.options.beam_size
-        # STEP 1: tell endings from beams that go on
+        # STEP 1: separate endings from live beams
         beams: list[Beam] = []
         for rank, beam in enumerate(continuations):
             if beam.total == DEAD or len(beams) == beam_size:
@@ -94,7 +94,7 @@ class BeamState:
         # STEP 2: give each beam a row
         self.steps.append(assign_rows(beams, beam_size))
         self.totals = [beam.total for beam in self.steps[-1]]
-        # STEP 3: at the limit beams compete with the hypotheses, also with those of this step
+        # STEP 3: at max_new_tokens, live beams become hypotheses and compete with all others
         at_limit = len(self.steps) == self.options.max_new_tokens
         if at_limit:
             self._end_beams("length")
@@ -106,9 +106,9 @@ class BeamState:
     def progress(self) -> BeamProgress:
         """Return the ids shared by everything that can still become the best hypothesis.
 
-        A beam can still win if its optimistic score reaches the best hypothesis. That score assumes
-        no further loss, at the present length or at the limit. The best score never falls, so the
-        ids stay shared.
+        A beam can still win if its optimistic score reaches that of the best hypothesis. The
+        optimistic score assumes that further tokens cost no log-prob, and takes the better of the
+        present and the longest length. The score to reach never falls, so the ids stay shared.
         """
         length, penalty = max(1, self._length), self.options.length_penalty
         longest = self.forced + self.options.max_new_tokens
@@ -132,14 +132,14 @@ class BeamState:
 
     @property
     def _length(self) -> int:
-        """Length of the beams, which the length penalty is the exponent of."""
+        """Length of the beams in a score: the start ids that count, and the tokens so far."""
         return self.forced + len(self.steps)
 
     def _is_decided(self) -> bool:
-        """Return whether W hypotheses have ended and no beam is awaited any more.
+        """Return whether W hypotheses are finished and the live beams can be dropped.
 
-        Early stopping awaits none. Otherwise one is awaited while the best beam scores better, at
-        its present length, than the worst hypothesis.
+        With early stopping they always can. Otherwise they can unless the best beam, at its present
+        length, scores better than the worst hypothesis.
         """
         options = self.options
         if len(self.hypotheses) < options.beam_size:
@@ -158,7 +158,7 @@ class BeamState:
         token_ids, log_probs = [b.token_id for b in path], [b.log_prob for b in path]
         top_log_probs: list[Alternatives] = []
         if self.options.top_log_probs:
-            # If the rules allowed no token at the last step, it has alternatives but no beam.
+            # A last step at which the rules allow no token has alternatives but no beam.
             steps = zip(self.alternatives, path, strict=False)
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
@@ -224,7 +224,7 @@ class BeamSearch:
         return Needed.of(2 * self._rows_per_source, counts)
 
     def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
-        totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # all rows start alike: one counts
+        totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # rows start alike: one suffices
         ruled = rules_of(options, self._eos_id, self._detokenize)
         for (each, rules), start in zip(ruled, forced, strict=True):
             prefix = [*start, *each.target_prefix]
@@ -257,7 +257,7 @@ class BeamSearch:
         """Yield the 2 W best continuations of each source, best first, as if it had no rules.
 
         At most W of them are eos, one of each beam, so that W others remain. One sort serves all
-        sources; after it, lists of some dozen numbers are faster than arrays.
+        sources. Lists follow: for a few dozen numbers they are faster than arrays.
         """
         sources, count = len(self._states), 2 * self._rows_per_source
         # STEP 1: the total of every continuation
@@ -276,7 +276,7 @@ class BeamSearch:
             ids.take(of_all),  # (B, 2 W)
             log_probs.take(of_all),  # (B, 2 W)
         )
-        # STEP 4: beams, each of which is only made when it is looked at
+        # STEP 4: make each beam only when it is read
         lists = [column.tolist() for column in columns]
         return (map(Beam, *of_source) for of_source in zip(*lists, strict=True))
 

@@ -80,7 +80,7 @@ class Sequence:
 
 
 class GreedySearch:
-    """The greedy searches, or the samples, of a batch. A source ends with its last sequence."""
+    """The greedy searches or samples of a batch. A source ends when all its sequences have."""
 
     def __init__(self, rows_per_source: int, eos_id: int, detokenize: Detokenize) -> None:
         self._rows_per_source = rows_per_source
@@ -117,7 +117,7 @@ class GreedySearch:
         return Step(np.array(token_ids), None, np.flatnonzero(ended).tolist())
 
     def _next_token(self, sequence: Sequence, candidates: Candidates, row: int) -> int:
-        """Return what a row with a prefix, rules or an end reads next."""
+        """Return the next token of a row that has a prefix or rules, or is finished."""
         if sequence.prefix:
             return sequence.prefix.pop(0)
         if sequence.finish_reason:

@@ -15,11 +15,11 @@ class SearchOptions:
     """
 
     max_new_tokens: int  # counts eos, but neither start ids nor the target prefix
-    min_new_tokens: int = 0  # eos is not allowed before
+    min_new_tokens: int = 0  # eos is forbidden before so many
     beam_size: int = 1
     num_hypotheses: int = 1  # to return: at most beam_size, or any number of samples
-    length_penalty: float = 1.0  # 0: by log_prob; above 0 favours longer hypotheses
-    early_stopping: bool = True  # stop at beam_size hypotheses, though a beam may still beat them
+    length_penalty: float = 1.0  # 0: rank by log_prob; larger values favour longer targets
+    early_stopping: bool = True  # stop at beam_size hypotheses, even if a beam could beat them
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # 0: any n-gram may repeat
     suppress_tokens: tuple[int, ...] = ()
@@ -28,7 +28,7 @@ class SearchOptions:
     top_k: int = 0  # 0: sample from all tokens
     top_p: float = 1.0
     seed: int = 0
-    target_prefix: tuple[int, ...] = ()  # the decoder reads it before the first choice
+    target_prefix: tuple[int, ...] = ()  # ids that the decoder reads before the first choice
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
     top_log_probs: int = 0  # alternatives to report beside each token

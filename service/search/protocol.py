@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
 
 class Search(Protocol):
-    """A search for many sources, which all have W rows."""
+    """A search for many sources at once, with W rows for each."""
 
     @property
     def needed(self) -> Needed:
@@ -105,8 +105,8 @@ class Search(Protocol):
     def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
         """Append sources, which start at their first position.
 
-        `forced` holds the start ids after the first of each source. They are read before its target
-        prefix, and count in the length of its hypotheses.
+        `forced` holds, for each source, the start ids after the first one. The decoder reads them
+        before the target prefix, and they count in the length of the hypotheses.
         """
         ...
 
@@ -115,7 +115,7 @@ class Search(Protocol):
         ...
 
     def progress(self, source: int) -> Progress:
-        """Return the tokens that the last step settled. A later step never takes them back."""
+        """Return the tokens settled since the last call or, of a beam search, its present state."""
         ...
 
     def hypotheses(self, source: int) -> list[Hypothesis]:

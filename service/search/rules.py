@@ -1,7 +1,7 @@
 """Decide which tokens may follow in a row, under the options of its request.
 
-`generated` are the ids chosen so far, `history` is the target prefix and them. V is the
-vocabulary, N the number of tokens under consideration: all of it, or a row's candidates.
+`generated` holds the ids chosen so far; `history` is the target prefix followed by them. Axes: V
+vocabulary, N the tokens under consideration (the whole vocabulary, or a row's candidates).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +16,7 @@ from service.search.protocol import Alternatives, Detokenize
 
 Trie = dict[int, "Trie"]
 
-ENDING_TEXTS = 64  # best tokens of a row that may complete a stop text and so end beams
+ENDING_TEXTS = 64  # of a row's best tokens, how many may complete stop texts at the same step
 MOST_CANDIDATES = 128  # candidates of a row; a row that needs more reads all logits
 
 
@@ -41,7 +41,7 @@ class Rules:
         self._penalizes = options.repetition_penalty != 1
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         self._trie = trie_of(options.allowed_targets)
-        # Beams need 2 W tokens that are allowed: W may be eos, and W others have to go on
+        # Beam search needs 2 W allowed tokens: W may be eos, and W others must continue the beams
         self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
@@ -57,7 +57,7 @@ class Rules:
     def candidates(self, length: int) -> int | None:
         """Return how many of the most probable tokens a row needs after `length` generated ones.
 
-        None means all logits. The answer depends on the request alone, never on its neighbours.
+        None means all logits. The answer depends on this request only, not on its batch.
         """
         options = self._options
         unbounded = options.samples and not options.top_k
@@ -65,12 +65,12 @@ class Rules:
             return None
         count = max(self._least, options.top_k)
         if self._bans:
-            # Any of the best may be banned: suppressed ones, eos, one for each earlier position
+            # The best may be banned tokens: suppressed ones, eos, and one per earlier position
             repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
         if options.beam_size > 1:
-            count += self.most_ending  # beams that go on are needed beside those that end
-        # A power of two: the runtime binds buffers for each count, so there should be few
+            count += self.most_ending  # W beams must continue beside those that stop
+        # A power of two: the runtime binds buffers for each count, so few counts should occur
         count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None
 
@@ -79,8 +79,8 @@ class Rules:
     ) -> Allowed:
         """Return the tokens that may follow in a row, given its candidates (K,) or logits (V,).
 
-        Candidates come best first. A neighbour can make a batch read more of them, or the logits;
-        a row looks at no more than it asked for, so that no bit of its answer depends on others.
+        Candidates come best first. Other rows of the batch may need more of them, or the logits.
+        This row uses only as many as it needs itself, so that its answer never depends on others.
         """
         options = self._options
         history = [*options.target_prefix, *generated]
@@ -124,8 +124,8 @@ class Rules:
 def rules_of(
     options: Sequence[SearchOptions], eos_id: int, detokenize: Detokenize
 ) -> Iterator[tuple[SearchOptions, Rules]]:
-    """Yield the rules of each source. The sources of one request share its options object, and so
-    its rules: a trie of allowed targets can be large."""
+    """Yield the options and rules of each source. The sources of one request share one options
+    object, and so share the rules: a trie of allowed targets can be large."""
     made: dict[int, Rules] = {}
     for each in options:
         if id(each) not in made:
@@ -150,7 +150,7 @@ def penalize(logits: FloatArray, history: Collection[int], penalty: float) -> Fl
 
 
 def repeating(history: Sequence[int], size: int) -> set[int]:
-    """Return the tokens that would complete an n-gram of this size again; a size of 0: none."""
+    """Return the tokens that would repeat an n-gram of this size; none if the size is 0."""
     if not size or len(history) < size:
         return set()
     last = list(history[len(history) - size + 1 :])

@@ -26,7 +26,7 @@ def warp(
     if top_k:
         ranked[top_k:] = 0
     ranked /= ranked.sum()
-    ranked[np.cumsum(ranked) - ranked >= top_p] = 0  # those whose betters reach top_p already
+    ranked[np.cumsum(ranked) - ranked >= top_p] = 0  # tokens after the sum has reached top_p
     probs = np.empty_like(ranked)  # (N,)
     probs[order] = ranked / ranked.sum()
     return probs
@@ -35,10 +35,10 @@ def warp(
 def draw(allowed: Allowed, options: SearchOptions, random: np.random.Generator) -> int:
     """Return the index in `allowed` of a token drawn by inverse transform sampling.
 
-    Sum probabilities in order of ids, so that near-ties do not change a seeded draw between
-    machines.
+    Probabilities are summed in the order of ids, not of rank: rounding can rank near-ties
+    differently on another machine, which must not change a seeded draw.
     """
-    by_id = np.argsort(allowed.ids, kind="stable")  # (N,); stable is fast where they are sorted
+    by_id = np.argsort(allowed.ids, kind="stable")  # (N,); a stable sort is fast on sorted ids
     probs = warp(allowed.log_probs, options.temperature, options.top_k, options.top_p)  # (N,)
     probs = probs[by_id]  # (N,)
     cumulative = np.cumsum(probs)  # (N,)

@@ -17,7 +17,7 @@ const controls = form.elements;
 
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
-let view = null; // draws its attention
+let view = null; // draws the attention of `decoded`
 let wanted = new URLSearchParams(); // what the address asks for, until there is a result
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
@@ -176,7 +176,7 @@ async function download({ value, dataset }) {
 }
 
 function copyLink() {
-  keepInAddress(form); // now, not soon
+  keepInAddress(form); // at once: keepInAddressSoon may still be waiting
   return copy(location.href);
 }
 

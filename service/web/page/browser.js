@@ -21,7 +21,7 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // the browser may still be reading
 }
 
-/** Calls `work` once, when it has not been asked for during so many milliseconds. */
+/** Returns a function that calls `work` when its own last call is so many milliseconds ago. */
 export function debounce(work, milliseconds) {
   let timer;
   return (...values) => {

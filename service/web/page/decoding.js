@@ -1,4 +1,4 @@
-/** Has a source decoded, all at once or as a stream of tokens. */
+/** Asks the service to decode a source, all at once or as a stream of tokens. */
 import { JSON_TYPE, events, post } from "./api.js";
 
 export function decodeRequest({ model, source, beam_size, num_hypotheses, stream }) {

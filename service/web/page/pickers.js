@@ -7,7 +7,7 @@ const KINDS = {
   cross: "cross: target to source",
 };
 
-/** Fills the pickers. Picked options stay if they are still offered; `wanted` goes first. */
+/** Fills the pickers. Picked options stay if they are still offered; `wanted` overrides them. */
 export function offer(controls, { attention, config }, wanted = new URLSearchParams()) {
   const pick = (name, options, preferred) =>
     fill(controls[name], options, [wanted.get(name), controls[name].value, preferred]);

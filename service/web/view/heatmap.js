@@ -32,7 +32,7 @@ export function heatmap({ kind, rows, columns }, { weights, title }, highest, po
   };
 }
 
-/** Describes the heatmap for readers who do not see the cells, which the arrow keys reach. */
+/** Describes the heatmap to screen readers, and lets them pass the arrow keys on to it. */
 function describe({ node, canvas }, name, weights) {
   const size = `${weights.length} rows, ${weights[0].length} columns`;
   // Without this role screen readers keep the arrow keys to themselves.

@@ -43,7 +43,7 @@ export function thin(axis, pitch) {
   Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every > 0));
 }
 
-/** Gives one label a class and takes it from the others; -1: from all. */
+/** Gives the label at `index` a class and removes it from all others; -1: from every label. */
 export function mark(axis, index, name) {
   Array.from(axis.children).forEach((one, i) => one.classList.toggle(name, i === index));
 }

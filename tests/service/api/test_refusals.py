@@ -84,8 +84,8 @@ BAD = [
     ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
     ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
     ({"source": "a", "attention": {"layers": 0}}, 422, "/attention/layers", "list of indices"),
-    ({"source": "a\ud800"}, 422, "/source", "half a surrogate pair at 1"),
-    ({"source": ["a", "\ud800"]}, 422, "/source/1", "half a surrogate pair at 0"),
+    ({"source": "a\ud800"}, 422, "/source", "surrogate pair at offset 1"),
+    ({"source": ["a", "\ud800"]}, 422, "/source/1", "surrogate pair at offset 0"),
     ({"source": "a", "\ud800": 1}, 422, None, "must be valid Unicode"),
     (
         {"source": "a", **{f"x{i}": i for i in range(5000)}},
