@@ -1,4 +1,4 @@
-"""python -m model train | evaluate | export | export-attend: the command line."""
+"""python -m model train | evaluate | export | convert | export-attend: the command line."""
 
 import sys
 from collections.abc import Mapping
@@ -261,6 +261,65 @@ def report_int8(bundle: Path, transformer: Transformer) -> None:
         f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
         f" {found.same_best:.1%} of the best tokens are the same"
     )
+
+
+@app.command(name="convert")
+def convert_command(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="folder of a Hugging Face checkpoint, or of a model of your own",
+            exists=True,
+            file_okay=False,
+        ),
+    ],
+    bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
+    name: Annotated[
+        str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
+    ] = "",
+    licence: Annotated[
+        str, typer.Option(help="SPDX identifier; as the checkpoint's README.md says if empty")
+    ] = "",
+    precision: Annotated[
+        Precision,
+        typer.Option(help="arithmetic of the graphs; int8 has 8-bit products, for CPUs"),
+    ] = Precision.both,
+    weights: Annotated[
+        WeightType | None,
+        typer.Option(help="number type of the weights on disk; the checkpoint's own if omitted"),
+    ] = None,
+    max_length: Annotated[
+        int, positive("longest text in tokens, for networks that have no limit, such as T5")
+    ] = 512,
+) -> None:
+    """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
+
+    Exits with 2 if the checkpoint cannot be converted, with 3 if a proof fails. Either way no
+    bundle is written, and an existing one stays.
+    """
+    try:
+        from model.importers.convert import FailedProof, Options, convert
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: run pip install 'heed[model,convert]'"
+        ) from error
+    options = Options(
+        name=name or bundle.name,
+        licence=licence,
+        max_length=max_length,
+        precision=precision,
+        weights=weights,
+    )
+    try:
+        convert(checkpoint, bundle, options, typer.echo)
+    except InputError as error:
+        typer.echo(f"heed: {error}", err=True)
+        raise typer.Exit(2) from error
+    except FailedProof as error:
+        typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written", err=True)
+        if error.only_int8:
+            typer.echo("heed: int8 does not suit this model: give --precision fp32", err=True)
+        raise typer.Exit(3) from error
 
 
 @app.command()

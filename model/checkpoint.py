@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
+from model.usage import Usage
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -20,11 +21,12 @@ TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A network with the tokenizers of its two sides."""
+    """A network with the tokenizers of its two sides. Without a `usage` it was trained here."""
 
     transformer: Transformer
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    usage: Usage | None = None
 
 
 def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: Tokenizer) -> None:
@@ -65,7 +67,14 @@ def find_weights(path: Path) -> Path:
 
 
 def load_model(path: Path) -> TrainedModel:
-    """Load a model in evaluation mode and float32. Raise InputError if `path` has no weights."""
+    """Load a model in evaluation mode and float32.
+
+    Raise InputError if `path` has no weights, or is a bundle of a converted checkpoint: its texts
+    have ids around them that training and evaluation do not know.
+    """
+    manifest = path / "bundle.json"
+    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")).get("origin"):
+        raise InputError(f"{path} was converted from a checkpoint: give a model that `train` made")
     weights = find_weights(path)
     transformer = Transformer(load_config(path))
     state = load_file(weights)

@@ -21,13 +21,13 @@ from model.export.weights import (
     int8_names,
     int8_sources,
     round_weights,
-    stored_tensors,
 )
 from model.export.work_folder import replacement
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+Prove = Callable[[Path], tuple[TrainedModel, Card]]
 SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
 
 
@@ -37,11 +37,13 @@ def write_bundle(
     weight_type: WeightType,
     bundle: Path,
     precision: Precision = Precision.fp32,
+    prove: Prove | None = None,
 ) -> None:
     """Write a bundle, and replace an existing one only once the new one is whole.
 
-    Rounds the model's own weights to `weight_type`, because a copy may not fit into memory. Raises
-    InputError if `bundle` is something else, or if the model cannot be exported.
+    Rounds the model's own weights to `weight_type`, because a copy may not fit into memory. `prove`
+    sees the folder with its graphs, and returns the model and the card that the bundle describes.
+    Raises InputError if `bundle` is something else, or if the model cannot be exported.
     """
     if bundle.exists() and not (bundle / "bundle.json").is_file():
         raise InputError(f"{bundle} exists and is not a bundle: name another folder")
@@ -55,6 +57,8 @@ def write_bundle(
             write_model(trained.transformer, weight_type, precision, new)
             trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
             trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
+            if prove is not None:
+                trained, card = prove(new)
             write_texts(trained, card, new)
     except OSError as error:
         raise InputError(
@@ -87,7 +91,7 @@ def write_model(
 def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> SaveGraph:
     """Write the weights, and return a function that saves a graph beside them."""
     folder.mkdir()
-    sources = exact_sources(stored_tensors(model), weight_type.dtype)
+    sources = exact_sources(model.state_dict(), weight_type.dtype)
     stored = write_tensors(folder / WEIGHTS, sources)
 
     def save(name: str, proto: onnx.ModelProto) -> None:
@@ -99,7 +103,7 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
 def write_int8(model: Transformer, folder: Path) -> SaveGraph:
     """Write the weights, and return a function that quantises a graph and saves it beside them."""
-    scales, names, tensors = calibrate(model), int8_names(model), stored_tensors(model)
+    scales, names, tensors = calibrate(model), int8_names(model), model.state_dict()
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     folder.mkdir()
     stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names))

@@ -1,5 +1,6 @@
 """The error of a bundle's int8 graphs beside torch, on sources that calibration did not see."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from model.export.calibrate import samples
 from model.network.transformer import Transformer
 
 Array = NDArray[Any]
+Pairs = Sequence[tuple[list[int], list[int]]]
 LIKELY = 1e-3  # least probability, as torch computes it, of a token whose error counts
 
 
@@ -25,13 +27,14 @@ class Difference:
     same_best: float  # share of positions where both have the same best token
 
 
-def compare(folder: Path, model: Transformer) -> Difference:
-    """Run the graphs in `folder` over random sources and the targets that torch decodes for them.
+def compare(folder: Path, model: Transformer, pairs: Pairs | None = None) -> Difference:
+    """Run the graphs in `folder` over pairs of what the encoder and the decoder read: by default
+    random sources, and the targets that torch decodes for them.
 
     One graph is open at a time, and one target's log-probs exist at a time: a model and its
     vocabulary may be large.
     """
-    pairs = samples(model, seed=1)
+    pairs = samples(model, seed=1) if pairs is None else pairs
     encoder = open_graph(folder / "encoder.onnx")
     encoded = [encode(encoder, source) for source, _ in pairs]
     del encoder

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir
 import torch
+from onnx_ir.convenience import replace_all_uses_with
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.export import Dim
@@ -63,12 +64,18 @@ def export_graph(spec: GraphSpec, weights: Mapping[str, str]) -> onnx.ModelProto
 def without_weights(model: onnx_ir.Model, weights: Mapping[str, str]) -> onnx.ModelProto:
     """Optimise `model` and return it with weights that are only named.
 
-    They are taken away first: the optimiser would fold and compare them.
+    They are taken away first: the optimiser would fold and compare them. The names of a tied weight
+    become one value.
     """
     initializers = model.graph.initializers
-    for name in initializers.keys() & weights.keys():
+    values: dict[str, onnx_ir.Value] = {}
+    for name in sorted(initializers.keys() & weights.keys()):
         value = initializers.pop(name)
-        value.name, value.const_value = weights[name], None
+        kept = values.setdefault(weights[name], value)
+        if kept is value:
+            value.name, value.const_value = weights[name], None
+        else:
+            replace_all_uses_with(value, kept)
     optimize_ir(model)
     for name, value in initializers.items():
         if value.const_value is not None and value.const_value.nbytes > LARGEST_INLINE:

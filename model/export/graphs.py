@@ -16,7 +16,6 @@ from torch.export import Dim
 from model.export.exporter import Axes, GraphSpec, export_graph
 from model.export.kernel import ONNX_KERNEL
 from model.export.rewrite import drop_zero_biases, merge_products
-from model.export.weights import stored_tensors
 from model.network.attention import KeysValues
 from model.network.transformer import Transformer
 
@@ -175,9 +174,10 @@ GRAPHS = {
 
 def export_graphs(model: Transformer) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield the name of each graph and the graph, which reads weights by their stored names."""
-    tied = model.tied_names
-    weights = {f"model.{name}": tied.get(name, name) for name in model.state_dict()}
-    biases = {name: each for name, each in stored_tensors(model).items() if each.dim() == 1}
+    state = model.state_dict()
+    names = {name: name for name in state} | model.tied_names
+    weights = {f"model.{name}": stored for name, stored in names.items()}
+    biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
     for name, spec in GRAPHS.items():
         proto = export_graph(spec(model), weights)
         drop_zero_biases(proto.graph, biases)

@@ -8,17 +8,9 @@ from typing import Any
 
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
+from model.usage import plain_usage
 
 FORMAT_VERSION = 2
-PLAIN_SEARCH = {  # decoding options under which a request is answered by greedy search
-    "min_new_tokens": 0,
-    "beam_size": 1,
-    "length_penalty": 1.0,
-    "early_stopping": True,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "suppress_tokens": [],
-}
 
 
 class Precision(StrEnum):
@@ -47,6 +39,8 @@ class Card:
 def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
     """Return the manifest of the files that lie in `bundle`."""
     config = trained.transformer.config
+    unknown_id = trained.source_tokenizer.token_to_id(UNK)
+    usage = trained.usage or plain_usage(config, unknown_id)
     return {
         "format_version": FORMAT_VERSION,
         "name": card.name,
@@ -58,17 +52,21 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
             "max_source_length": config.max_source_length,
             "max_target_length": config.max_target_length,
         },
-        "decoding": {"max_new_tokens": config.max_target_length, **PLAIN_SEARCH},
+        "decoding": {"max_new_tokens": usage.max_new_tokens, **usage.decoding},
         "pad_id": config.pad_id,
         "eos_id": config.eos_id,
-        "unknown_id": trained.source_tokenizer.token_to_id(UNK),
-        "source_prefix": [],
-        "source_suffix": [],
-        "decoder_start": [config.bos_id],
-        "languages": {"source": {}, "target": {}},
-        "tokenizers": {"source": TOKENIZERS[0], "target": TOKENIZERS[1], "compose": False},
+        "unknown_id": usage.unknown_id,
+        "source_prefix": usage.source_prefix,
+        "source_suffix": usage.source_suffix,
+        "decoder_start": usage.decoder_start,
+        "languages": {"source": usage.source_languages, "target": usage.target_languages},
+        "tokenizers": {
+            "source": TOKENIZERS[0],
+            "target": TOKENIZERS[1],
+            "compose": usage.compose,
+        },
         "precisions": list_graphs(bundle),
-        "origin": {},
+        "origin": usage.origin,
         "files": list_files(bundle),
     }
 

@@ -24,19 +24,13 @@ class WeightType(StrEnum):
         return names[self]
 
 
-def stored_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the state dict with tied weights only once."""
-    tied = model.tied_names
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-
-
 @torch.no_grad()
 def round_weights(model: Transformer, weight_type: WeightType) -> None:
     """Round the model's own weights to numbers of `weight_type`.
 
     In place, because a copy of a large model may not fit into memory.
     """
-    for tensor in stored_tensors(model).values():
+    for tensor in model.state_dict().values():
         if tensor.is_floating_point() and tensor.dtype != weight_type.dtype:
             for piece in pieces_of(tensor):
                 piece.copy_(piece.to(weight_type.dtype))
@@ -51,10 +45,10 @@ def int8_names(model: Transformer) -> set[str]:
     tied, state = model.tied_names, model.state_dict()
     found: set[str] = set()
     for module_name, module in model.named_modules():
-        name = f"{module_name}.weight"
+        name = tied.get(f"{module_name}.weight", f"{module_name}.weight")
         large = isinstance(module, nn.Embedding) and state[name].nbytes >= LARGE_EMBEDDING
         if large or isinstance(module, nn.Linear):
-            found.add(tied.get(name, name))
+            found.add(name)
     return found
 
 

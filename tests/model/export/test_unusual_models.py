@@ -71,15 +71,10 @@ def test_an_int8_bundle_has_no_fp32_matrix_and_starts(tmp_path):
 
 
 @pytest.fixture
-def tied(monkeypatch):
+def tied():
     """A model whose generator and target embedding are one matrix of 4.9 MB, 1.2 at int8."""
     positions = {"max_source_length": 32, "max_target_length": 32}
-    model = trained(target_vocab_size=9600, d_model=128, **positions)
-    transformer = model.transformer
-    transformer.generator.weight = transformer.decoder.embedding.tokens.weight
-    names = {"generator.weight": "decoder.embedding.tokens.weight"}
-    monkeypatch.setattr(Transformer, "tied_names", property(lambda self: names))
-    return model
+    return trained(target_vocab_size=9600, d_model=128, tied="target", **positions)
 
 
 @torch.no_grad()

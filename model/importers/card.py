@@ -1,0 +1,106 @@
+"""Write the model card of a converted checkpoint from its README, its files and the proofs."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from model.export.manifest import Card
+from model.importers.checkpoint import Checkpoint
+from model.importers.proofs import Proof, as_text
+from model.network.config import InputError
+
+LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
+
+
+def read_front_matter(folder: Path) -> dict[str, Any]:
+    """Return what the head of README.md says; {} if there is none or it is no YAML."""
+    path = folder / "README.md"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
+        return {}
+    head = lines[1 : lines.index("---", 1)]
+    try:
+        content = yaml.safe_load("\n".join(head))
+    except yaml.YAMLError:
+        return {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def find_licence(checkpoint: Checkpoint, licence: str) -> str:
+    """Return `licence`, or what README.md says. Raise InputError if neither names one."""
+    found = licence or text_of(read_front_matter(checkpoint.folder).get("license"))
+    if not found:
+        raise InputError(
+            f"{checkpoint.folder / 'README.md'} names no license at its head: give --licence, such"
+            " as --licence Apache-2.0"
+        )
+    return found
+
+
+def write_card(
+    checkpoint: Checkpoint,
+    name: str,
+    licence: str,
+    proofs: Sequence[Proof],
+    versions: dict[str, str],
+) -> Card:
+    head = read_front_matter(checkpoint.folder)
+    kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
+    task = text_of(head.get("pipeline_tag")) or "text to text"
+    origin = f"converted from {checkpoint.folder.resolve().name}, a checkpoint of kind {kind}"
+    languages = text_of(head.get("language")) or "not said"
+    files = [f"| {path} | {digest} |" for path, digest in hash_files(checkpoint.folder).items()]
+    lines = [
+        f"# {name}",
+        "",
+        f"{task}; {origin}.",
+        "",
+        f"Licence of the weights: {licence}. Languages: {languages}.",
+        "",
+        "## What was proved",
+        "",
+        as_text(proofs),
+        "",
+        f"With {', '.join(f'{package} {number}' for package, number in versions.items())}.",
+        "",
+        "## Files that were read",
+        "",
+        "| file | SHA-256 |",
+        "|---|---|",
+        *files,
+    ]
+    return Card(
+        name=name,
+        task=task,
+        licence=licence,
+        attribution=origin,
+        notice=read_notice(checkpoint.folder, licence, origin),
+        model_card="\n".join(lines) + "\n",
+    )
+
+
+def text_of(value: Any) -> str:
+    """Return a text, or the texts of a list joined by commas."""
+    if isinstance(value, list):
+        return ", ".join(map(str, cast("list[Any]", value)))
+    return "" if value is None else str(value)
+
+
+def read_notice(folder: Path, licence: str, origin: str) -> str:
+    for name in LICENCES:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8", errors="replace")
+    return f"The weights are {origin}. Their licence is {licence}.\n"
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of the folder, by name."""
+    hashes: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes

@@ -1,0 +1,181 @@
+"""Convert a checkpoint to a bundle, and prove that nothing was lost on the way."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from model.checkpoint import TrainedModel
+from model.export.bundle import write_bundle
+from model.export.manifest import Card, Precision
+from model.export.weights import WeightType
+from model.importers import bart, t5
+from model.importers.bart import read_bart
+from model.importers.card import find_licence, hash_files, write_card
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.decoding import Generation
+from model.importers.plain import read_plain
+from model.importers.probes import probes
+from model.importers.proofs import (
+    INT8,
+    Proof,
+    as_text,
+    prove_graphs,
+    prove_network,
+    prove_pieces,
+    versions,
+)
+from model.importers.t5 import read_t5
+from model.importers.usage import read_usage
+from model.importers.vocabularies import Vocabularies, read_vocabularies
+from model.network.config import InputError
+from model.network.transformer import Transformer
+from model.usage import Slot, Usage
+
+BANNED = -1e4  # added to the logit of a token that is never generated
+PAIRS = 32  # texts that the network and the graphs are compared on
+PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
+
+Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
+
+
+class FailedProof(Exception):
+    """A proof does not hold, so no bundle was written; the message is the table.
+
+    `only_int8`: the fp32 graphs have passed.
+    """
+
+    def __init__(self, proofs: Sequence[Proof]) -> None:
+        super().__init__(as_text(proofs))
+        failed = [proof.name for proof in proofs if proof.holds is False]
+        self.only_int8 = failed == [INT8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    name: str
+    licence: str  # "": as README.md says
+    max_length: int  # longest text of a network without a position table
+    precision: Precision
+    weights: WeightType | None  # None: as the checkpoint stores them
+
+
+def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], None]) -> None:
+    """Write the bundle of a checkpoint.
+
+    Raise InputError naming what is missing, damaged or not expressed by our network, and
+    FailedProof if the converted model does not give the original's numbers.
+    """
+    checkpoint = Checkpoint(folder)
+    licence = find_licence(checkpoint, options.licence)
+    model = read_model(checkpoint, options.max_length)
+    vocabularies = read_vocabularies(checkpoint)
+    check_sizes(checkpoint, vocabularies, model)
+    usage = read_usage(checkpoint, vocabularies, model.config)
+    pairs = read_pairs(vocabularies, usage, model)
+    proofs = [*prove_pieces(vocabularies), prove_network(checkpoint, model, pairs)]
+    raise_failed(proofs)
+    usage = ban_words(checkpoint, model, usage)
+    packages = versions(*PACKAGES)
+    trained = TrainedModel(
+        model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
+    )
+
+    def prove(files: Path) -> tuple[TrainedModel, Card]:
+        found = [*proofs, *prove_graphs(files, model, pairs)]
+        raise_failed(found)
+        say(as_text(found))
+        origin = {
+            "checkpoint": folder.resolve().name,
+            "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
+            "files": hash_files(folder),
+            "proofs": [asdict(proof) for proof in found],
+            "versions": packages,
+        }
+        card = write_card(checkpoint, options.name, licence, found, packages)
+        return replace(trained, usage=replace(usage, origin=origin)), card
+
+    card = write_card(checkpoint, options.name, licence, proofs, packages)
+    weights = options.weights or stored_type(checkpoint)
+    write_bundle(trained, card, weights, bundle, options.precision, prove)
+
+
+def read_model(checkpoint: Checkpoint, max_length: int) -> Transformer:
+    """Return the network of a checkpoint of a known kind. Raise InputError naming those kinds."""
+    if checkpoint.config_name == OWN:
+        return read_plain(checkpoint)
+    kind = checkpoint.config.get("model_type")
+    if kind in bart.KINDS:
+        return read_bart(checkpoint)
+    if kind in t5.KINDS:
+        return read_t5(checkpoint, max_length)
+    known = ", ".join((*bart.KINDS, *t5.KINDS))
+    raise InputError(
+        f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows {known}"
+    )
+
+
+def check_sizes(checkpoint: Checkpoint, vocabularies: Vocabularies, model: Transformer) -> None:
+    """Raise InputError if a vocabulary has more tokens than the model has embeddings."""
+    sides = (
+        ("source", vocabularies.source, model.config.source_vocab_size),
+        ("target", vocabularies.target, model.config.target_vocab_size),
+    )
+    for side, converted, rows in sides:
+        if (size := converted.tokenizer.get_vocab_size()) > rows:
+            raise InputError(
+                f"{checkpoint.folder}: the {side} vocabulary has {size} tokens and the embedding"
+                f" {rows} rows: the files belong to two models"
+            )
+
+
+def read_pairs(vocabularies: Vocabularies, usage: Usage, model: Transformer) -> Pairs:
+    """Return texts as the encoder reads them, and others as the decoder does."""
+    texts = probes()
+    config = model.config
+    languages = {
+        "source_language": next(iter(usage.source_languages.values()), []),
+        "target_language": next(iter(usage.target_languages.values()), []),
+    }
+
+    def fill(template: list[int | Slot]) -> list[int]:
+        filled: list[int] = []
+        for each in template:
+            filled += [each] if isinstance(each, int) else languages[each]
+        return filled
+
+    pairs: Pairs = []
+    for source, target in zip(texts[:PAIRS], texts[PAIRS:], strict=False):
+        ids = vocabularies.source.tokenizer.encode(source, add_special_tokens=False).ids
+        read = [*fill(usage.source_prefix), *ids, *fill(usage.source_suffix)]
+        written = vocabularies.target.tokenizer.encode(target, add_special_tokens=False).ids
+        decoded = [*fill(usage.decoder_start), *written]
+        pairs.append((read[-config.max_source_length :], decoded[: config.max_target_length]))
+    return pairs
+
+
+def raise_failed(proofs: list[Proof]) -> None:
+    if any(proof.holds is False for proof in proofs):
+        raise FailedProof(proofs)
+
+
+def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
+    """Write tokens that are never generated into the output's bias, where the checkpoint shares
+    their probability among the others. The search then needs no rule for them."""
+    if checkpoint.config_name == OWN:
+        return usage
+    generation = Generation(checkpoint)
+    if not (generation.bad_ids and generation.renormalizes):
+        return usage
+    with torch.no_grad():
+        model.generator.bias[generation.bad_ids] = BANNED
+    left = sorted({*usage.decoding["suppress_tokens"]} - {*generation.bad_ids})
+    return replace(usage, decoding=usage.decoding | {"suppress_tokens": left})
+
+
+def stored_type(checkpoint: Checkpoint) -> WeightType:
+    """Return the number type that holds the weights without loss."""
+    named = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype")
+    types = {"float16": WeightType.fp16, "bfloat16": WeightType.bf16}
+    return types.get(str(named), WeightType.fp32)

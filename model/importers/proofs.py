@@ -1,0 +1,148 @@
+"""Prove a conversion: the pieces, the network and the graphs give the original's numbers."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.data.pairs import pad
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
+from model.importers.probes import probes
+from model.importers.vocabularies import Vocabularies
+from model.network.transformer import Transformer
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
+INT8 = "int8 graphs"
+PAIRS = 8  # pairs of the network's proof
+SAME_BEST = 0.9  # least share of positions at which int8 has the best token of fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A line of the table that `convert` prints: what was compared, with what, and the result."""
+
+    name: str
+    reference: str
+    result: str
+    holds: bool | None  # None: not compared
+
+    @property
+    def verdict(self) -> str:
+        return "not compared" if self.holds is None else "holds" if self.holds else "FAILS"
+
+
+def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
+    """Compare the ids of the built-in texts, on each side, with sentencepiece's."""
+    proofs: list[Proof] = []
+    sides = {"source": vocabularies.source, "target": vocabularies.target}
+    for name, side in sides.items():
+        if side.file is None:
+            proofs.append(Proof(f"{name} tokenizer", "-", "is no sentencepiece model", None))
+            continue
+        encode = sentencepiece_encoder(side.file, side.names)
+        typed = [token for token in side.names if token.startswith(">>")]
+
+        def reference(
+            text: str, encode: Encode = encode, typed: Sequence[str] = typed
+        ) -> Sequence[int] | None:
+            return None if any(token in text for token in typed) else encode(text)
+
+        different = compare_pieces(side.converted, reference)
+        example = f", such as {different[0][:40]!r}" if different else ""
+        result = f"{len(different)} of {len(probes())} texts have other ids{example}"
+        against = f"sentencepiece {version('sentencepiece')}"
+        proofs.append(Proof(f"{name} tokenizer", against, result, not different))
+    return proofs
+
+
+def prove_network(
+    checkpoint: Checkpoint, model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]
+) -> Proof:
+    """Compare log-probs with Hugging Face's own model of this folder, if that is installed."""
+    name = "network"
+    if checkpoint.config_name == OWN:
+        return Proof(name, "-", "the model is your own: its code is not loaded", None)
+    try:
+        from transformers import AutoModelForSeq2SeqLM
+    except ImportError:
+        return Proof(name, "-", "pip install transformers compares it with Hugging Face", None)
+    reference = f"transformers {version('transformers')}"
+    load = cast("Any", AutoModelForSeq2SeqLM).from_pretrained
+    try:
+        theirs = load(checkpoint.folder, local_files_only=True, dtype=torch.float32).eval()
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        return Proof(name, reference, f"it cannot load the folder: {error}"[:200], False)
+    largest, holds = 0.0, True
+    for source, target in pairs[:PAIRS]:
+        expected = their_log_probs(theirs, source, target)
+        difference = np.abs(log_probs(model, source, target) - expected)
+        largest = max(largest, float(difference.max()))
+        holds &= bool((difference <= ABSOLUTE + RELATIVE * np.abs(expected)).all())
+    return Proof(name, reference, f"log-probs differ by at most {largest:.1e}", holds)
+
+
+@torch.no_grad()
+def log_probs(model: Transformer, source: list[int], target: list[int]) -> NDArray[np.float32]:
+    """Return (T, V) after each decoder input of `target` (T,)."""
+    pad_id = model.config.pad_id
+    return model(*pad([source], pad_id), *pad([target], pad_id))[0].numpy()
+
+
+@torch.no_grad()
+def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> NDArray[np.float32]:
+    inputs = {
+        "input_ids": torch.tensor([source]),
+        "attention_mask": torch.ones(1, len(source), dtype=torch.long),
+        "decoder_input_ids": torch.tensor([target]),
+    }
+    return theirs(**inputs, use_cache=False).logits[0].float().log_softmax(-1).numpy()
+
+
+def prove_graphs(
+    folder: Path, model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]
+) -> list[Proof]:
+    """Compare the graphs of each precision in a bundle's folder with the network."""
+    proofs: list[Proof] = []
+    for precision in ("fp32", "int8"):
+        if not (folder / precision).is_dir():
+            continue
+        name = INT8 if precision == "int8" else "fp32 graphs"
+        try:
+            from model.export.compare import compare
+        except ModuleNotFoundError:
+            proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
+            continue
+        found = compare(folder / precision, model, pairs)
+        result = f"{found.same_best:.1%} of best tokens, log-probs differ by {found.mean:.1e}"
+        at_fp32 = precision == "fp32"
+        holds = found.largest <= ABSOLUTE * 10 if at_fp32 else found.same_best >= SAME_BEST
+        reference = f"torch {version('torch')}"
+        proofs.append(Proof(name, reference, f"{result} (at most {found.largest:.1e})", holds))
+    return proofs
+
+
+def as_text(proofs: Sequence[Proof]) -> str:
+    """Return the proofs as a table in Markdown."""
+    rows = [f"| {p.name} | {p.reference} | {p.result} | {p.verdict} |" for p in proofs]
+    return "\n".join(["| proof | compared with | result | |", "|---|---|---|---|", *rows])
+
+
+def as_json(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
+    return [asdict(proof) for proof in proofs]
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Return the installed versions of these packages."""
+    found: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,84 @@
+"""Read how a checkpoint is used: the ids around its texts, its languages, how it decodes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.decoding import Generation
+from model.importers.description import read_description
+from model.importers.fields import number
+from model.importers.vocabularies import Vocabularies, kind_of
+from model.network.config import InputError, TransformerConfig
+from model.usage import Slot, Usage
+
+SOURCE: Slot = "source_language"
+TARGET: Slot = "target_language"
+Ids = list[int | Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Ids around a source, and those that the decoder reads before it generates."""
+
+    prefix: Ids
+    suffix: Ids
+    start: Ids
+
+
+def read_usage(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig
+) -> Usage:
+    """Raise InputError naming an option of decoding that Heed does not have."""
+    if checkpoint.config_name == OWN:
+        own = read_description(checkpoint)
+        return Usage(
+            source_prefix=[*own.source_prefix_ids],
+            source_suffix=[*own.source_suffix_ids],
+            decoder_start=[own.start_id],
+            max_new_tokens=config.max_target_length,
+            unknown_id=None,
+        )
+    compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
+    if len(compose) > 1:
+        raise InputError(
+            f"{checkpoint.folder}: the sentencepiece models of the two sides normalize differently:"
+            " Heed composes marks on both sides or on neither"
+        )
+    generation = Generation(checkpoint)
+    ends = read_ends(checkpoint, vocabularies, generation)
+    forced = len(ends.start) - 1
+    codes = vocabularies.languages
+    return Usage(
+        source_prefix=ends.prefix,
+        source_suffix=ends.suffix,
+        decoder_start=ends.start,
+        source_languages=codes if SOURCE in (*ends.prefix, *ends.suffix) else {},
+        target_languages=codes if TARGET in (*ends.prefix, *ends.start) else {},
+        decoding=generation.decoding(forced),
+        max_new_tokens=generation.max_new_tokens(config.max_target_length, forced),
+        unknown_id=None,  # real models were trained to read it
+        compose=compose.pop(),
+    )
+
+
+def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation) -> Ends:
+    eos, start = number(checkpoint, "eos_token_id"), number(checkpoint, "decoder_start_token_id")
+    options = checkpoint.optional_json("tokenizer_config.json")
+    forced: Ids = [] if generation.forced_bos_id is None else [generation.forced_bos_id]
+    language: Ids = [TARGET] if vocabularies.languages else []
+    match kind_of(checkpoint):
+        case "mbart" if not is_mbart_50(checkpoint, options):
+            return Ends([], [eos, SOURCE], [TARGET])
+        case "nllb" if options.get("legacy_behaviour"):
+            return Ends([], [eos, SOURCE], [start, TARGET])
+        case "nllb" | "m2m_100" | "mbart":
+            return Ends([SOURCE], [eos], [start, TARGET])
+        case "bart":
+            return Ends([number(checkpoint, "bos_token_id")], [eos], [start, *forced])
+        case _:  # Marian, Pegasus and T5, whose language, if any, is that of the target
+            return Ends(language, [eos], [start, *forced])
+
+
+def is_mbart_50(checkpoint: Checkpoint, options: dict[str, Any]) -> bool:
+    named = (checkpoint.config.get("tokenizer_class"), options.get("tokenizer_class"))
+    return any(str(name).startswith("MBart50") for name in named)

@@ -1,0 +1,204 @@
+"""The tokenizers of a checkpoint, by its kind: where its files are and which id a piece has.
+
+Nothing is read through a tokenizer class: the files say all.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from model.importers.byte_level import convert_byte_level
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.own_tokenizers import plain_tokenizers
+from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
+from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
+from model.network.config import InputError
+from model.usage import Codes
+
+SENTENCEPIECE = "sentencepiece.bpe.model"
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # the first ids, in the place of the file's first three
+OWN_SPECIALS = 3  # <unk>, <s>, </s> at the start of a sentencepiece model
+PEGASUS_OFFSET = 103
+CODE = {  # how a language token is written
+    "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
+    "mbart": re.compile(r"([a-z]{2}_[A-Z]{2})"),
+    "m2m_100": re.compile(r"__([a-z]{2,3})__"),
+    "marian": re.compile(r">>(.+)<<"),
+    "t5": re.compile(r"<2(.+)>"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tokenizer of one side, and the sentencepiece model that it comes from, if any, whose
+    pieces have the ids of `names`."""
+
+    converted: Converted
+    file: PieceFile | None
+    names: list[str]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.converted.tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabularies:
+    """The tokenizers of both sides, and the ids of each language."""
+
+    source: Side
+    target: Side
+    languages: Codes = field(default_factory=dict[str, list[int]])
+
+
+def side_of(
+    path: Path, names: list[str], special: Collection[str], typed: Collection[str] = ()
+) -> Side:
+    file = read_pieces(path)
+    return Side(convert_pieces(file, names, special, typed), file, names)
+
+
+def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
+    """Return the tokenizers. Raise InputError naming the files that are missing."""
+    if checkpoint.config_name == OWN:
+        source, target = (Converted(each, False, 0) for each in plain_tokenizers(checkpoint))
+        return Vocabularies(Side(source, None, []), Side(target, None, []))
+    match kind_of(checkpoint):
+        case "marian":
+            return read_marian(checkpoint)
+        case "bart":
+            return read_byte_level(checkpoint)
+        case "pegasus":
+            return read_pegasus(checkpoint)
+        case "t5":
+            return read_t5(checkpoint)
+        case kind:
+            return read_fairseq(checkpoint, kind)
+
+
+def kind_of(checkpoint: Checkpoint) -> str:
+    """Return the kind of tokenizer: NLLB is M2M100 with the pieces of mBART."""
+    kind = str(checkpoint.config["model_type"])
+    if kind in ("mt5", "umt5"):
+        return "t5"
+    if kind == "m2m_100" and not (checkpoint.folder / "vocab.json").is_file():
+        return "nllb"
+    return kind
+
+
+def need(checkpoint: Checkpoint, *names: str) -> list[Path]:
+    """Return the paths of the files. Raise InputError naming all that are missing."""
+    paths = [checkpoint.folder / name for name in names]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise InputError(
+            f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights"
+        )
+    return paths
+
+
+def read_marian(checkpoint: Checkpoint) -> Vocabularies:
+    source, target, vocabulary = need(checkpoint, "source.spm", "target.spm", "vocab.json")
+    own = checkpoint.folder / "target_vocab.json"  # where the sides do not share their ids
+    sides: list[Side] = []
+    codes: Codes = {}
+    for path, ids in ((source, vocabulary), (target, own if own.is_file() else vocabulary)):
+        names = read_vocabulary(ids)
+        found = {name: i for i, name in enumerate(names) if CODE["marian"].fullmatch(name)}
+        codes = codes or {name[2:-2]: [i] for name, i in found.items()}
+        sides.append(side_of(path, names, MARIAN_SPECIAL, found))
+    return Vocabularies(sides[0], sides[1], codes)
+
+
+def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
+    vocabulary, merges = need(checkpoint, "vocab.json", "merges.txt")
+    names = read_vocabulary(vocabulary)
+    special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in names]
+    side = Side(convert_byte_level(vocabulary, merges, special), None, names)
+    return Vocabularies(side, side)
+
+
+def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
+    """Read pieces after 103 ids of Pegasus' own; the file's first ones are among those."""
+    (path,) = need(checkpoint, "spiece.model")
+    masked = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, PEGASUS_OFFSET))]
+    special = ["<pad>", "</s>", *masked]
+    names = special + read_pieces(path).names[len(special) - PEGASUS_OFFSET :]
+    side = side_of(path, names, special)
+    return Vocabularies(side, side)
+
+
+def read_t5(checkpoint: Checkpoint) -> Vocabularies:
+    """Read T5's pieces, with its extra ids last first; MADLAD's languages are pieces."""
+    (path,) = need(checkpoint, "spiece.model")
+    file = read_pieces(path)
+    options = checkpoint.optional_json("tokenizer_config.json")
+    room = max(int(checkpoint.config["vocab_size"]) - len(file.names), 0)
+    extra = min(int(options.get("extra_ids", 100)), room)
+    masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
+    special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
+    languages = {
+        found[1]: prefix_ids(file, name)
+        for name in file.user_defined
+        if (found := CODE["t5"].fullmatch(name))
+    }
+    side = side_of(path, file.names + masks, special + masks)
+    return Vocabularies(side, side, languages)
+
+
+def prefix_ids(file: PieceFile, name: str) -> list[int]:
+    """Return the ids that a language token adds at the start of a text."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_file=str(file.path))
+    alone, after = (cast("list[int]", pieces.encode(text)) for text in ("a", f"{name} a"))
+    return after[: len(after) - len(alone)]
+
+
+def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
+    """Read mBART, mBART-50, M2M100 or NLLB: pieces, and language tokens after them."""
+    if kind == "m2m_100":
+        path, vocabulary = need(checkpoint, SENTENCEPIECE, "vocab.json")
+        names = read_vocabulary(vocabulary)
+    else:
+        (path,) = need(checkpoint, SENTENCEPIECE)
+        names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
+    added = added_tokens(checkpoint, len(names))
+    for name, i in sorted(added.items(), key=lambda item: item[1]):
+        if i == len(names):
+            names.append(name)
+    languages = {
+        found[1]: [i]
+        for i, name in enumerate(names)
+        if name in added and (found := CODE[kind].fullmatch(name))
+    }
+    if not languages:
+        raise InputError(
+            f"{checkpoint.folder} names no languages: give its tokenizer.json,"
+            " added_tokens.json, or a tokenizer_config.json with added_tokens_decoder"
+        )
+    special = [name for name in names if name in (*FAIRSEQ[:3], "<mask>") or name in added]
+    side = side_of(path, names, special)
+    return Vocabularies(side, side, languages)
+
+
+def added_tokens(checkpoint: Checkpoint, first: int) -> dict[str, int]:
+    """Return the ids of tokens that are no pieces, from whichever file says them.
+
+    Files that list them without ids mean the ids from `first` on.
+    """
+    listing = checkpoint.optional_json("special_tokens_map.json")
+    plain = cast("list[Any]", listing.get("additional_special_tokens") or [])
+    named = [each if isinstance(each, str) else str(each["content"]) for each in plain]
+    tokens = {name: i for i, name in enumerate(named, first)}
+    decoder = checkpoint.optional_json("tokenizer_config.json").get("added_tokens_decoder") or {}
+    for i, token in cast("dict[str, Any]", decoder).items():
+        tokens[token["content"]] = int(i)
+    listed = checkpoint.optional_json("tokenizer.json").get("added_tokens") or []
+    for token in cast("list[dict[str, Any]]", listed):
+        tokens[token["content"]] = int(token["id"])
+    return tokens | cast("dict[str, int]", checkpoint.optional_json("added_tokens.json"))
