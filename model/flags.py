@@ -1,0 +1,32 @@
+"""Kinds of options and arguments that commands share."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def positive(help_text: str) -> Any:
+    return typer.Option(help=help_text, min=1)
+
+
+def share(help_text: str, most: float = 1) -> Any:
+    return typer.Option(help=help_text, min=0, max=most)
+
+
+def existing_file(help_text: str) -> Any:
+    return typer.Option(help=help_text, exists=True, dir_okay=False)
+
+
+def existing_folder(help_text: str) -> Any:
+    return typer.Option(help=help_text, exists=True, file_okay=False)
+
+
+Pairs = Annotated[
+    Path,
+    typer.Argument(
+        help="UTF-8 file of lines source<TAB>target; a source may be repeated with another target",
+        exists=True,
+        dir_okay=False,
+    ),
+]
