@@ -5,6 +5,7 @@ import json
 from functools import cache
 
 import sentencepiece
+import tokenizers
 import torch
 import transformers
 from torch import nn
@@ -149,4 +150,113 @@ def write_t5(folder, seed=0, gated=True):
         generation,
         seed,
         spiece__model=pieces,
+    )
+
+
+def write_m2m100(folder, seed=0):
+    """M2M100: ids from vocab.json, language tokens listed without ids after them."""
+    pieces = train_pieces("bpe")
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:]]
+    languages = ["__en__", "__fr__"]
+    config = transformers.M2M100Config(
+        vocab_size=len(names) + 10, decoder_start_token_id=2, scale_embedding=True, **SIZES
+    )
+    generation = {"num_beams": 3, "max_length": 24, "decoder_start_token_id": 2}
+    generation |= {"pad_token_id": 1, "eos_token_id": 2, "early_stopping": True}
+    return save(
+        transformers.M2M100ForConditionalGeneration(config),
+        folder,
+        generation,
+        seed,
+        sentencepiece__bpe__model=pieces,
+        vocab__json={name: i for i, name in enumerate(names)},
+        special_tokens_map__json={"additional_special_tokens": languages},
+    )
+
+
+def write_mbart50(folder, seed=0):
+    """mBART-50: fairseq's ids, languages before and a forced one after."""
+    pieces = train_pieces("unigram")
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:], "en_XX", "fr_XX", "<mask>"]
+    added = [{"id": i, "content": n} for i, n in enumerate(names) if n in ("en_XX", "fr_XX")]
+    config = transformers.MBartConfig(
+        vocab_size=len(names),
+        decoder_start_token_id=2,
+        tokenizer_class="MBart50Tokenizer",
+        scale_embedding=True,
+        **SIZES,
+    )
+    generation = {"num_beams": 2, "max_length": 24, "decoder_start_token_id": 2}
+    generation |= {"pad_token_id": 1, "eos_token_id": 2}
+    return save(
+        transformers.MBartForConditionalGeneration(config),
+        folder,
+        generation,
+        seed,
+        sentencepiece__bpe__model=pieces,
+        tokenizer__json={"added_tokens": added},
+    )
+
+
+def write_bart(folder, seed=0):
+    """BART: byte-level BPE, and a forced bos as of summaries."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(probes(), PIECES, special_tokens=special, show_progress=False)
+    tokenizer.save_model(str(folder))
+    config = transformers.BartConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        **SIZES,
+    )
+    generation = {"num_beams": 4, "max_length": 20, "min_length": 8, "length_penalty": 2.0}
+    generation |= {"no_repeat_ngram_size": 3, "early_stopping": True, "forced_bos_token_id": 0}
+    generation |= {"decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2}
+    return save(transformers.BartForConditionalGeneration(config), folder, generation, seed)
+
+
+def write_pegasus(folder, seed=0):
+    pieces = train_pieces("unigram")
+    config = transformers.PegasusConfig(
+        vocab_size=len(names_of(pieces)) + 103,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        scale_embedding=True,
+        **SIZES,
+    )
+    generation = {"num_beams": 2, "max_length": 24, "length_penalty": 0.8}
+    generation |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    model = transformers.PegasusForConditionalGeneration(config)
+    return save(model, folder, generation, seed, spiece__model=pieces)
+
+
+def write_madlad(folder, seed=0):
+    """MADLAD: T5 with a start of its own, and languages that are pieces."""
+    pieces = train_pieces("unigram", ("<2en>", "<2fr>"))
+    config = transformers.T5Config(
+        vocab_size=len(names_of(pieces)),
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        decoder_start_token_id=3,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    generation = {"max_length": 24, "decoder_start_token_id": 3}
+    generation |= {"pad_token_id": 0, "eos_token_id": 1}
+    return save(
+        transformers.T5ForConditionalGeneration(config),
+        folder,
+        generation,
+        seed,
+        spiece__model=pieces,
+        tokenizer_config__json={"extra_ids": 0},
     )

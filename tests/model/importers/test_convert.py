@@ -18,16 +18,36 @@ from service.app import create_app
 from service.settings import Settings
 from tests.model.importers.checkpoints import (
     LANGUAGES,
+    write_bart,
+    write_m2m100,
+    write_madlad,
     write_marian,
+    write_mbart50,
     write_nllb,
+    write_pegasus,
     write_t5,
 )
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
-KINDS = {"marian": write_marian, "nllb": write_nllb, "t5": write_t5}
-PRECISIONS = {"marian": "both", "nllb": "fp32", "t5": "fp32"}
-USED = {
+KINDS = {
+    "marian": write_marian,
+    "nllb": write_nllb,
+    "t5": write_t5,
+    "m2m100": write_m2m100,
+    "mbart50": write_mbart50,
+    "bart": write_bart,
+    "pegasus": write_pegasus,
+    "madlad": write_madlad,
+}
+QUICK = ("marian", "nllb", "t5")
+PARAMETERS = [
+    kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS
+]
+USED = {  # the languages of a request, by the kind of checkpoint
     "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
+    "m2m100": {"source_language": "en", "target_language": "fr"},
+    "mbart50": {"source_language": "en_XX", "target_language": "fr_XX"},
+    "madlad": {"target_language": "fr"},
 }
 TEXTS = probes()[:40]
 
@@ -36,14 +56,15 @@ def run(*arguments):
     return CliRunner().invoke(commands, ["convert", *map(str, arguments)])
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PARAMETERS)
 def converted(request, tmp_path_factory):
     """The kind, the folder of the checkpoint, the bundle, and Hugging Face's model."""
     folder = tmp_path_factory.mktemp(request.param) / "checkpoint"
     folder.mkdir()
     theirs = KINDS[request.param](folder)
     bundle = folder.parent / "bundle"
-    done = run(folder, bundle, "--precision", PRECISIONS[request.param])
+    precision = "both" if request.param == "marian" else "fp32"
+    done = run(folder, bundle, "--precision", precision)
     assert done.exit_code == 0, done.output
     return request.param, folder, bundle, theirs
 
@@ -63,13 +84,23 @@ def post(client, path, **body):
 
 def generate(theirs, kind, ids, bundle):
     """Decode as `generate` does with the checkpoint's own options."""
-    forced = {}
-    if kind == "nllb":
-        manifest = json.loads((bundle / "bundle.json").read_text())
-        (forced["forced_bos_token_id"],) = manifest["languages"]["target"]["fra_Latn"]
+    forced, start = {}, start_of(kind, bundle)
+    if kind in ("nllb", "m2m100", "mbart50"):
+        forced["forced_bos_token_id"] = start[1]
     with torch.no_grad():
         (found,) = theirs.generate(torch.tensor([ids]), **forced)
-    return found.tolist()[2 if forced else 1 :]  # without what the decoder starts with
+    return found.tolist()[len(start) :]
+
+
+def start_of(kind, bundle):
+    """Return the ids that the decoder reads first."""
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    codes, language = manifest["languages"]["target"], USED.get(kind, {}).get("target_language")
+    start = [
+        codes[language] if each == "target_language" else [each]
+        for each in manifest["decoder_start"]
+    ]
+    return [token_id for ids in start for token_id in ids]
 
 
 def test_decoding_without_options_is_what_generate_does(converted, served):
@@ -89,12 +120,7 @@ def test_scores_are_the_log_probs_of_hugging_face(converted, served):
     sources = post(served, "/v1/tokenize", text=texts, **languages)
     read = post(served, "/v1/tokenize", text=targets, side="target", **languages)
     scored = post(served, "/v1/score", source=texts, target=targets, **languages)
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    codes = manifest["languages"]["target"]
-    start = [
-        codes["fra_Latn"][0] if each == "target_language" else each
-        for each in manifest["decoder_start"]
-    ]
+    start = start_of(kind, bundle)
     for source, target, result in zip(sources, read, scored, strict=True):
         inputs = [*start, *target["token_ids"][:-1]]
         with torch.no_grad():
@@ -103,10 +129,42 @@ def test_scores_are_the_log_probs_of_hugging_face(converted, served):
                 decoder_input_ids=torch.tensor([inputs]),
             ).logits[0]
         if kind == "marian":  # its padding is never generated, and the others share its probability
-            logits[:, manifest["pad_id"]] = -torch.inf
+            logits[:, theirs.config.pad_token_id] = -torch.inf
         rows = logits.log_softmax(-1)[len(start) - 1 :]
         expected = rows[torch.arange(len(rows)), target["token_ids"]]
         np.testing.assert_allclose(result["log_probs"], expected.numpy(), **TOLERANCE)
+
+
+def test_attention_is_that_of_hugging_face(converted, served):
+    kind, _, bundle, theirs = converted
+    languages = USED.get(kind, {})
+    theirs.set_attn_implementation("eager")  # the only one that gives weights
+    texts, targets = TEXTS[:4], TEXTS[4:8]
+    sources = post(served, "/v1/tokenize", text=texts, **languages)
+    read = post(served, "/v1/tokenize", text=targets, side="target", **languages)
+    wanted = {"kinds": ["encoder", "decoder", "cross"]}
+    shown = post(
+        served, "/v1/attention", source=texts, target=targets, attention=wanted, **languages
+    )
+    start = start_of(kind, bundle)
+    first = len(start) - 1  # the row that predicts the first token of the target
+    for source, target, result in zip(sources, read, shown, strict=True):
+        with torch.no_grad():
+            expected = theirs(
+                input_ids=torch.tensor([source["token_ids"]]),
+                decoder_input_ids=torch.tensor([[*start, *target["token_ids"][:-1]]]),
+                output_attentions=True,
+            )
+        references = {
+            "encoder": torch.cat(expected.encoder_attentions),
+            "decoder": torch.cat(expected.decoder_attentions)[:, :, first:],
+            "cross": torch.cat(expected.cross_attentions)[:, :, first:],
+        }
+        for block in result["attention"]:
+            # T5 does not scale its scores: of random weights they are large, and rounded the more
+            np.testing.assert_allclose(
+                np.array(block["data"]), references[block["kind"]].numpy(), rtol=5e-4, atol=1e-5
+            )
 
 
 def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
@@ -114,12 +172,13 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
     manifest = json.loads((bundle / "bundle.json").read_text())
     origin, card = manifest["origin"], (bundle / "MODEL_CARD.md").read_text()
     assert manifest["licence"] == "apache-2.0"
-    assert all(proof["holds"] for proof in origin["proofs"])
+    assert all(proof["holds"] is not False for proof in origin["proofs"])
+    assert [each["holds"] for each in origin["proofs"] if each["name"] == "network"] == [True]
     assert {"config.json", "model.safetensors", "README.md"} <= origin["files"].keys()
     for digest in origin["files"].values():
         assert digest in card
     assert "en, fr" in card
-    assert (bundle / "int8").exists() == (PRECISIONS[kind] == "both")
+    assert (bundle / "int8").exists() == (kind == "marian")
 
 
 def test_a_language_that_the_model_lacks_is_refused_with_the_nearest(converted, served):
