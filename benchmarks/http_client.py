@@ -59,7 +59,10 @@ class Client:
         writer.write(head.encode() + body)
         status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         if b" 200 " not in status:
-            raise ConnectionError(status.decode())
+            raise ConnectionError(
+                f"POST /v1/decode was answered {status.decode()!r} instead of 200: send"
+                f" {body.decode()} with curl to see the reason"
+            )
         return reader, writer, headers
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,7 +1,8 @@
-"""Compose letters and marks that were typed apart, such as e and U+0301.
+"""Compose letters with marks that were typed as separate characters, such as e and U+0301.
 
-The normalizers of sentencepiece models do so. Where the tokenizers library runs them, it loses the
-marks of some letters: it replaces a letter with all its marks by what the letter alone becomes.
+The normalizers of sentencepiece models compose them. When the tokenizers library runs such a
+normalizer, it drops the marks of some letters: the letter and all its marks together are replaced
+by the normalized form of the letter alone.
 """
 
 import re

@@ -41,9 +41,9 @@ Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decode
 
 
 class FailedProof(Exception):
-    """A proof does not hold, so no bundle was written; the message is the table.
+    """A proof does not hold, so no bundle was written. The message is a table of all proofs.
 
-    `only_int8`: the fp32 graphs have passed.
+    `only_int8` says that only the proof of the int8 graphs failed.
     """
 
     def __init__(self, proofs: Sequence[Proof]) -> None:

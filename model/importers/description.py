@@ -171,7 +171,8 @@ def read_description(checkpoint: Checkpoint) -> Description:
 
 
 def default_values(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a kind; those that name tensors follow the `transformer` given."""
+    """Return the defaults of a kind. Default names of tensors begin with the prefix `transformer`:
+    the one in `given`, else that of the kind."""
     values = dict(DEFAULTS[kind])
     start = given.get("transformer", values["transformer"])
     for key in ("source_embedding", "target_embedding", "output"):

@@ -70,9 +70,11 @@ def prove_network(
         return Proof(name, "-", "the model is your own: its code is not loaded", None)
     try:
         from transformers import AutoModelForSeq2SeqLM
+        from transformers.utils import logging
     except ImportError:
         return Proof(name, "-", "pip install transformers compares it with Hugging Face", None)
     reference = f"transformers {version('transformers')}"
+    logging.disable_progress_bar()
     load = cast("Any", AutoModelForSeq2SeqLM).from_pretrained
     try:
         theirs = load(checkpoint.folder, local_files_only=True, dtype=torch.float32).eval()

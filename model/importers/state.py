@@ -76,7 +76,10 @@ class StateReader:
         for name, expected in model.state_dict().items():
             found = self.state.get(name)
             if found is None:
-                raise InputError(f"{folder} has no tensor for {name}: the checkpoint is incomplete")
+                raise InputError(
+                    f"{folder} has no tensor for {name} (Heed's name of it): the checkpoint is"
+                    f" incomplete, or {self.checkpoint.config_name} is that of another model"
+                )
             if found.shape != expected.shape:
                 raise InputError(
                     f"{folder}: tensor {self.origins[name]} has shape {tuple(found.shape)} and"

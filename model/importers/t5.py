@@ -101,7 +101,8 @@ def read_embeddings(reader: StateReader) -> Tied:
     for name in held[1:]:
         if not torch.equal(checkpoint.tensor(name), embedding):
             raise InputError(
-                f"{checkpoint.folder}: tensors {held[0]} and {name} differ: T5 has one embedding"
+                f"{checkpoint.folder}: tensors {held[0]} and {name} differ, but T5 has one"
+                " embedding: a model with two cannot be converted"
             )
     reader.put("encoder.embedding.tokens.weight", embedding, held[0])
     reader.put("generator.bias", torch.zeros(len(embedding)), held[0])

@@ -115,8 +115,8 @@ def write_blocks(
 ) -> list[dict[str, Any]]:
     """Return a labelled block for each selected kind.
 
-    The decoder reads each token one position after it was predicted, so that its columns start
-    with the start tokens and end before the last token.
+    The rows of decoder attention are the generated tokens. Its columns are the tokens that the
+    decoder read to predict them: the start tokens, then the target without its last token.
     """
     start_ids = model.engine.bundle.manifest.start_ids(entry.language)
     start = [Token(model.target.name(i), i, None, None) for i in start_ids]

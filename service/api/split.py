@@ -183,6 +183,9 @@ def shift(tokens: Tokens, by: int) -> Tokens:
 
 
 def locate(error: Invalid | TooLarge, start: int) -> HeedError:
-    """Return the error of a sentence with its place, from which its own offsets count."""
-    where = f"(in the sentence at offset {start})"
+    """Return the error of a sentence, with the sentence's offset in the text in each detail.
+
+    Offsets that a detail already names still count from the start of the sentence.
+    """
+    where = f"(in the sentence at offset {start}, from which other offsets count)"
     return type(error).of([Fault(each.pointer, f"{where} {each.detail}") for each in error.faults])

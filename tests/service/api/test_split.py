@@ -158,12 +158,14 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
         (
             {"source": "heed\n\nb7"},
             422,
-            "/source (in the sentence at offset 6) has '7' at offset 1",
+            "/source (in the sentence at offset 6, from which other offsets count)"
+            " has '7' at offset 1",
         ),
         (
             {"source": ["a", f"b\n{'a' * 65}"]},
             413,
-            "/source/1 (in the sentence at offset 2) has 65 tokens; the limit is 64 tokens",
+            "/source/1 (in the sentence at offset 2, from which other offsets count)"
+            " has 65 tokens; the limit is 64 tokens",
         ),
         ({"source": ["a", " \n"]}, 422, "/source/1 ' \\n' holds no token; send a text with"),
         ({"source": "***"}, 422, "/source '***' holds no token"),
@@ -171,7 +173,8 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
         (
             {"source": f"a{'、' * 300_000}"},
             422,
-            "/source (in the sentence at offset 0) has '、' at offset 1",
+            "/source (in the sentence at offset 0, from which other offsets count)"
+            " has '、' at offset 1",
         ),
         (
             {"source": "a\n" * 300},
