@@ -147,7 +147,7 @@ def load_bundle(root: Path) -> Bundle:
     if not path.is_file():
         raise StartupError(
             f"{root} is not a bundle: it has no bundle.json; write one with"
-            " `python -m model export`"
+            " `python -m model export`, or `convert` for a checkpoint of another library"
         )
     manifest = read_manifest(path)
     bundle = Bundle(root, manifest)

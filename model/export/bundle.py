@@ -45,13 +45,7 @@ def write_bundle(
     sees the folder with its graphs, and returns the model and the card that the bundle describes.
     Raises InputError if `bundle` is something else, or if the model cannot be exported.
     """
-    if bundle.exists() and not (bundle / "bundle.json").is_file():
-        raise InputError(f"{bundle} exists and is not a bundle: name another folder")
-    if not re.fullmatch(NAME, card.name):
-        raise InputError(
-            f"name {card.name!r} must begin with a letter or digit and have only letters, digits,"
-            " dots, underscores and hyphens"
-        )
+    check_target(bundle, card.name)
     try:
         with replacement(bundle) as new:
             write_model(trained.transformer, weight_type, precision, new)
@@ -65,6 +59,18 @@ def write_bundle(
             f"{bundle} cannot be written: {error.strerror or error}; an older bundle stays as it"
             " was: make room, or name another folder"
         ) from error
+
+
+def check_target(bundle: Path, name: str) -> None:
+    """Raise InputError if `bundle` is something else than a bundle, or the model cannot be named
+    so."""
+    if bundle.exists() and not (bundle / "bundle.json").is_file():
+        raise InputError(f"{bundle} exists and is not a bundle: name another folder")
+    if not re.fullmatch(NAME, name):
+        raise InputError(
+            f"name {name!r} must begin with a letter or digit and have only letters, digits,"
+            " dots, underscores and hyphens"
+        )
 
 
 def write_model(

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from model.network.config import InputError
 
+ADAPTER = "adapter_config.json"
+LFS_POINTER = b"version https://git-lfs"
 OWN = "heed.toml"  # comes before config.json, which may be of another program
 WEIGHTS = (  # the first that the folder has
     "model.safetensors",
@@ -36,6 +38,11 @@ class Checkpoint:
         self.folder = folder
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"
         path = folder / self.config_name
+        if (folder / ADAPTER).is_file():
+            raise InputError(
+                f"{folder} holds an adapter ({ADAPTER}): merge it into its model, and give the"
+                " folder of the merged model"
+            )
         if not path.is_file():
             raise InputError(
                 f"{folder} is not a checkpoint: it has no config.json; give a folder that"
@@ -127,6 +134,9 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
 
 
 def open_file(path: Path) -> dict[str, Callable[[], Tensor]]:
+    with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise InputError(f"{path} is a git-lfs pointer to the weights: run git lfs pull")
     return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from model.checkpoint import TrainedModel
-from model.export.bundle import write_bundle
+from model.export.bundle import check_target, write_bundle
 from model.export.manifest import Card, Precision
 from model.export.weights import WeightType
 from model.importers import bart, t5
@@ -67,9 +67,10 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     Raise InputError naming what is missing, damaged or not expressed by our network, and
     FailedProof if the converted model does not give the original's numbers.
     """
+    check_target(bundle, options.name)
     checkpoint = Checkpoint(folder)
-    licence = find_licence(checkpoint, options.licence)
     model = read_model(checkpoint, options.max_length)
+    licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, model)
     usage = read_usage(checkpoint, vocabularies, model.config)

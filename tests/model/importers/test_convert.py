@@ -237,6 +237,13 @@ def cut(folder, name):
         (lambda f: edit(f, decoder_layers=3), "the checkpoint is incomplete"),
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
         (lambda f: (f / "README.md").unlink(), "give --licence"),
+        (lambda f: (f / "adapter_config.json").write_text("{}"), "holds an adapter"),
+        (
+            lambda f: (f / "model.safetensors").write_text(
+                "version https://git-lfs.github.com/spec"
+            ),
+            "is a git-lfs pointer",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
