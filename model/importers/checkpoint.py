@@ -6,6 +6,8 @@ refuses everything but tensors.
 """
 
 import json
+import pickle
+import struct
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -18,6 +20,19 @@ from torch import Tensor
 
 from model.network.config import InputError
 
+DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+)
 ADAPTER = "adapter_config.json"
 LFS_POINTER = b"version https://git-lfs"
 OWN = "heed.toml"  # comes before config.json, which may be of another program
@@ -151,7 +166,7 @@ def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
 def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
-    except Exception as error:  # a damaged pickle raises errors of many classes
+    except DAMAGED as error:
         raise InputError(
             f"{path} is damaged, or holds more than tensors, which Heed does not load: save the"
             " model as safetensors"

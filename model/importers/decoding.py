@@ -23,19 +23,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "constraints": ([],),
     "watermarking_config": (),
 }
-NAMES = {
-    "beam_size": "num_beams",
-    "length_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "no_repeat_ngram_size": "no_repeat_ngram_size",
-    "repetition_penalty": "repetition_penalty",
-}
-KINDS: dict[str, tuple[type, ...]] = {
-    "num_beams": (int,),
-    "length_penalty": (int, float),
-    "early_stopping": (bool,),
-    "no_repeat_ngram_size": (int,),
-    "repetition_penalty": (int, float),
+NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # ours by theirs, and what theirs may be
+    "num_beams": ("beam_size", (int,)),
+    "length_penalty": ("length_penalty", (int, float)),
+    "early_stopping": ("early_stopping", (bool,)),
+    "no_repeat_ngram_size": ("no_repeat_ngram_size", (int,)),
+    "repetition_penalty": ("repetition_penalty", (int, float)),
 }
 
 
@@ -61,13 +54,13 @@ class Generation:
         `forced` ids that follow it are counted too, though they are not generated here.
         """
         decoding = {**GREEDY, "early_stopping": False}
-        for ours, theirs in NAMES.items():
+        for theirs, (ours, kinds) in NAMES.items():
             value = self._options.get(theirs)
             if value is None:
                 continue
-            if not isinstance(value, KINDS[theirs]):
-                kinds = " or ".join(kind.__name__ for kind in KINDS[theirs])
-                raise self._refuse(theirs, f"expected {kinds}")
+            if type(value) not in kinds:
+                expected = " or ".join(kind.__name__ for kind in kinds)
+                raise self._refuse(theirs, f"expected {expected}")
             decoding[ours] = value
         least = max(self._count("min_length") - 1, self._count("min_new_tokens"))
         decoding["min_new_tokens"] = max(least - forced, 0)

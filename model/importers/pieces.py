@@ -7,12 +7,11 @@ as </s>, are stored with a space at their end: normalized text holds no U+0020.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
 
-from model.importers.piece_file import Kind, Piece, PieceFile, read_pieces, read_vocabulary
+from model.importers.piece_file import Kind, Piece, PieceFile
 from model.network.config import InputError
 
 SPACE = "\u2581"  # what sentencepiece writes for a space
@@ -172,11 +171,3 @@ def composes(file: PieceFile) -> bool:
     if not file.charsmap:
         return False
     return normalizers.Precompiled(file.charsmap).normalize_str(DECOMPOSED) == COMPOSED
-
-
-def convert_marian(path: Path, vocabulary: Path) -> Converted:
-    """Return the tokenizer of one side of a Marian checkpoint: its source.spm or target.spm, with
-    the ids of vocab.json. Language tokens such as >>fra<< are recognised in texts."""
-    names = read_vocabulary(vocabulary)
-    languages = [name for name in names if re.fullmatch(">>.+<<", name)]
-    return convert_pieces(read_pieces(path), names, MARIAN_SPECIAL, languages)

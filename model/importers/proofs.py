@@ -1,7 +1,7 @@
 """Prove a conversion: the pieces, the network and the graphs give the original's numbers."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -133,10 +133,6 @@ def as_text(proofs: Sequence[Proof]) -> str:
     """Return the proofs as a table in Markdown."""
     rows = [f"| {p.name} | {p.reference} | {p.result} | {p.verdict} |" for p in proofs]
     return "\n".join(["| proof | compared with | result | |", "|---|---|---|---|", *rows])
-
-
-def as_json(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
-    return [asdict(proof) for proof in proofs]
 
 
 def versions(*names: str) -> dict[str, str]:

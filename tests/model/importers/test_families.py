@@ -121,7 +121,7 @@ def ragged(lengths, vocabulary, seed):
     return [ids[random.integers(0, len(ids), length)].tolist() for length in lengths]
 
 
-def compare(ours, theirs, source_lengths, target_lengths, seed=0):
+def assert_same_numbers(ours, theirs, source_lengths, target_lengths, seed=0):
     config = ours.config
     source_ids, source_length = pad(
         ragged(source_lengths, config.source_vocab_size, seed), config.pad_id
@@ -166,9 +166,11 @@ def test_log_probs_and_attention_are_those_of_hugging_face(tmp_path, family, see
     theirs = random_model(family, seed)
     save(theirs, tmp_path, SHAPES[seed % 3])
     ours = read(tmp_path)
-    compare(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
+    assert_same_numbers(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
     longest = min(31, ours.config.max_source_length)
-    compare(ours, theirs, [longest + 1, 3], [2, longest + 1], seed)  # the last positions
+    assert_same_numbers(
+        ours, theirs, [longest + 1, 3], [2, longest + 1], seed
+    )  # the last positions
 
 
 def test_files_may_be_links_as_in_the_cache_of_hugging_face(tmp_path):
@@ -178,14 +180,14 @@ def test_files_may_be_links_as_in_the_cache_of_hugging_face(tmp_path):
     snapshot.mkdir()
     for path in blobs.iterdir():
         (snapshot / path.name).symlink_to(path)
-    compare(read(snapshot), theirs, [3, 2], [2, 4])
+    assert_same_numbers(read(snapshot), theirs, [3, 2], [2, 4])
 
 
 @pytest.mark.parametrize("family", T5)
 def test_distances_beyond_the_longest_have_its_bias(tmp_path, family):
     theirs = random_model(family, 0)
     save(theirs, tmp_path, "safetensors")
-    compare(read(tmp_path), theirs, [300, 150], [140, 300])
+    assert_same_numbers(read(tmp_path), theirs, [300, 150], [140, 300])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
 from model.importers.compare import compare_pieces, compose, sentencepiece_encoder
 from model.importers.piece_file import read_pieces, read_vocabulary
-from model.importers.pieces import Converted, convert_marian, convert_pieces
+from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
 from model.importers.probes import COUNT, WORDS, probes
 from model.network.config import InputError
 from tests.model.importers.conftest import SYMBOLS, open_example, serve, train
@@ -166,6 +166,12 @@ def marian(tmp_path_factory):
     return folder
 
 
+def convert_side(folder, side):
+    names = read_vocabulary(folder / "vocab.json")
+    languages = [name for name in names if name.startswith(">>")]
+    return convert_pieces(read_pieces(folder / f"{side}.spm"), names, MARIAN_SPECIAL, languages)
+
+
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_marian_ids_are_those_of_hugging_face(marian):
     from transformers import MarianTokenizer
@@ -174,10 +180,7 @@ def test_marian_ids_are_those_of_hugging_face(marian):
     scripts = ["English", "German", "Greek", "French", "Cyrillic", "Vietnamese"]
     words = [word for script in scripts for word in WORDS[script].split()]
     texts = [*probes(), *(" ".join(random.Random(i).choices(words, k=5)) for i in range(300))]
-    source, target = (
-        convert_marian(marian / f"{side}.spm", marian / "vocab.json")
-        for side in ("source", "target")
-    )
+    source, target = (convert_side(marian, side) for side in ("source", "target"))
     assert source.dropped == 2
     compared = 0
     for text in [*texts, *(f">>fra<< {text}" for text in texts)]:
@@ -193,7 +196,7 @@ def test_marian_ids_are_those_of_hugging_face(marian):
 
 
 def test_letters_of_the_other_side_are_known_and_its_words_are_not(marian):
-    source = convert_marian(marian / "source.spm", marian / "vocab.json").tokenizer
+    source = convert_side(marian, "source").tokenizer
     assert "д" in source.encode("the д").tokens
     assert "\u2581garçon" not in source.encode("the garçon").tokens
     assert source.token_to_id("\u2581garçon ") is not None

@@ -159,7 +159,7 @@ def ragged(lengths, vocabulary, random):
     return [random.integers(4, vocabulary, length).tolist() for length in lengths]
 
 
-def compare(ours, theirs, source_lengths, target_lengths, seed):
+def assert_same_numbers(ours, theirs, source_lengths, target_lengths, seed):
     config, random = ours.config, np.random.default_rng(seed)
     source_ids, source_length = pad(ragged(source_lengths, SOURCES, random), config.pad_id)
     target_ids, target_length = pad(
@@ -199,8 +199,8 @@ def test_log_probs_and_attention_are_those_of_torch(tmp_path, norm_first, positi
             record(module)
     write(tmp_path, **keys, **save(theirs.state_dict(), tmp_path, seed))
     ours = read_plain(Checkpoint(tmp_path))
-    compare(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
-    compare(ours, theirs, [LONGEST, 3], [2, LONGEST], seed)  # the last positions
+    assert_same_numbers(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
+    assert_same_numbers(ours, theirs, [LONGEST, 3], [2, LONGEST], seed)  # the last positions
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -216,5 +216,5 @@ def test_log_probs_and_attention_are_those_of_the_annotated_transformer(tmp_path
     write(tmp_path, kind="annotated", num_heads=heads, **start, **USE, **saved)
     ours = read_plain(Checkpoint(tmp_path))
     assert ours.config.tied is tied
-    compare(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
-    compare(ours, theirs, [LONGEST, 3], [2, LONGEST], seed)
+    assert_same_numbers(ours, theirs, [7, 2, 12], [5, 9, 1], seed)
+    assert_same_numbers(ours, theirs, [LONGEST, 3], [2, LONGEST], seed)
