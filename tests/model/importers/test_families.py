@@ -183,9 +183,11 @@ def test_files_may_be_links_as_in_the_cache_of_hugging_face(tmp_path):
     assert_same_numbers(read(snapshot), theirs, [3, 2], [2, 4])
 
 
+@pytest.mark.parametrize(("seed", "longest"), [(0, 20), (3, 128)])
 @pytest.mark.parametrize("family", T5)
-def test_distances_beyond_the_longest_have_its_bias(tmp_path, family):
-    theirs = random_model(family, 0)
+def test_distances_beyond_the_longest_have_its_bias(tmp_path, family, seed, longest):
+    theirs = random_model(family, seed)
+    assert theirs.config.relative_attention_max_distance == longest
     save(theirs, tmp_path, "safetensors")
     assert_same_numbers(read(tmp_path), theirs, [300, 150], [140, 300])
 
