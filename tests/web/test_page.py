@@ -32,6 +32,7 @@ def attend(address, **body):
 
 
 def test_typing_shows_the_pronunciation_its_probabilities_and_a_heatmap(page, address):
+    page.locator("#beam-size").fill("4")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
     first = page.locator("#hypotheses label").first
     assert re.findall(r"0\.\d\d", first.inner_text())
@@ -236,6 +237,8 @@ def test_the_attention_shown_can_be_downloaded_in_every_format(page, name):
 def test_a_link_shows_the_same_again(page, visit):
     page.locator("#source").fill("read")
     expect(page.locator("#output")).to_have_text(re.compile("^R "))
+    page.locator("#beam-size").fill("4")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
     page.locator("#kind").select_option("encoder")
     page.locator("#hypotheses input").nth(1).check()
     text = page.locator("#output").inner_text()
