@@ -1,0 +1,106 @@
+"""Heatmaps and lines of long texts, in exported files: the page draws with their modules."""
+
+from itertools import pairwise
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from service.formats.html import to_html
+
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
+WORDS = {
+    "english": ["▁the", "house", "of", "my", "old", "friends", "are", "near"],
+    "arabic": ["▁في", "بيت", "▁صديقي"],
+}
+
+
+def tokens(words, count):
+    texts = [words[i % len(words)] for i in range(count)]
+    return [{"text": text, "id": 9, "start": i, "end": i + 1} for i, text in enumerate(texts)]
+
+
+@pytest.fixture
+def show(visit, tmp_path):
+    """Open an exported file with one matrix, nearly all of whose weight is on the diagonal."""
+
+    def open_file(rows, columns, language="english", **options):
+        names = [tokens(WORDS["english"], rows), tokens(WORDS[language], columns)]
+        data = [[0.9 if i == j else 0.1 / columns for j in range(columns)] for i in range(rows)]
+        block = {
+            "kind": "cross",
+            "layers": [0],
+            "heads": [0, 1],
+            "reduce_heads": "mean",
+            "axes": ["layer", "target", "source"],
+            "shape": [1, rows, columns],
+            "rows": names[0],
+            "columns": names[1],
+            "data": [data],
+        }
+        result = {"source": "source", "target": "target", "attention": [block]}
+        file = tmp_path / "attention.html"
+        file.write_bytes(b"".join(map(bytes, to_html({"model": "long", "results": [result]}))))
+        page = visit(file.as_uri(), **options)
+        expect(page.locator(".heatmap canvas")).to_have_attribute("width", str(columns))
+        return page
+
+    return open_file
+
+
+def extents(page, labels, axis):
+    """Where the texts of labels begin and end on an axis of the screen, in their order."""
+    script = """(nodes, axis) => nodes.map((node) => {
+      const box = node.getBoundingClientRect();
+      return axis === "x" ? [box.left, box.right] : [box.top, box.bottom];
+    })"""
+    return page.locator(labels).evaluate_all(script, axis)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [10, 60, 200])
+def test_labels_never_overlap_and_long_texts_scroll_in_their_box(show, size, count):
+    page = show(count, count, viewport=SIZES[size])
+    axes = {
+        ".heatmap .rows .token": "y",
+        ".heatmap .columns .token": "x",
+        ".bipartite .left .token": "y",
+        ".bipartite .right .token": "y",
+    }
+    for labels, axis in axes.items():
+        places = extents(page, labels, axis)
+        assert len(places) == count
+        assert all(end <= start + 0.5 for (_, end), (start, _) in pairwise(places))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for box in page.locator(".views .box").all():
+        assert box.bounding_box()["height"] <= SIZES[size]["height"]
+    assert Axe().run(page).violations_count == 0
+
+
+def test_keys_move_to_labels_that_are_out_of_sight(show):
+    page = show(200, 200, viewport=SIZES["desktop"])
+    page.locator(".bipartite .box").focus()
+    far = page.locator(".bipartite .left .token").last
+    expect(far).not_to_be_in_viewport()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("PageDown")
+    expect(page.locator("[aria-live]")).to_contain_text("row 200: ")
+    page.locator(".bipartite .box").scroll_into_view_if_needed()
+    expect(far).to_be_in_viewport()
+
+
+def test_tokens_from_right_to_left_keep_their_letters_and_their_place_in_sentences(show):
+    page = show(3, 12, "arabic")
+    expect(page.locator(".heatmap figcaption")).to_contain_text("first token is on the left")
+    starts = [start for start, _ in extents(page, ".heatmap .columns .token", "x")]
+    assert starts == sorted(starts)
+    page.locator(".heatmap .rows .token").first.hover()
+    said = page.locator("[aria-live]")
+    expect(said).to_contain_text("row 1: ▁the attends to ▁في (1) with 0.90, بيت (2) with 0.01")
+    ends = """node => [...node.querySelectorAll("bdi")].map((name) => {
+      const range = document.createRange();
+      range.selectNodeContents(name.nextSibling);
+      return [name.getBoundingClientRect().right, range.getBoundingClientRect().left];
+    })"""
+    for name, number in said.evaluate(ends):
+        assert abs(name - number) < 1  # the number follows on the right
