@@ -2,11 +2,15 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from service.formats.heatmaps import draw_blocks
 from service.formats.html import to_html
+from service.formats.svg import to_svg
+from service.tokenizer import Token
 
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
 WORDS = {
@@ -97,10 +101,41 @@ def test_tokens_from_right_to_left_keep_their_letters_and_their_place_in_sentenc
     page.locator(".heatmap .rows .token").first.hover()
     said = page.locator("[aria-live]")
     expect(said).to_contain_text("row 1: ▁the attends to ▁في (1) with 0.90, بيت (2) with 0.01")
-    ends = """node => [...node.querySelectorAll("bdi")].map((name) => {
+    ends = """node => [...node.children].map((name) => {
       const range = document.createRange();
       range.selectNodeContents(name.nextSibling);
       return [name.getBoundingClientRect().right, range.getBoundingClientRect().left];
     })"""
-    for name, number in said.evaluate(ends):
+    places = said.evaluate(ends)
+    assert len(places) == 4
+    for name, number in places:
         assert abs(name - number) < 1  # the number follows on the right
+
+
+def test_pictures_write_from_right_to_left_with_punctuation_on_its_side(visit, tmp_path):
+    source = ["▁مرحبا", "."]
+    block = {
+        "kind": "cross",
+        "layers": [0],
+        "heads": [0],
+        "axes": ["target", "source"],
+        "rows": [Token("▁שלום", 9, 0, 4), Token("▁hello", 9, 5, 10)],
+        "columns": [Token(text, 9, i, i + 1) for i, text in enumerate(source)],
+        "data": np.ones((2, 2), np.float32),
+    }
+    file = tmp_path / "attention.svg"
+    file.write_bytes(to_svg(draw_blocks([block], "مرحبا!", "שלום.")))
+    page = visit(file.as_uri())
+    places = page.locator("text").evaluate_all("""(nodes) => nodes.map((node) => ({
+      text: node.textContent,
+      right: node.getBBox().x + node.getBBox().width,
+      letters: [...node.textContent].map((_, i) => node.getExtentOfChar(i).x),
+    }))""")
+    title, _, _, hebrew, english, arabic, _ = places
+    assert [hebrew["text"], english["text"], arabic["text"]] == ["▁שלום", "▁hello", "▁مرحبا"]
+    assert abs(hebrew["right"] - english["right"]) < 1  # both end at the cells
+    assert english["letters"] == sorted(english["letters"])
+    for label in (hebrew, arabic):
+        assert label["letters"] == sorted(label["letters"], reverse=True)
+    left = dict(zip(title["text"], title["letters"], strict=True))
+    assert sorted(["م", "ا", "!", "→", "ש", "."], key=left.get) == ["!", "ا", "م", "→", ".", "ש"]
