@@ -203,6 +203,17 @@ def test_a_service_that_does_not_respond_is_a_sentence(visit):
     expect(page.locator("#error")).to_contain_text("The service does not respond.")
 
 
+def test_a_slow_decoding_says_so_until_its_answer_comes(page):
+    waiting = []
+    page.route("**/v1/decode", lambda route: waiting.append(route))
+    expect(page.locator("#busy")).to_be_hidden()
+    page.locator("#source").fill("read")
+    expect(page.locator("#busy")).to_be_visible()
+    waiting.pop().continue_()
+    expect(page.locator("#output")).to_have_text(re.compile("^R "))
+    expect(page.locator("#busy")).to_be_hidden()
+
+
 def run_curl(page, button):
     page.locator(button).click()
     expect(page.locator("#status")).to_have_text("Copied.")
@@ -273,6 +284,9 @@ def test_attention_without_a_model(visit):
     before = picture.get_attribute("src")
     page.locator("#mechanism").select_option("additive")
     expect(picture).not_to_have_attribute("src", before)
+    page.locator("#attend [name=valid_lengths]").fill("[1, 2]")
+    expect(page.locator("#attend-error")).to_contain_text(re.compile("^Valid lengths has shape"))
+    page.locator("#attend [name=valid_lengths]").fill("")
     page.locator("#attend [name=values]").fill("[1, 2]")
     expect(page.locator("#attend-error")).to_contain_text("give one value for each key")
     page.locator("#attend [name=values]").fill("[1, 2")

@@ -62,6 +62,7 @@ async function showDecoding() {
   const signal = latest("decode");
   fitSource();
   if (!controls.source.value.trim()) return clear();
+  form.ariaBusy = "true";
   await attempt(async () => {
     const request = decodeRequest(controls, pickedModel().decoding);
     decoded = { request, hypotheses: await decode(request, signal, showText) };
@@ -173,6 +174,7 @@ function say(problem) {
   const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   form.classList.toggle("stale", stale);
+  form.ariaBusy = "false";
   $("result").hidden = decoded === null;
   if (stale) showText(chosen().text); // a stream may have begun to write another
 }
