@@ -41,6 +41,13 @@ def test_languages_have_names_where_their_codes_are_known(page):
     ]
 
 
+def test_a_language_is_found_by_typing_its_name(page):
+    page.locator("#source-language").focus()
+    with page.expect_request("**/v1/decode") as sent:
+        page.keyboard.type("trad")
+    assert sent.value.post_data_json["source_language"] == "zho_Hant"
+
+
 def test_english_into_another_language_is_the_first_choice(page, visit):
     assert page.locator("#source-language").input_value() == "eng_Latn"
     assert page.locator("#target-language").input_value() == "fra_Latn"
