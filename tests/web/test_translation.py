@@ -1,13 +1,13 @@
-"""The page with a model of several languages, and with texts written from right to left."""
+"""The page with other models than the default one: languages, and texts from right to left."""
 
-import json
 import re
-import subprocess
 
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+
+from tests.web.curl import run_curl
 
 ARABIC = "مرحبا بالعالم"
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
@@ -90,10 +90,7 @@ def test_the_languages_are_part_of_every_request_and_of_the_link(page, visit, ad
     text = answer["results"][0]["hypotheses"][0]["text"]
     expect(page.locator("#output")).to_have_text(text)
 
-    page.locator("#copy-curl-decode").click()
-    expect(page.locator("#status")).to_have_text("Copied.")
-    line = page.evaluate("navigator.clipboard.readText()")
-    answer = json.loads(subprocess.check_output(["bash", "-c", line]))
+    answer = run_curl(page, "#copy-curl-decode")
     assert answer["results"][0]["hypotheses"][0]["text"] == text
     with asks("/v1/attention"):
         page.locator("#downloads [data-name=svg]").click()
@@ -160,3 +157,23 @@ def test_a_text_beyond_the_limit_is_refused_in_words(visit):
     page = visit("/#model=translator&source=hello", expected="413")
     page.locator("#source").fill("hello " * 30)
     expect(page.locator("#error")).to_contain_text("Source has 32 tokens; the limit is 20 tokens")
+
+
+def test_a_slow_decoding_says_so_until_its_answer_comes(page):
+    waiting = []
+    page.route("**/v1/decode", lambda route: waiting.append(route))
+    expect(page.locator("#busy")).to_be_hidden()
+    page.locator("#source").fill("hello hello")
+    expect(page.locator("#busy")).to_be_visible()
+    waiting.pop().continue_()
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
+    expect(page.locator("#busy")).to_be_hidden()
+
+
+def test_another_model_can_be_picked(visit):
+    page = visit(expected="422")  # tiny cannot read the first source
+    page.locator("#model").select_option("tiny")
+    page.locator("#source").fill("red green")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "2")
+    expect(page.locator("#head option")).to_have_count(6)
+    expect(page.locator("#about")).to_contain_text("up to 20 tokens")

@@ -1,7 +1,8 @@
-"""Heatmaps and lines of long texts, in exported files: the page draws with their modules."""
+"""Exported files, whose modules also draw the page: heatmaps and lines, of long texts too."""
 
 from itertools import pairwise
 
+import httpx2
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -139,3 +140,47 @@ def test_pictures_write_from_right_to_left_with_punctuation_on_its_side(visit, t
         assert label["letters"] == sorted(label["letters"], reverse=True)
     left = dict(zip(title["text"], title["letters"], strict=True))
     assert sorted(["م", "ا", "!", "→", "ש", "."], key=left.get) == ["!", "ا", "م", "→", ".", "ש"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_exported_page_works_from_a_file(visit, address, tmp_path, scheme):
+    body = {"model": "g2p-en", "source": "heed", "attention": {"kinds": ["cross", "encoder"]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri(), color_scheme=scheme)
+    expect(page.locator("h1")).to_have_text("heed → HH IY1 D")
+    expect(page.locator(".grid button")).to_have_count(12 + 16)
+    page.locator(".grid button").first.click()
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
+    page.locator(".heatmap .rows .token").first.hover()
+    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h (1) with")
+    assert Axe().run(page).violations_count == 0
+
+
+def test_an_exported_page_says_which_source_has_no_such_step(visit, address, tmp_path):
+    """It shows the others."""
+    asked = {"source": ["ax", "unbelievable"], "attention": {"rows": [6, 12], "layers": [0]}}
+    body = {"model": "g2p-en", **asked}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri())
+    expect(page.get_by_text("cross attention: the target has no such step.")).to_be_visible()
+    expect(page.locator(".grid button")).to_have_count(4)
+
+
+def test_an_exported_page_works_where_the_service_answers_it(visit, address):
+    """The policy of the service, which forbids other addresses, allows what the file holds."""
+    body = {"model": "g2p-en", "source": "heed", "attention": {"layers": [0], "heads": [0]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    policy = {"content-security-policy": answer.headers["content-security-policy"]}
+    page = visit()
+    page.route(
+        "**/exported",
+        lambda route: route.fulfill(
+            body=answer.content, headers={"content-type": "text/html", **policy}
+        ),
+    )
+    page.goto("/exported")
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")

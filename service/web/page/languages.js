@@ -5,8 +5,9 @@ const FIELDS = ["source_language", "target_language"];
 const names = new Intl.DisplayNames("en", { type: "language", fallback: "none" });
 
 /**
- * Fills the pickers; a side without languages has none. What is picked stays where the model has
- * that language, if by another code; `wanted` overrides it.
+ * Fills the pickers; a side without languages has none. At first, English is decoded into the
+ * reader's language or French. What is picked stays where the model has that language, if by
+ * another code; `wanted` overrides it.
  */
 export function offerLanguages(controls, { source, target }, wanted = new URLSearchParams()) {
   const pick = (name, codes, likely) => {

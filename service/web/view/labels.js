@@ -2,7 +2,7 @@
 
 export const LABEL_HEIGHT = 15; // pixels, of a line in style.css: closer labels would overlap
 const LONGEST = 24; // letters of a token in a sentence
-// The first letter is one of Hebrew, Arabic and the other scripts that Unicode keeps these blocks for.
+// The first letter lies in a block of Hebrew, Arabic or another script from right to left.
 const RIGHT_TO_LEFT =
   /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
