@@ -17,6 +17,8 @@ LONGEST_LABEL = 24  # letters
 LONGEST_LINE = 120
 HEATMAP_GAP = 16.0  # between heatmaps, and around them
 LABEL_GAP = 4.0  # between cells and labels
+# After an Arabic text: its full stop is part of it, and what follows is on its right.
+END_OF_TEXT = "\N{RIGHT-TO-LEFT MARK}\N{LEFT-TO-RIGHT MARK}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
     In a grid a row is a layer, a column is a head, and the brightest colour is the largest weight.
     """
     kinds = ", ".join(block["kind"] for block in blocks)
-    title = f"{kinds} attention: {source} → {target}"
+    title = f"{kinds} attention: {source}{END_OF_TEXT} → {target}{END_OF_TEXT}"
     picture = Picture(width=0.0, height=HEATMAP_GAP, title=title)
     add_line(picture, title)
     for block in blocks:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Colour = tuple[int, int, int]
+Anchor = Literal["start", "middle", "end"]
 
 INK, PAPER = (34, 34, 34), (255, 255, 255)
 DASH = (6, 4)  # length of a dash, and of the gap after it
@@ -47,7 +48,7 @@ class Label:
     x: float
     y: float
     text: str
-    anchor: Literal["start", "middle", "end"] = "middle"
+    anchor: Anchor = "middle"
     upwards: bool = False
 
 

@@ -1,6 +1,7 @@
 """Write pictures as SVG documents."""
 
 import base64
+import unicodedata
 from xml.sax.saxutils import escape, quoteattr
 
 from PIL import Image
@@ -12,6 +13,7 @@ from service.formats.picture import (
     PAPER,
     RADIUS,
     STROKE,
+    Anchor,
     Cells,
     Colour,
     Dot,
@@ -21,6 +23,9 @@ from service.formats.picture import (
 )
 from service.formats.png import encode_png
 from service.formats.printable import printable
+
+STRONG = ("L", "R", "AL")  # bidirectional classes of letters
+SWAPPED: dict[Anchor, Anchor] = {"start": "end", "middle": "middle", "end": "start"}
 
 
 def to_svg(picture: Picture) -> bytes:
@@ -54,9 +59,19 @@ def element_of(shape: Cells | Line | Dot | Label) -> str:
             return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{RADIUS}" fill="{css(fill)}"/>'
         case Label(x, y, text, anchor, upwards):
             turn = f' transform="rotate(-90 {x:.2f} {y:.2f})"' if upwards else ""
-            place = f'x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" dominant-baseline="middle"'
+            place = f'x="{x:.2f}" y="{y:.2f}" dominant-baseline="middle"'
             font = f'font-family="sans-serif" font-size="{FONT_SIZE}" fill="{css(INK)}"'
-            return f"<text {place} {font}{turn}>{escape(printable(text))}</text>"
+            written = f"{place} {direction_of(text, anchor)} {font}{turn}"
+            return f"<text {written}>{escape(printable(text))}</text>"
+
+
+def direction_of(text: str, anchor: Anchor) -> str:
+    """Return the attributes that write a text in the direction of its first letter. From right to
+    left a text starts at its right end, and so anchors change places."""
+    letters = (unicodedata.bidirectional(letter) for letter in text)
+    if next((each for each in letters if each in STRONG), "L") == "L":
+        return f'text-anchor="{anchor}"'
+    return f'direction="rtl" text-anchor="{SWAPPED[anchor]}"'
 
 
 def css(colour: Colour) -> str:

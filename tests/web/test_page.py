@@ -1,16 +1,15 @@
-"""The page at / and exported pages, in a browser."""
+"""The page at / with the default model, in a browser."""
 
-import io
 import json
 import re
 import shlex
-import subprocess
 
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from PIL import Image
 from playwright.sync_api import expect
+
+from tests.web.curl import run_curl
 
 WORD = "pneumonoultramicroscopicsilicovolcanoconiosisandsomemoreabcd"  # 60 letters
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 360, "height": 740}}
@@ -32,6 +31,7 @@ def attend(address, **body):
 
 
 def test_typing_shows_the_pronunciation_its_probabilities_and_a_heatmap(page, address):
+    page.locator("#beam-size").fill("4")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
     first = page.locator("#hypotheses label").first
     assert re.findall(r"0\.\d\d", first.inner_text())
@@ -153,9 +153,8 @@ def test_beams_are_shown_as_they_stream(visit, address, beam_size):
     }""")
     page.locator("#source").fill("pronunciation")
     body = {"model": "g2p-en", "source": "pronunciation", "beam_size": int(beam_size)}
-    text = httpx2.post(f"{address}/v1/decode", json=body).json()["results"][0]["hypotheses"][0][
-        "text"
-    ]
+    (result,) = httpx2.post(f"{address}/v1/decode", json=body).json()["results"]
+    text = result["hypotheses"][0]["text"]
     expect(page.locator("#output")).to_have_text(text)
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "13")
     seen = page.evaluate("window.seen")
@@ -202,13 +201,6 @@ def test_a_service_that_does_not_respond_is_a_sentence(visit):
     expect(page.locator("#error")).to_contain_text("The service does not respond.")
 
 
-def run_curl(page, button):
-    page.locator(button).click()
-    expect(page.locator("#status")).to_have_text("Copied.")
-    line = page.evaluate("navigator.clipboard.readText()")
-    return json.loads(subprocess.check_output(["bash", "-c", line]))
-
-
 def test_the_curl_commands_ask_for_what_is_shown(visit):
     page = visit()
     page.locator("#source").fill("don't")
@@ -236,6 +228,8 @@ def test_the_attention_shown_can_be_downloaded_in_every_format(page, name):
 def test_a_link_shows_the_same_again(page, visit):
     page.locator("#source").fill("read")
     expect(page.locator("#output")).to_have_text(re.compile("^R "))
+    page.locator("#beam-size").fill("4")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
     page.locator("#kind").select_option("encoder")
     page.locator("#hypotheses input").nth(1).check()
     text = page.locator("#output").inner_text()
@@ -247,38 +241,6 @@ def test_a_link_shows_the_same_again(page, visit):
     expect(other.locator("#source")).to_have_value("read")
     expect(other.locator("#kind")).to_have_value("encoder")
     assert other.locator("#step-name").inner_text() == page.locator("#step-name").inner_text()
-
-
-def test_another_model_can_be_picked(visit):
-    page = visit(expected="422")  # tiny cannot read the first source
-    page.locator("#model").select_option("tiny")
-    page.locator("#source").fill("red green")
-    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "2")
-    expect(page.locator("#head option")).to_have_count(6)
-    expect(page.locator("#about")).to_contain_text("up to 20 tokens")
-
-
-def test_attention_without_a_model(visit):
-    page = visit(expected="422")
-    page.locator("#playground summary").first.click()
-    picture = page.locator("#picture")
-    expect(picture).to_be_visible()
-    expect(picture).to_have_attribute(
-        "alt", re.compile("gaussian attention: heatmap of .* 50 × 50")
-    )
-    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
-    before = picture.get_attribute("src")
-    page.locator("#mechanism").select_option("additive")
-    expect(picture).not_to_have_attribute("src", before)
-    page.locator("#attend [name=values]").fill("[1, 2]")
-    expect(page.locator("#attend-error")).to_contain_text("give one value for each key")
-    page.locator("#attend [name=values]").fill("[1, 2")
-    expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
-    shape = run_curl(page, "#copy-curl-attend")["shape"]  # the picture shown is the last good one
-    assert f"additive attention: heatmap of weights {' × '.join(map(str, shape))}" in (
-        picture.get_attribute("alt")
-    )
-    expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", "phone"), ("dark", "desktop")])
@@ -307,43 +269,6 @@ def test_the_page_is_accessible_and_fits_the_screen(visit, scheme, size):
     check()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_exported_page_works_from_a_file(visit, address, tmp_path, scheme):
-    body = {"model": "g2p-en", "source": "heed", "attention": {"kinds": ["cross", "encoder"]}}
-    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
-    file = tmp_path / "attention.html"
-    file.write_bytes(answer.content)
-    page = visit(file.as_uri(), color_scheme=scheme)
-    expect(page.locator("h1")).to_have_text("heed → HH IY1 D")
-    expect(page.locator(".grid button")).to_have_count(12 + 16)
-    page.locator(".grid button").first.click()
-    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
-    page.locator(".heatmap .rows .token").first.hover()
-    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h (1) with")
-    assert Axe().run(page).violations_count == 0
-
-
-def test_an_exported_page_says_which_source_has_no_such_step(visit, address, tmp_path):
-    """It shows the others."""
-    asked = {"source": ["ax", "unbelievable"], "attention": {"rows": [6, 12], "layers": [0]}}
-    body = {"model": "g2p-en", **asked}
-    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
-    file = tmp_path / "attention.html"
-    file.write_bytes(answer.content)
-    page = visit(file.as_uri())
-    expect(page.get_by_text("cross attention: the target has no such step.")).to_be_visible()
-    expect(page.locator(".grid button")).to_have_count(4)
-
-
-@pytest.mark.parametrize(
-    ("path", "landmark"), [("/docs", ".opblock-summary"), ("/redoc", "[data-section-id]")]
-)
-def test_the_reference_loads_without_a_network(visit, path, landmark):
-    page = visit(path)
-    expect(page.locator(landmark).first).to_be_visible()
-    assert "/v1/decode" in page.content()
-
-
 def test_a_curl_command_quotes_any_text_for_a_shell(visit):
     page = visit()
     hostile = "it's \"a\" $b `c` \\d 'e'"
@@ -351,22 +276,6 @@ def test_a_curl_command_quotes_any_text_for_a_shell(visit):
     line = page.evaluate(f"async (text) => {script}", hostile)
     words = shlex.split(line)
     assert json.loads(words[words.index("-d") + 1]) == {"source": hostile}
-
-
-def test_an_exported_page_works_where_the_service_answers_it(visit, address):
-    """The policy of the service, which forbids other addresses, allows what the file holds."""
-    body = {"model": "g2p-en", "source": "heed", "attention": {"layers": [0], "heads": [0]}}
-    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
-    policy = {"content-security-policy": answer.headers["content-security-policy"]}
-    page = visit()
-    page.route(
-        "**/exported",
-        lambda route: route.fulfill(
-            body=answer.content, headers={"content-type": "text/html", **policy}
-        ),
-    )
-    page.goto("/exported")
-    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
 
 
 def test_back_returns_to_the_grid_and_forward_to_the_head(page):
@@ -389,16 +298,3 @@ def test_back_returns_to_the_grid_and_forward_to_the_head(page):
         assert page.locator("#output").inner_text() == "HH IY1 D"
         page.go_back()
         expect(buttons).to_have_count(12)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_playground_picture_lies_on_a_card_that_does_not_glare_in_the_dark(visit, scheme):
-    page = visit(color_scheme=scheme)
-    page.locator("#playground summary").first.click()
-    picture = page.locator("#picture")
-    expect(picture).to_be_visible()
-    picture.evaluate("image => image.decode()")
-    shown = Image.open(io.BytesIO(page.locator("#paper").screenshot())).convert("L")
-    paper = shown.getpixel((20, shown.height // 2))
-    assert (paper == 255) == (scheme == "light")
-    assert paper - min(shown.get_flattened_data()) > 150  # dark enough, and black can still be read

@@ -31,9 +31,10 @@ async function request(path, options) {
   throw new Error(problem ? sentence(problem.detail) : status);
 }
 
-/** Makes a sentence of a detail: "/source has ..." becomes "Source has ...". */
+/** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */
 function sentence(detail) {
-  return detail.replace(/^\/(\w)/, (_, letter) => letter.toUpperCase());
+  return detail.replace(/^\/(\w)(\w*)/, (_, first, rest) =>
+    first.toUpperCase() + rest.replaceAll("_", " "));
 }
 
 /** Yields {name, data} for each server-sent event of a POST, which EventSource cannot do. */

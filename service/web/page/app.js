@@ -8,12 +8,14 @@ import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
 import { copy, debounce, save } from "./browser.js";
 import { decode, decodeRequest } from "./decoding.js";
+import { offerLanguages } from "./languages.js";
 import { offer, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses } from "./result.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
 const controls = form.elements;
+const LONG = 60; // letters that fill a line of the largest font
 
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
@@ -38,26 +40,31 @@ function restore() {
   }
   controls.model.value ||= models[0].name; // a link may name one that is gone
   controls.stream.checked = wanted.has("stream");
-  describeModel();
-  offer(controls, pickedModel(), wanted);
+  offerModel(wanted);
   showDecoding();
 }
 
-function describeModel() {
-  const { name, task, limits, licence, attribution, attention } = pickedModel();
+/** Adapts the form to the picked model; `wanted` is what an address asks for. */
+function offerModel(wanted) {
+  const { name, task, limits, licence, attribution, attention, decoding, languages } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
   $("about").textContent =
     `${name}: ${task}. A source has up to ${source} tokens, its target up to ${target}.`;
   $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
+  controls.beam_size.placeholder = decoding.beam_size;
+  offerLanguages(controls, languages, wanted);
+  offer(controls, pickedModel(), wanted);
 }
 
 async function showDecoding() {
   const signal = latest("decode");
+  fitSource();
   if (!controls.source.value.trim()) return clear();
+  form.ariaBusy = "true";
   await attempt(async () => {
-    const request = decodeRequest(controls);
+    const request = decodeRequest(controls, pickedModel().decoding);
     decoded = { request, hypotheses: await decode(request, signal, showText) };
     const last = decoded.hypotheses.length - 1;
     const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
@@ -65,6 +72,13 @@ async function showDecoding() {
     say("");
     await choose(Infinity);
   });
+}
+
+/** Shows a word in large letters, and gives a long text the room that it needs. */
+function fitSource() {
+  const long = controls.source.value.length > LONG;
+  form.classList.toggle("long", long);
+  controls.source.rows = long ? 5 : 1; // for browsers that do not fit it to its text
 }
 
 function showText(stable, tentative = "") {
@@ -103,8 +117,10 @@ function stepBy(difference) {
 
 /** Returns the request for the attention of exactly the tokens that are shown. */
 function attentionRequest() {
-  const { model, source } = decoded.request;
-  return { model, source, target: [chosen().token_ids], attention: selectionOf(controls) };
+  const { model, source, source_language, target_language } = decoded.request;
+  const target = [chosen().token_ids];
+  const attention = selectionOf(controls);
+  return { model, source, source_language, target_language, target, attention };
 }
 
 async function showAttention() {
@@ -140,8 +156,7 @@ function pointAtToken(index) {
 
 async function switchModel() {
   clear();
-  describeModel();
-  offer(controls, pickedModel());
+  offerModel();
   await showDecoding();
 }
 
@@ -159,6 +174,7 @@ function say(problem) {
   const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   form.classList.toggle("stale", stale);
+  form.ariaBusy = "false";
   $("result").hidden = decoded === null;
   if (stale) showText(chosen().text); // a stream may have begun to write another
 }

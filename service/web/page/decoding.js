@@ -1,16 +1,22 @@
 /** Asks the service to decode a source, all at once or as a stream of tokens. */
 import { JSON_TYPE, events, post } from "./api.js";
+import { languagesOf } from "./languages.js";
 
-export function decodeRequest({ model, source, beam_size, num_hypotheses, stream }) {
+/** Returns a request that is silent where the form is: there `decoding`, the model's own, applies. */
+export function decodeRequest(controls, decoding) {
+  const { model, source, beam_size, num_hypotheses, stream } = controls;
   [beam_size, num_hypotheses].forEach(checkNumber);
-  const request = {
+  const beams = beam_size.value ? { beam_size: Number(beam_size.value) } : {};
+  const most = beams.beam_size ?? decoding.beam_size;
+  return {
     model: model.value,
     source: source.value,
-    beam_size: Number(beam_size.value),
-    num_hypotheses: Math.min(Number(num_hypotheses.value), Number(beam_size.value)),
+    ...languagesOf(controls),
+    ...beams,
+    num_hypotheses: Math.min(Number(num_hypotheses.value), most),
     top_log_probs: 5,
+    ...(stream.checked && { stream: true }),
   };
-  return stream.checked ? { ...request, stream: true } : request;
 }
 
 function checkNumber(field) {

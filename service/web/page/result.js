@@ -1,5 +1,5 @@
 /** Hypotheses with the probability of each token, and the alternatives at a step. */
-import { element, label } from "view/labels.js";
+import { directionOf, element, label } from "view/labels.js";
 
 /** Shows a radio button for each hypothesis; `point(i)` is called at a token of the chosen one. */
 export function showHypotheses(list, hypotheses, chosen, point) {
@@ -13,7 +13,8 @@ export function showHypotheses(list, hypotheses, chosen, point) {
       node.addEventListener("mouseover", () => point(radio.checked ? j : -1));
       return node;
     });
-    const row = element("span", { className: "tokens" }, ...tokens);
+    const dir = directionOf(hypothesis.tokens.map((text) => ({ text })));
+    const row = element("span", { className: "tokens", dir }, ...tokens);
     row.addEventListener("mouseleave", () => point(-1));
     const note = element("span", { className: "score", textContent: score, title: "score" });
     return element("label", { className: "hypothesis" }, radio, row, note);

@@ -1,14 +1,14 @@
 /** The tokens of both axes in two columns, and a line for every weight between them. */
-import { element, labels, mark, thin } from "view/labels.js";
+import { LABEL_HEIGHT, element, labels, mark } from "view/labels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const SMALLEST = 44; // pixels of height
-const LARGEST = 720;
+const LARGEST = 720; // unless the labels need more: then the box scrolls
 const PITCH = 36; // pixels between labels, where there is space
 const FAINT = 0.05; // of the highest weight: fainter lines are drawn when they are pointed at
 const FAINTEST = 0.005;
 
-/** Calls `point(row, column)` where the mouse is at a label. Returns {node, step, point}. */
+/** Calls `point(row, column)` where the mouse is at a label. Returns {node, step, point, reveal}. */
 export function bipartite({ kind, rows, columns }, weights, highest, point) {
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));
@@ -17,7 +17,9 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
   lines.append(all, pointed);
   const draw = linesOf(weights, highest);
+  const box = boxOf(kind, left, lines, right);
   let last = Infinity;
+  let middle = 0; // of the pointed label, as a share of the height
   const step = (to) => {
     last = to;
     mark(left, last, "current-token");
@@ -25,11 +27,13 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   };
   step(last);
   return {
-    node: figureOf(left, lines, right),
+    node: figureOf(box),
     step,
+    reveal: () => box.scrollTo({ top: middle * box.scrollHeight - box.clientHeight / 2 }),
     point: (row, column) => {
       const chosen = (r, c) => r <= last && [-1, r].includes(row) && [-1, c].includes(column);
       const some = row >= 0 || column >= 0;
+      if (some) middle = row < 0 ? (column + 0.5) / columns.length : (row + 0.5) / rows.length;
       all.classList.toggle("faded", some);
       pointed.replaceChildren(...(some ? draw(chosen, FAINTEST) : []));
       mark(left, row, "pointed");
@@ -38,15 +42,20 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   };
 }
 
-function figureOf(left, lines, right) {
-  const [rows, columns] = [left.children.length, right.children.length];
-  const height = Math.max(SMALLEST, Math.min(LARGEST, Math.max(rows, columns) * PITCH));
-  thin(left, height / rows);
-  thin(right, height / columns);
+function figureOf(box) {
+  const textContent = "Lines join each row to the columns it attends to";
+  return element("figure", { className: "bipartite" }, element("figcaption", { textContent }), box);
+}
+
+/** Holds the plot, and scrolls where it is high. */
+function boxOf(kind, left, lines, right) {
+  const longest = Math.max(left.children.length, right.children.length);
+  const height = Math.max(SMALLEST, Math.min(LARGEST, longest * PITCH), longest * LABEL_HEIGHT);
   const plot = element("div", { className: "plot" }, left, lines, right);
   plot.style.height = `${height}px`;
-  const textContent = "Lines join each row to the columns it attends to";
-  return element("figure", { className: "bipartite" }, element("figcaption", { textContent }), plot);
+  const box = element("div", { className: "box", tabIndex: 0, role: "group" }, plot);
+  box.ariaLabel = `${kind} attention as lines: arrow keys move`;
+  return box;
 }
 
 /** Draws the lines of the chosen weights that are not too faint, in a square of side 1. */

@@ -1,9 +1,8 @@
 /** One matrix as a heatmap: coloured cells, the labels of both axes and a cursor. */
 import { paint } from "view/colours.js";
-import { LABEL_HEIGHT, element, labels, mark, thin } from "view/labels.js";
+import { LABEL_HEIGHT, directionOf, element, labels, mark } from "view/labels.js";
 
-const SMALLEST_CELL = 8; // pixels
-const LARGEST_CELL = 44;
+const LARGEST_CELL = 44; // pixels
 const LETTER = 8; // pixels of width, about
 
 /** Calls `point(row, column)` where the mouse moves. Returns {node, step, point, reveal}. */
@@ -16,7 +15,8 @@ export function heatmap({ kind, rows, columns }, { weights, title }, highest, po
   cells.node.addEventListener("mousemove", (event) => point(...cellAt(event, weights)));
   const left = labels(rows, "rows", (i) => point(i, -1));
   const top = labels(columns, "columns", (i) => point(-1, i));
-  const node = figureOf(name, cells.node, left, top);
+  const order = directionOf(columns) === "rtl" ? "; the text's first token is on the left" : "";
+  const node = figureOf(name + order, cells.node, left, top);
   return {
     node,
     step: (last) => {
@@ -81,13 +81,11 @@ function cover(node, weights, row, column) {
   node.style.width = `${column < 0 ? 100 : width}%`;
 }
 
-/** Makes cells as large as the width allows, and hides labels that would overlap. */
+/** Makes cells as large as the width allows, and turns labels that would overlap. */
 function fit(node, plot, left, top) {
   const width = (node.clientWidth - left.offsetWidth - 16) / top.children.length;
-  const cell = Math.floor(Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, width)));
+  const cell = Math.floor(Math.max(LABEL_HEIGHT, Math.min(LARGEST_CELL, width)));
   const longest = Math.max(...Array.from(top.children, (one) => one.textContent.length));
   plot.style.setProperty("--cell", `${cell}px`);
-  top.classList.toggle("upright", longest * LETTER > Math.max(cell, LABEL_HEIGHT));
-  thin(left, cell);
-  thin(top, cell);
+  top.classList.toggle("upright", longest * LETTER > cell);
 }

@@ -1,7 +1,10 @@
 /** Elements, and tokens as labels. Tokens are hostile: they only ever become textContent. */
 
-export const LABEL_HEIGHT = 13; // pixels, of the font in style.css
+export const LABEL_HEIGHT = 15; // pixels, of a line in style.css: closer labels would overlap
 const LONGEST = 24; // letters of a token in a sentence
+// The first letter lies in a block of Hebrew, Arabic or another script from right to left.
+const RIGHT_TO_LEFT =
+  /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
 export function element(name, properties = {}, ...children) {
   const node = Object.assign(document.createElement(name), properties);
@@ -21,10 +24,17 @@ function visible(text) {
   return shown.replace(/^\p{M}/u, "◌$&") || "∅";
 }
 
-/** Shortens a token for a sentence. */
+/** Shortens a token for a sentence, whose order its direction does not change. */
 export function short({ text }) {
   const letters = [...visible(text)];
-  return letters.length > LONGEST ? `${letters.slice(0, LONGEST).join("")}…` : letters.join("");
+  const end = letters.length > LONGEST ? "…" : "";
+  return element("bdi", { textContent: letters.slice(0, LONGEST).join("") + end });
+}
+
+/** Returns the direction in which a text of these tokens is written. */
+export function directionOf(tokens) {
+  const text = tokens.filter(({ start }) => start !== null).map((token) => token.text).join("");
+  return RIGHT_TO_LEFT.test(text) ? "rtl" : "ltr";
 }
 
 /** Shows the labels of one axis; `point(i)` is called when the mouse comes to one. */
@@ -35,12 +45,6 @@ export function labels(tokens, className, point) {
     return node;
   });
   return element("div", { className: `labels ${className}`, ariaHidden: "true" }, ...each);
-}
-
-/** Shows every second, third, ... label if labels `pitch` pixels apart would overlap. */
-export function thin(axis, pitch) {
-  const every = Math.ceil(LABEL_HEIGHT / pitch);
-  Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every > 0));
 }
 
 /** Gives the label at `index` a class and removes it from all others; -1: from every label. */

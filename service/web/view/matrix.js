@@ -30,7 +30,7 @@ export function single(block, matrix) {
   const point = (...next) => {
     place = next;
     views.forEach((view) => view.point(...place));
-    readout.textContent = sentence(block, weights, ...place);
+    readout.replaceChildren(...sentence(block, weights, ...place));
   };
   const views = [
     heatmap(block, matrix, highest, point),
@@ -43,7 +43,7 @@ export function single(block, matrix) {
     if (!next) return;
     event.preventDefault();
     point(...next);
-    views[0].reveal();
+    views.forEach((view) => view.reveal());
   });
   point(...NOWHERE);
   return {
@@ -73,22 +73,25 @@ function moved([row, column], key, weights) {
   return Math.max(...next) < 0 ? null : next;
 }
 
-/** Describes the place: a cell, a row's token, a column's token, or how to choose one. */
+/** Describes the place in text and elements: a cell, a row's or column's token, or how to choose. */
 function sentence({ rows, columns }, weights, row, column) {
-  if (row < 0 && column < 0) return "Point at a cell or a token, or move with the arrow keys.";
+  if (row < 0 && column < 0) return ["Point at a cell or a token, or move with the arrow keys."];
   if (row < 0) {
     const heeding = largest(weights.map((each) => each[column]), rows);
-    return `column ${column + 1}: ${short(columns[column])} is attended to by ${heeding}`;
+    return [`column ${column + 1}: `, short(columns[column]), " is attended to by ", ...heeding];
   }
   const heeded = column < 0
     ? largest(weights[row], columns)
-    : `${short(columns[column])} with ${weights[row][column].toFixed(2)}`;
-  return `row ${row + 1}: ${short(rows[row])} attends to ${heeded}`;
+    : [short(columns[column]), ` with ${weights[row][column].toFixed(2)}`];
+  return [`row ${row + 1}: `, short(rows[row]), " attends to ", ...heeded];
 }
 
 /** Names the three largest of one row or column, with their tokens and places. */
 function largest(weights, tokens) {
   const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, 3);
-  const words = (i) => `${short(tokens[i])} (${i + 1}) with ${weights[i].toFixed(2)}`;
-  return places.map(words).join(", ");
+  return places.flatMap((i, order) => [
+    order > 0 ? ", " : "",
+    short(tokens[i]),
+    ` (${i + 1}) with ${weights[i].toFixed(2)}`,
+  ]);
 }

@@ -1,0 +1,60 @@
+/** The pickers of languages: the codes that a model has, with their names in English. */
+import { element } from "view/labels.js";
+
+const FIELDS = ["source_language", "target_language"];
+const names = new Intl.DisplayNames("en", { type: "language", fallback: "none" });
+
+/**
+ * Fills the pickers; a side without languages has none. At first, English is decoded into the
+ * reader's language or French. What is picked stays where the model has that language, if by
+ * another code; `wanted` overrides it.
+ */
+export function offerLanguages(controls, { source, target }, wanted = new URLSearchParams()) {
+  const pick = (name, codes, likely) => {
+    const preferred = [wanted.get(name), controls[name].value].filter(Boolean);
+    fill(controls[name], codes, [...preferred, ...likely, ...codes]);
+  };
+  pick("source_language", source, ["en", ...navigator.languages]);
+  const known = nameOf(controls.source_language.value);
+  const others = [...navigator.languages, "fr", ...target].filter((code) => nameOf(code) !== known);
+  pick("target_language", target, others);
+}
+
+/** Keeps the options of a picker that it hides: the next model may have them again. */
+function fill(select, codes, preferred) {
+  select.disabled = codes.length === 0;
+  select.parentElement.hidden = select.disabled;
+  if (select.disabled) return;
+  const texts = codes.map((code) => [code, textOf(code)]);
+  texts.sort(([, one], [, other]) => one.localeCompare(other, "en"));
+  select.replaceChildren(...texts.map(([value, textContent]) =>
+    element("option", { value, textContent })));
+  const same = (language) => codes.find((code) => code === language)
+    ?? codes.find((code) => nameOf(code) === nameOf(language));
+  select.value = preferred.map(same).find(Boolean);
+}
+
+function textOf(code) {
+  const name = nameOf(code);
+  return name === code ? code : `${name} (${code})`;
+}
+
+/**
+ * Names the language of "eng_Latn", "en_XX" or ">>fra<<", and a script that is not its usual one.
+ * Codes without a name are their own.
+ */
+function nameOf(code) {
+  try {
+    const { language, script } = new Intl.Locale(code.match(/[a-z0-9]+/gi).join("-"));
+    const usual = new Intl.Locale(language).maximize().script;
+    return names.of(!script || script === usual ? language : `${language}-${script}`) ?? code;
+  } catch {
+    return code; // not of BCP 47
+  }
+}
+
+/** Returns the fields of a request for the languages that are picked. */
+export function languagesOf(controls) {
+  const offered = FIELDS.filter((name) => !controls[name].disabled);
+  return Object.fromEntries(offered.map((name) => [name, controls[name].value]));
+}

@@ -1,0 +1,186 @@
+"""Exported files, whose modules also draw the page: heatmaps and lines, of long texts too."""
+
+from itertools import pairwise
+
+import httpx2
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from service.formats.heatmaps import draw_blocks
+from service.formats.html import to_html
+from service.formats.svg import to_svg
+from service.tokenizer import Token
+
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
+WORDS = {
+    "english": ["▁the", "house", "of", "my", "old", "friends", "are", "near"],
+    "arabic": ["▁في", "بيت", "▁صديقي"],
+}
+
+
+def tokens(words, count):
+    texts = [words[i % len(words)] for i in range(count)]
+    return [{"text": text, "id": 9, "start": i, "end": i + 1} for i, text in enumerate(texts)]
+
+
+@pytest.fixture
+def show(visit, tmp_path):
+    """Open an exported file with one matrix, nearly all of whose weight is on the diagonal."""
+
+    def open_file(rows, columns, language="english", **options):
+        names = [tokens(WORDS["english"], rows), tokens(WORDS[language], columns)]
+        data = [[0.9 if i == j else 0.1 / columns for j in range(columns)] for i in range(rows)]
+        block = {
+            "kind": "cross",
+            "layers": [0],
+            "heads": [0, 1],
+            "reduce_heads": "mean",
+            "axes": ["layer", "target", "source"],
+            "shape": [1, rows, columns],
+            "rows": names[0],
+            "columns": names[1],
+            "data": [data],
+        }
+        result = {"source": "source", "target": "target", "attention": [block]}
+        file = tmp_path / "attention.html"
+        file.write_bytes(b"".join(map(bytes, to_html({"model": "long", "results": [result]}))))
+        page = visit(file.as_uri(), **options)
+        expect(page.locator(".heatmap canvas")).to_have_attribute("width", str(columns))
+        return page
+
+    return open_file
+
+
+def extents(page, labels, axis):
+    """Where the texts of labels begin and end on an axis of the screen, in their order."""
+    script = """(nodes, axis) => nodes.map((node) => {
+      const box = node.getBoundingClientRect();
+      return axis === "x" ? [box.left, box.right] : [box.top, box.bottom];
+    })"""
+    return page.locator(labels).evaluate_all(script, axis)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [10, 120])
+def test_labels_never_overlap_and_long_texts_scroll_in_their_box(show, size, count):
+    page = show(count, count, viewport=SIZES[size])
+    axes = {
+        ".heatmap .rows .token": "y",
+        ".heatmap .columns .token": "x",
+        ".bipartite .left .token": "y",
+        ".bipartite .right .token": "y",
+    }
+    for labels, axis in axes.items():
+        places = extents(page, labels, axis)
+        assert len(places) == count
+        assert all(end <= start + 0.5 for (_, end), (start, _) in pairwise(places))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for box in page.locator(".views .box").all():
+        assert box.bounding_box()["height"] <= SIZES[size]["height"]
+    assert Axe().run(page).violations_count == 0
+
+
+def test_keys_move_to_labels_that_are_out_of_sight(show):
+    page = show(200, 200, viewport=SIZES["desktop"])
+    page.locator(".bipartite .box").focus()
+    far = page.locator(".bipartite .left .token").last
+    expect(far).not_to_be_in_viewport()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("PageDown")
+    expect(page.locator("[aria-live]")).to_contain_text("row 200: ")
+    page.locator(".bipartite .box").scroll_into_view_if_needed()
+    expect(far).to_be_in_viewport()
+
+
+def test_tokens_from_right_to_left_keep_their_letters_and_their_place_in_sentences(show):
+    page = show(3, 12, "arabic")
+    expect(page.locator(".heatmap figcaption")).to_contain_text("first token is on the left")
+    starts = [start for start, _ in extents(page, ".heatmap .columns .token", "x")]
+    assert starts == sorted(starts)
+    page.locator(".heatmap .rows .token").first.hover()
+    said = page.locator("[aria-live]")
+    expect(said).to_contain_text("row 1: ▁the attends to ▁في (1) with 0.90, بيت (2) with 0.01")
+    ends = """node => [...node.children].map((name) => {
+      const range = document.createRange();
+      range.selectNodeContents(name.nextSibling);
+      return [name.getBoundingClientRect().right, range.getBoundingClientRect().left];
+    })"""
+    places = said.evaluate(ends)
+    assert len(places) == 4
+    for name, number in places:
+        assert abs(name - number) < 1  # the number follows on the right
+
+
+def test_pictures_write_from_right_to_left_with_punctuation_on_its_side(visit, tmp_path):
+    source = ["▁مرحبا", "."]
+    block = {
+        "kind": "cross",
+        "layers": [0],
+        "heads": [0],
+        "axes": ["target", "source"],
+        "rows": [Token("▁שלום", 9, 0, 4), Token("▁hello", 9, 5, 10)],
+        "columns": [Token(text, 9, i, i + 1) for i, text in enumerate(source)],
+        "data": np.ones((2, 2), np.float32),
+    }
+    file = tmp_path / "attention.svg"
+    file.write_bytes(to_svg(draw_blocks([block], "مرحبا!", "שלום.")))
+    page = visit(file.as_uri())
+    places = page.locator("text").evaluate_all("""(nodes) => nodes.map((node) => ({
+      text: node.textContent,
+      right: node.getBBox().x + node.getBBox().width,
+      letters: [...node.textContent].map((_, i) => node.getExtentOfChar(i).x),
+    }))""")
+    title, _, _, hebrew, english, arabic, _ = places
+    assert [hebrew["text"], english["text"], arabic["text"]] == ["▁שלום", "▁hello", "▁مرحبا"]
+    assert abs(hebrew["right"] - english["right"]) < 1  # both end at the cells
+    assert english["letters"] == sorted(english["letters"])
+    for label in (hebrew, arabic):
+        assert label["letters"] == sorted(label["letters"], reverse=True)
+    left = dict(zip(title["text"], title["letters"], strict=True))
+    assert sorted(["م", "ا", "!", "→", "ש", "."], key=left.get) == ["!", "ا", "م", "→", ".", "ש"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_exported_page_works_from_a_file(visit, address, tmp_path, scheme):
+    body = {"model": "g2p-en", "source": "heed", "attention": {"kinds": ["cross", "encoder"]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri(), color_scheme=scheme)
+    expect(page.locator("h1")).to_have_text("heed → HH IY1 D")
+    expect(page.locator(".grid button")).to_have_count(12 + 16)
+    page.locator(".grid button").first.click()
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
+    page.locator(".heatmap .rows .token").first.hover()
+    expect(page.locator("[aria-live]")).to_contain_text("row 1: HH attends to h (1) with")
+    assert Axe().run(page).violations_count == 0
+
+
+def test_an_exported_page_says_which_source_has_no_such_step(visit, address, tmp_path):
+    """It shows the others."""
+    asked = {"source": ["ax", "unbelievable"], "attention": {"rows": [6, 12], "layers": [0]}}
+    body = {"model": "g2p-en", **asked}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    file = tmp_path / "attention.html"
+    file.write_bytes(answer.content)
+    page = visit(file.as_uri())
+    expect(page.get_by_text("cross attention: the target has no such step.")).to_be_visible()
+    expect(page.locator(".grid button")).to_have_count(4)
+
+
+def test_an_exported_page_works_where_the_service_answers_it(visit, address):
+    """The policy of the service, which forbids other addresses, allows what the file holds."""
+    body = {"model": "g2p-en", "source": "heed", "attention": {"layers": [0], "heads": [0]}}
+    answer = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+    policy = {"content-security-policy": answer.headers["content-security-policy"]}
+    page = visit()
+    page.route(
+        "**/exported",
+        lambda route: route.fulfill(
+            body=answer.content, headers={"content-type": "text/html", **policy}
+        ),
+    )
+    page.goto("/exported")
+    expect(page.locator(".heatmap canvas")).to_have_attribute("width", "4")
