@@ -23,7 +23,7 @@ from model.importers.proofs import (
     as_text,
     prove_graphs,
     prove_network,
-    prove_pieces,
+    prove_tokenizers,
     versions,
 )
 from model.importers.t5 import read_t5
@@ -75,7 +75,7 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     check_sizes(checkpoint, vocabularies, model)
     usage = read_usage(checkpoint, vocabularies, model.config)
     pairs = read_pairs(vocabularies, usage, model)
-    proofs = [*prove_pieces(vocabularies), prove_network(checkpoint, model, pairs)]
+    proofs = [*prove_tokenizers(vocabularies), prove_network(checkpoint, model, pairs)]
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
     packages = versions(*PACKAGES)
