@@ -62,7 +62,8 @@ class Generation:
                 expected = " or ".join(kind.__name__ for kind in kinds)
                 raise self._refuse(theirs, f"expected {expected}")
             decoding[ours] = value
-        least = max(self._count("min_length") - 1, self._count("min_new_tokens"))
+        new = self._has("min_new_tokens")  # then min_length does not apply
+        least = self._count("min_new_tokens") if new else self._count("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
         decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
         return decoding

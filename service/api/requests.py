@@ -179,14 +179,16 @@ class Searching(LanguageRequest):
     )
     repetition_penalty: RepetitionPenalty | None = Field(
         default=None,
-        description="Above 1: make tokens that already occurred less probable. Their positive"
-        " logits are divided by it, negative ones multiplied. log_probs are computed from the"
-        " result. null: the model's own.",
+        description="Above 1: make tokens that already occurred, start tokens included, less"
+        " probable. Their positive logits are divided by it, negative ones multiplied, before"
+        " log_probs are computed. Beam search multiplies their log_probs instead, as Hugging Face"
+        " does. null: the model's own.",
     )
     no_repeat_ngram_size: NgramSize | None = Field(
         default=None,
-        description="Never generate the same sequence of so many tokens twice. 0: no such rule."
-        " null: the model's own; 0 with allowed_targets.",
+        description="Never generate the same sequence of so many tokens twice; start tokens and"
+        " target_prefix count as generated. 0: no such rule. null: the model's own; 0 with"
+        " allowed_targets.",
     )
     suppress_tokens: list[int] = Field(
         default=[],
