@@ -7,6 +7,7 @@ refuses everything but tensors.
 
 import json
 import pickle
+import re
 import struct
 import tomllib
 import zipfile
@@ -33,7 +34,7 @@ DAMAGED = (  # what torch.load raises for a file that is damaged or no state dic
     pickle.UnpicklingError,
     struct.error,
 )
-ADAPTER = "adapter_config.json"
+OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
 LFS_POINTER = b"version https://git-lfs"
 OWN = "heed.toml"  # comes before config.json, which may be of another program
 WEIGHTS = (  # the first that the folder has
@@ -53,11 +54,6 @@ class Checkpoint:
         self.folder = folder
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"
         path = folder / self.config_name
-        if (folder / ADAPTER).is_file():
-            raise InputError(
-                f"{folder} holds an adapter ({ADAPTER}): merge it into its model, and give the"
-                " folder of the merged model"
-            )
         if not path.is_file():
             raise InputError(
                 f"{folder} is not a checkpoint: it has no config.json; give a folder that"
@@ -167,9 +163,13 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except DAMAGED as error:
+        if found := OBJECT.search(str(error)):
+            raise InputError(
+                f"{path} holds more than tensors, namely {found[1]}, and loading that could run"
+                " code: save the weights alone with torch.save(model.state_dict(), path)"
+            ) from error
         raise InputError(
-            f"{path} is damaged, or holds more than tensors, which Heed does not load: save the"
-            " model as safetensors"
+            f"{path} is damaged, or is not written by torch.save(model.state_dict(), path)"
         ) from error
     held = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     state = held.get(entry) if entry else held

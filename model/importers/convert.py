@@ -15,6 +15,7 @@ from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
+from model.importers.folders import check_folder
 from model.importers.plain import read_plain
 from model.importers.probes import probes
 from model.importers.proofs import (
@@ -68,6 +69,7 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     FailedProof if the converted model does not give the original's numbers.
     """
     check_target(bundle, options.name)
+    check_folder(folder)
     checkpoint = Checkpoint(folder)
     model = read_model(checkpoint, options.max_length)
     licence = find_licence(checkpoint, options.licence)
