@@ -43,7 +43,8 @@ class LanguageRequest(ModelRequest):
         default=None,
         max_length=64,
         description="Code of the sources' language, one of those in GET /v1/models. Required only"
-        " if the model must know it and has several. Sources given as ids are used unchanged.",
+        " if the model must know it and has several. Sources given as ids must hold its ids"
+        " themselves, and then it is refused.",
     )
     target_language: str | None = Field(
         default=None,
