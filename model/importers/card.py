@@ -60,6 +60,7 @@ def write_card(
         "",
         f"Licence of the weights: {licence}. Languages: {languages}.",
         "",
+        *task_lines(checkpoint),
         "## What was proved",
         "",
         as_text(proofs),
@@ -80,6 +81,32 @@ def write_card(
         notice=read_notice(checkpoint.folder, licence, origin),
         model_card="\n".join(lines) + "\n",
     )
+
+
+def task_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return a table of the tasks that config.json lists; nothing if it lists none.
+
+    No request inherits their options: the checkpoint does not say which task a text is of.
+    """
+    tasks = checkpoint.config.get("task_specific_params") or {}
+    rows: list[str] = []
+    for task, options in cast("dict[str, dict[str, Any]]", tasks).items():
+        others = (f"{name} {value}" for name, value in options.items() if name != "prefix")
+        prefix = options.get("prefix")
+        rows.append(f"| {task} | {f'`{prefix}`' if prefix else ''} | {', '.join(others)} |")
+    if not rows:
+        return []
+    return [
+        "## Tasks",
+        "",
+        "Begin a text with the prefix of its task. Options have the names of transformers, and a"
+        " request that wants them must set them.",
+        "",
+        "| task | prefix | options |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def text_of(value: Any) -> str:
