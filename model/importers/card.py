@@ -9,8 +9,9 @@ import yaml
 
 from model.export.manifest import Card
 from model.importers.checkpoint import Checkpoint
-from model.importers.proofs import Proof, as_text
+from model.importers.proofs import Proof, as_text, versions
 from model.network.config import InputError
+from model.usage import Usage
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
@@ -45,7 +46,7 @@ def write_card(
     name: str,
     licence: str,
     proofs: Sequence[Proof],
-    versions: dict[str, str],
+    usage: Usage,
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
@@ -60,12 +61,13 @@ def write_card(
         "",
         f"Licence of the weights: {licence}. Languages: {languages}.",
         "",
+        *language_lines(usage),
         *task_lines(checkpoint),
         "## What was proved",
         "",
         as_text(proofs),
         "",
-        f"With {', '.join(f'{package} {number}' for package, number in versions.items())}.",
+        f"With {', '.join(f'{package} {number}' for package, number in versions().items())}.",
         "",
         "## Files that were read",
         "",
@@ -81,6 +83,19 @@ def write_card(
         notice=read_notice(checkpoint.folder, licence, origin),
         model_card="\n".join(lines) + "\n",
     )
+
+
+def language_lines(usage: Usage) -> list[str]:
+    """Return the codes of a request's languages, which need not be those of README.md; nothing if
+    there is no choice."""
+    lines: list[str] = []
+    for slot, codes in (
+        ("source_language", usage.source_languages),
+        ("target_language", usage.target_languages),
+    ):
+        if codes:
+            lines += [f"`{slot}` is one of {', '.join(codes)}.", ""]
+    return lines
 
 
 def task_lines(checkpoint: Checkpoint) -> list[str]:

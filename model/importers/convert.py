@@ -36,7 +36,6 @@ from model.usage import Slot, Usage
 
 BANNED = -1e4  # added to the logit of a token that is never generated
 PAIRS = 32  # texts that the network and the graphs are compared on
-PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 
 Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
 
@@ -80,7 +79,6 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     proofs = [*prove_tokenizers(vocabularies), prove_network(checkpoint, model, pairs)]
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
-    packages = versions(*PACKAGES)
     trained = TrainedModel(
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
     )
@@ -94,12 +92,12 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
             "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
             "files": hash_files(folder),
             "proofs": [asdict(proof) for proof in found],
-            "versions": packages,
+            "versions": versions(),
         }
-        card = write_card(checkpoint, options.name, licence, found, packages)
+        card = write_card(checkpoint, options.name, licence, found, usage)
         return replace(trained, usage=replace(usage, origin=origin)), card
 
-    card = write_card(checkpoint, options.name, licence, proofs, packages)
+    card = write_card(checkpoint, options.name, licence, proofs, usage)
     weights = options.weights or stored_type(checkpoint)
     write_bundle(trained, card, weights, bundle, options.precision, prove)
 

@@ -22,6 +22,7 @@ from model.network.transformer import Transformer
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
 INT8 = "int8 graphs"
 PAIRS = 8  # pairs of the network's proof
+PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 SAME_BEST = 0.9  # least share of positions at which int8 has the best token of fp32
 
 
@@ -145,10 +146,10 @@ def as_text(proofs: Sequence[Proof]) -> str:
     return "\n".join(["| proof | compared with | result | |", "|---|---|---|---|", *rows])
 
 
-def versions(*names: str) -> dict[str, str]:
-    """Return the installed versions of these packages."""
+def versions() -> dict[str, str]:
+    """Return the installed versions of the packages that a conversion depends on."""
     found: dict[str, str] = {}
-    for name in names:
+    for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

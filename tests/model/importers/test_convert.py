@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -177,7 +178,10 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
     assert {"config.json", "model.safetensors", "README.md"} <= origin["files"].keys()
     for digest in origin["files"].values():
         assert digest in card
-    assert "en, fr" in card
+    assert "Languages: en, fr." in card
+    for slot, code in USED.get(kind, {}).items():
+        (line,) = (line for line in card.splitlines() if line.startswith(f"`{slot}` is one of "))
+        assert code in re.split("[ ,.]+", line)
     assert (bundle / "int8").exists() == (kind == "marian")
 
 
