@@ -9,7 +9,7 @@ import yaml
 
 from model.export.manifest import Card
 from model.importers.checkpoint import Checkpoint
-from model.importers.proofs import Proof, as_text, versions
+from model.importers.proofs import Proof, as_text
 from model.network.config import InputError
 from model.usage import Usage
 
@@ -46,6 +46,7 @@ def write_card(
     name: str,
     licence: str,
     proofs: Sequence[Proof],
+    versions: dict[str, str],
     usage: Usage,
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
@@ -67,7 +68,7 @@ def write_card(
         "",
         as_text(proofs),
         "",
-        f"With {', '.join(f'{package} {number}' for package, number in versions().items())}.",
+        f"With {', '.join(f'{package} {number}' for package, number in versions.items())}.",
         "",
         "## Files that were read",
         "",

@@ -24,7 +24,7 @@ from model.importers.proofs import (
     as_text,
     prove_graphs,
     prove_network,
-    prove_tokenizers,
+    prove_pieces,
     versions,
 )
 from model.importers.t5 import read_t5
@@ -36,6 +36,7 @@ from model.usage import Slot, Usage
 
 BANNED = -1e4  # added to the logit of a token that is never generated
 PAIRS = 32  # texts that the network and the graphs are compared on
+PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 
 Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
 
@@ -76,9 +77,10 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     check_sizes(checkpoint, vocabularies, model)
     usage = read_usage(checkpoint, vocabularies, model.config)
     pairs = read_pairs(vocabularies, usage, model)
-    proofs = [*prove_tokenizers(vocabularies), prove_network(checkpoint, model, pairs)]
+    proofs = [*prove_pieces(vocabularies), prove_network(checkpoint, model, pairs)]
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
+    packages = versions(*PACKAGES)
     trained = TrainedModel(
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
     )
@@ -92,12 +94,12 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
             "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
             "files": hash_files(folder),
             "proofs": [asdict(proof) for proof in found],
-            "versions": versions(),
+            "versions": packages,
         }
-        card = write_card(checkpoint, options.name, licence, found, usage)
+        card = write_card(checkpoint, options.name, licence, found, packages, usage)
         return replace(trained, usage=replace(usage, origin=origin)), card
 
-    card = write_card(checkpoint, options.name, licence, proofs, usage)
+    card = write_card(checkpoint, options.name, licence, proofs, packages, usage)
     weights = options.weights or stored_type(checkpoint)
     write_bundle(trained, card, weights, bundle, options.precision, prove)
 

@@ -22,7 +22,6 @@ from model.network.transformer import Transformer
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
 INT8 = "int8 graphs"
 PAIRS = 8  # pairs of the network's proof
-PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 SAME_BEST = 0.9  # least share of positions at which int8 has the best token of fp32
 
 
@@ -40,7 +39,7 @@ class Proof:
         return "not compared" if self.holds is None else "holds" if self.holds else "FAILS"
 
 
-def prove_tokenizers(vocabularies: Vocabularies) -> list[Proof]:
+def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
     """Compare the ids of the built-in texts, on each side, with those of what it was made of."""
     proofs: list[Proof] = []
     sides = {"source": vocabularies.source, "target": vocabularies.target}
@@ -146,10 +145,10 @@ def as_text(proofs: Sequence[Proof]) -> str:
     return "\n".join(["| proof | compared with | result | |", "|---|---|---|---|", *rows])
 
 
-def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that a conversion depends on."""
+def versions(*names: str) -> dict[str, str]:
+    """Return the installed versions of these packages."""
     found: dict[str, str] = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

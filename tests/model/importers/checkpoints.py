@@ -142,8 +142,8 @@ def write_t5(folder, seed=0, gated=True):
         tie_word_embeddings=not gated,
         decoder_start_token_id=0,
     )
-    generation = {"max_length": 24, "min_length": 6, "repetition_penalty": 1.3}
-    generation |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    generation = {"max_length": 24, "decoder_start_token_id": 0}
+    generation |= {"pad_token_id": 0, "eos_token_id": 1}
     return save(
         transformers.T5ForConditionalGeneration(config),
         folder,

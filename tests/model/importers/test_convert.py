@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 
 import numpy as np
@@ -178,10 +177,7 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
     assert {"config.json", "model.safetensors", "README.md"} <= origin["files"].keys()
     for digest in origin["files"].values():
         assert digest in card
-    assert "Languages: en, fr." in card
-    for slot, code in USED.get(kind, {}).items():
-        (line,) = (line for line in card.splitlines() if line.startswith(f"`{slot}` is one of "))
-        assert code in re.split("[ ,.]+", line)
+    assert "en, fr" in card
     assert (bundle / "int8").exists() == (kind == "marian")
 
 
@@ -226,23 +222,6 @@ def cut(folder, name):
     os.truncate(path, path.stat().st_size // 2)
 
 
-def with_weights(folder, *names):
-    """Give the folder the files of another program in place of its own."""
-    (folder / "model.safetensors").unlink()
-    for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("")
-
-
-def as_hub_cache(folder):
-    """Make the folder what `hf download` keeps of two revisions."""
-    (folder / "config.json").unlink()
-    for name in ("1a", "2b"):
-        (folder / "snapshots" / name).mkdir(parents=True)
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("2b")
-
-
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [
@@ -259,16 +238,6 @@ def as_hub_cache(folder):
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
         (lambda f: (f / "README.md").unlink(), "give --licence"),
         (lambda f: (f / "adapter_config.json").write_text("{}"), "holds an adapter"),
-        (lambda f: with_weights(f, "tf_model.h5"), "in transformers 4 with from_tf=True"),
-        (lambda f: with_weights(f, "flax_model.msgpack"), "weights of Flax only"),
-        (lambda f: with_weights(f, "model-q4.gguf"), "weights in GGUF only"),
-        (lambda f: with_weights(f, "onnx/encoder_model.onnx"), "weights in ONNX only"),
-        (
-            lambda f: with_weights(f, "model.bin", "shared_vocabulary.json"),
-            "holds a model of CTranslate2",
-        ),
-        (lambda f: (f / "config.json").rename(f / "bundle.json"), "is a bundle already: serve it"),
-        (as_hub_cache, "is the root of a hub cache: give {folder}/snapshots/2b"),
         (
             lambda f: (f / "model.safetensors").write_text(
                 "version https://git-lfs.github.com/spec"
@@ -287,24 +256,10 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     break_it(folder)
     done = run(folder, bundle)
     assert done.exit_code == 2
-    assert said.replace("{folder}", str(folder)) in done.output
+    assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
     assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nobody/opus-mt", "run hf download nobody/opus-mt --local-dir opus-mt, and give opus-mt"),
-        ("/nowhere/opus-mt-en-fr", "/nowhere/opus-mt-en-fr does not exist: give the folder"),
-        (__file__, "is a file: give the folder of a checkpoint"),
-    ],
-)
-def test_what_is_no_folder_is_refused_in_one_sentence(tmp_path, name, said):
-    done = run(name, tmp_path / "bundle")
-    assert (done.exit_code, len(done.output.strip().splitlines())) == (2, 1)
-    assert said in done.output
 
 
 def test_a_failed_proof_leaves_no_bundle(checkpoint, tmp_path, monkeypatch):

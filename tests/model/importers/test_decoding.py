@@ -1,13 +1,11 @@
 """The decoding options of a checkpoint, compared with those that `generate` uses."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 
-from model.importers.card import task_lines
 from model.importers.checkpoint import Checkpoint
 from model.importers.decoding import Generation
 from tests.model.importers.checkpoints import write_bart
@@ -72,14 +70,3 @@ def test_the_greatest_length_is_that_of_generate(folder, length, new):
     with_generation(folder, max_length=length, max_new_tokens=new)
     found = generate(folder, -1e6)
     assert Generation(Checkpoint(folder)).max_new_tokens(64, FORCED) == len(found)
-
-
-def test_tasks_are_listed_with_their_prefixes():
-    english = {"prefix": "translate English to German: ", "max_length": 300, "num_beams": 4}
-    tasks = {"summarization": {"min_length": 30}, "translation_en_to_de": english}
-    checkpoint = SimpleNamespace(config={"task_specific_params": tasks})
-    assert task_lines(checkpoint)[-3:-1] == [
-        "| summarization |  | min_length 30 |",
-        "| translation_en_to_de | `translate English to German: ` | max_length 300, num_beams 4 |",
-    ]
-    assert task_lines(SimpleNamespace(config={"task_specific_params": None})) == []

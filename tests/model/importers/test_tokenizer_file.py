@@ -12,7 +12,7 @@ from model.__main__ import app as commands
 from model.importers.checkpoint import Checkpoint
 from model.importers.piece_file import PieceFile
 from model.importers.probes import probes
-from model.importers.proofs import prove_tokenizers
+from model.importers.proofs import prove_pieces
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from service.app import create_app
@@ -69,7 +69,7 @@ def special_names(theirs):
 
 def test_ids_are_those_of_hugging_face(saved):
     _, ours, theirs = saved
-    assert all(proof.holds for proof in prove_tokenizers(ours))
+    assert all(proof.holds for proof in prove_pieces(ours))
     special = special_names(theirs)
     compared = [text for text in probes() if not any(name in text for name in special)]
     assert len(compared) > 450
