@@ -17,7 +17,7 @@ LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 
 def read_front_matter(folder: Path) -> dict[str, Any]:
-    """Return what the head of README.md says; {} if there is none or it is no YAML."""
+    """Return what the head of README.md says; {} if there is none or it is not YAML."""
     path = folder / "README.md"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:

@@ -1,5 +1,5 @@
-"""Read a checkpoint: a folder with config.json and weights, as Hugging Face writes it, or with
-heed.toml and the weights of a model of one's own.
+"""Read a checkpoint: a folder with weights and config.json, as Hugging Face writes it, or with
+weights and heed.toml, which describes a model of your own.
 
 Nothing in the folder is executed: weights are read as safetensors, or by torch's loader that
 refuses everything but tensors.
@@ -36,8 +36,8 @@ DAMAGED = (  # what torch.load raises for a file that is damaged or no state dic
 )
 OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
 LFS_POINTER = b"version https://git-lfs"
-OWN = "heed.toml"  # comes before config.json, which may be of another program
-WEIGHTS = (  # the first that the folder has
+OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
+WEIGHTS = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -87,7 +87,7 @@ class Checkpoint:
         return tensor
 
     def ignore(self, *names: str) -> None:
-        """Take tensors for read that the network does not need."""
+        """Count tensors as read that the network does not need."""
         self._unread.difference_update(names)
 
     def optional_json(self, name: str) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def open_weights(folder: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
-    """Return a function for each tensor that reads it.
+    """Return, for each tensor's name, a function that reads it.
 
-    The tensors of a pickle are in its `entry`, or at its top if that is empty.
+    `entry` is the key of a pickle that holds the state dict; "" if the pickle is the state dict.
     """
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
@@ -188,5 +188,5 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
 
 
 def is_zip(path: Path) -> bool:
-    """Return whether torch wrote the file since 1.6: older ones cannot be mapped into memory."""
+    """Return whether torch 1.6 or later wrote the file: only such files are mapped into memory."""
     return zipfile.is_zipfile(path)

@@ -164,8 +164,8 @@ def raise_failed(proofs: list[Proof]) -> None:
 
 
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
-    """Write tokens that are never generated into the output's bias, where the checkpoint shares
-    their probability among the others. The search then needs no rule for them."""
+    """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
+    search then needs no rule for them."""
     if checkpoint.config_name == OWN:
         return usage
     generation = Generation(checkpoint)

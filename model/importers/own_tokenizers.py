@@ -1,4 +1,4 @@
-"""The tokenizers of a model of one's own: files of `tokenizers`, or lists of words."""
+"""Read the tokenizers of a model of your own: files of `tokenizers`, or lists of words."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""The tokenizers of a checkpoint, by its kind: where its files are and which id a piece has.
+"""Build the tokenizers of a checkpoint. Each kind has its own files, and its own order of ids.
 
-Nothing is read through a tokenizer class: the files say all.
+Only the files are read, without Hugging Face's tokenizer classes.
 """
 
 import re
@@ -21,7 +21,7 @@ from model.network.config import InputError
 from model.usage import Codes
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
-FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # the first ids, in the place of the file's first three
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, instead of the file's first three
 OWN_SPECIALS = 3  # <unk>, <s>, </s> at the start of a sentencepiece model
 PEGASUS_OFFSET = 103
 STORED = "tokenizer.json"
@@ -99,7 +99,7 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
-    """Return the kind of tokenizer: NLLB is M2M100 with the pieces of mBART."""
+    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's."""
     kind = str(checkpoint.config["model_type"])
     if kind in ("mt5", "umt5"):
         return "t5"
@@ -170,7 +170,7 @@ def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
 
 
 def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
-    """Read pieces after 103 ids of Pegasus' own; the file's first ones are among those."""
+    """Read pieces. Pegasus inserts 103 tokens of its own after the first two, <pad> and </s>."""
     (path,) = need(checkpoint, "pegasus")
     masked = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, PEGASUS_OFFSET))]
     special = ["<pad>", "</s>", *masked]
@@ -180,7 +180,8 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
 
 
 def read_t5(checkpoint: Checkpoint) -> Vocabularies:
-    """Read T5's pieces, with its extra ids last first; MADLAD's languages are pieces."""
+    """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
+    languages are pieces."""
     from sentencepiece import SentencePieceProcessor
 
     (path,) = need(checkpoint, "t5")
@@ -239,9 +240,9 @@ def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
 
 
 def added_tokens(checkpoint: Checkpoint, first: int) -> dict[str, int]:
-    """Return the ids of tokens that are no pieces, from whichever file says them.
+    """Return the ids of the tokens that are not pieces, from all files that list such tokens.
 
-    Files that list them without ids mean the ids from `first` on.
+    Tokens that are listed without ids have the ids from `first` on.
     """
     listing = checkpoint.optional_json("special_tokens_map.json")
     plain = cast("list[Any]", listing.get("additional_special_tokens") or [])
