@@ -177,8 +177,7 @@ def beams_of_the_service(model, source_ids, options, forced=()):
         lengths = [torch.full((rows,), ids.size(1)) for ids in (source, target)]
         log_probs = model(source, lengths[0], target, lengths[1])[:, -1]  # (K, V)
         best = log_probs.topk(min(search.needed.k, VOCABULARY))
-        found = Candidates(best.values.numpy(), best.indices.numpy(), log_probs.numpy())
-        step = search.advance(found)
+        step = search.advance(Candidates(*(each.numpy() for each in best), log_probs.numpy()))
         if step.ended:
             return search.hypotheses(0)
         read = torch.from_numpy(step.tokens)[:, None]

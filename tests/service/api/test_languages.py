@@ -287,27 +287,22 @@ def test_refusals_say_which_language_to_send(ask, model, languages, detail):
 
 
 @pytest.mark.parametrize(
-    ("model", "path", "refused"),
+    ("model", "path", "others", "slot", "code", "ids"),
     [
-        ("slots", "/v1/decode", {"source_language": "deu_Latn"}),
-        ("slots", "/v1/encode", {"source_language": "deu_Latn"}),
-        ("prefixed", "/v1/decode", {"target_language": "fry_Latn"}),
-        ("only", "/v1/decode", {"source_language": "en"}),
+        ("slots", "decode", {"target_language": "fra_Latn"}, "source_language", "deu_Latn", "5, 6"),
+        ("slots", "encode", {}, "source_language", "deu_Latn", "5, 6"),
+        ("prefixed", "decode", {}, "target_language", "fry_Latn", "8, 9"),
+        ("only", "decode", {}, "source_language", "en", "4"),
     ],
 )
-def test_a_language_that_ids_must_hold_is_refused_with_its_ids(ask, model, path, refused):
-    body = {"source": [[4, 5]]}
-    if model == "slots" and path == "/v1/decode":
-        body["target_language"] = "fra_Latn"
-    assert ask(model, path, **body)[0] == 200
-    status, problem = ask(model, path, **body, **refused)
-    ((slot, code),) = refused.items()
-    ids = {"deu_Latn": "5, 6", "fry_Latn": "8, 9", "en": "4"}[code]
-    assert (status, problem["detail"]) == (
-        422,
-        f"/{slot} has no effect on sources given as ids, which must hold those of their language"
-        f" ({ids}): omit {slot}, or send texts",
-    )
+def test_a_language_that_ids_must_hold_is_refused_with_its_ids(
+    ask, model, path, others, slot, code, ids
+):
+    body = {"source": [[4, 5]], **others}
+    assert ask(model, f"/v1/{path}", **body)[0] == 200
+    status, problem = ask(model, f"/v1/{path}", **body, **{slot: code})
+    expected = f"sources given as ids, which must hold those of their language ({ids}): omit {slot}"
+    assert (status, expected in problem["detail"]) == (422, True)
 
 
 def test_models_list_their_languages(ask):
