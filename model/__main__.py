@@ -113,11 +113,7 @@ def report_int8(bundle: Path, transformer: Transformer) -> None:
 def convert_command(
     checkpoint: Annotated[
         Path,
-        typer.Argument(
-            help="folder of a Hugging Face checkpoint, or of a model of your own",
-            exists=True,
-            file_okay=False,
-        ),
+        typer.Argument(help="folder of a Hugging Face checkpoint, or of a model of your own"),
     ],
     bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
     name: Annotated[

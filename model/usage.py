@@ -8,7 +8,7 @@ from model.network.config import TransformerConfig
 Slot = Literal["source_language", "target_language"]
 Codes = dict[str, list[int]]  # ids of each language, by its code
 
-GREEDY: dict[str, Any] = {  # decoding options under which a request is answered by greedy search
+GREEDY: dict[str, Any] = {  # the decoding options of greedy search
     "min_new_tokens": 0,
     "beam_size": 1,
     "length_penalty": 1.0,
@@ -21,9 +21,9 @@ GREEDY: dict[str, Any] = {  # decoding options under which a request is answered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What bundle.json says of a model beside its network (docs/bundle.md).
+    """The part of bundle.json that is not about the network (docs/bundle.md).
 
-    A slot stands for the ids of the language that a request names.
+    A slot is replaced by the ids of the language that a request names.
     """
 
     decoder_start: list[int | Slot]
@@ -34,13 +34,13 @@ class Usage:
     source_languages: Codes = field(default_factory=dict[str, list[int]])
     target_languages: Codes = field(default_factory=dict[str, list[int]])
     decoding: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
-    compose: bool = False  # the tokenizers compose letters and marks first
+    compose: bool = False  # the service composes letters with their marks before it tokenizes
     origin: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:
-    """Return the usage of a model that `train` makes: nothing around a source, bos at the start of
-    a target, greedy search."""
+    """Return the usage of a model that `train` makes: no ids around a source, bos before a target,
+    greedy search."""
     return Usage(
         decoder_start=[config.bos_id],
         max_new_tokens=config.max_target_length,

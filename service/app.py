@@ -14,7 +14,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from service.api import attend, attention, decode, encode, models, score, tokenize
-from service.api.examples import show_answers
+from service.api.examples import fit_to_models, show_answers
 from service.bundle import Bundle, load_bundle
 from service.engine.client import EngineClient
 from service.engine.model import Model
@@ -46,6 +46,7 @@ def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> Fa
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         served = await run_in_threadpool(open_models, settings, open_engine)
         app.state.models = served
+        fit_to_models(app.openapi(), [each.engine.bundle.manifest for each in served.values()])
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
         engines = [model.engine for model in served.values()]

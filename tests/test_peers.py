@@ -170,14 +170,14 @@ def random_transformer(seed):
 def beams_of_the_service(model, source_ids, options, forced=()):
     """Search for one source with the whole target read again at each step."""
     search, rows = BeamSearch(options.beam_size, EOS, str), options.beam_size
-    search.insert([options], [forced])
+    search.insert([options], [[model.config.bos_id, *forced]])
     source = torch.tensor([source_ids]).expand(rows, -1)  # (K, S)
     target = torch.full((rows, 1), model.config.bos_id)  # (K, T)
     while True:
         lengths = [torch.full((rows,), ids.size(1)) for ids in (source, target)]
         log_probs = model(source, lengths[0], target, lengths[1])[:, -1]  # (K, V)
-        best = log_probs.topk(2 * rows)
-        step = search.advance(Candidates(best.values.numpy(), best.indices.numpy()))
+        best = log_probs.topk(min(search.needed.k, VOCABULARY))
+        step = search.advance(Candidates(*(each.numpy() for each in best), log_probs.numpy()))
         if step.ended:
             return search.hypotheses(0)
         read = torch.from_numpy(step.tokens)[:, None]
@@ -197,6 +197,8 @@ def beams_of_hugging_face(model, source_ids, options, forced=None):
         num_return_sequences=options.beam_size,
         length_penalty=options.length_penalty,
         early_stopping=options.early_stopping,
+        repetition_penalty=options.repetition_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
         return_dict_in_generate=True,
         output_scores=True,
     )
@@ -273,6 +275,25 @@ def test_beams_at_the_limit_are_those_of_both_peers(tmp_path_factory, seed, sour
 def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, forced):
     """It counts in the length, which ranks hypotheses and ends the search."""
     model = random_transformer(seed)
+    ours = beams_of_the_service(model, source_ids, options, [forced])
+    ids, scores = beams_of_hugging_face(model, source_ids, options, forced)
+    assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)
+    assert [hypothesis.token_ids for hypothesis in ours] == ids
+
+
+@given(
+    seed=st.integers(0, 9999),
+    source_ids=Sources,
+    options=ShortSearches,
+    penalty=st.sampled_from([0.8, 1.3, 2.0]),
+    size=st.sampled_from([0, 2, 3]),
+    forced=st.integers(3, VOCABULARY - 1),
+)
+@settings(max_examples=20, phases=PHASES)
+def test_start_ids_may_not_be_repeated(seed, source_ids, options, penalty, size, forced):
+    """They count for the repetition penalty, which lowers log-probs, and in n-grams."""
+    model = random_transformer(seed)
+    options = dataclasses.replace(options, repetition_penalty=penalty, no_repeat_ngram_size=size)
     ours = beams_of_the_service(model, source_ids, options, [forced])
     ids, scores = beams_of_hugging_face(model, source_ids, options, forced)
     assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)

@@ -62,8 +62,7 @@ def write_bundle(
 
 
 def check_target(bundle: Path, name: str) -> None:
-    """Raise InputError if `bundle` is something else than a bundle, or the model cannot be named
-    so."""
+    """Raise InputError if `bundle` exists and is not a bundle, or if `name` is invalid."""
     if bundle.exists() and not (bundle / "bundle.json").is_file():
         raise InputError(f"{bundle} exists and is not a bundle: name another folder")
     if not re.fullmatch(NAME, name):

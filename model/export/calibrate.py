@@ -79,7 +79,7 @@ def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int
 def decoder_inputs(
     model: Transformer, source_ids: Tensor, source_length: Tensor, longest: int
 ) -> list[list[int]]:
-    """Decode greedily with a KV cache, for model.search would take minutes for a large model.
+    """Decode greedily with a KV cache: without one, a large model takes minutes.
 
     Returns for each source bos and the tokens after it, without the last.
     """

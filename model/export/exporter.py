@@ -64,8 +64,8 @@ def export_graph(spec: GraphSpec, weights: Mapping[str, str]) -> onnx.ModelProto
 def without_weights(model: onnx_ir.Model, weights: Mapping[str, str]) -> onnx.ModelProto:
     """Optimise `model` and return it with weights that are only named.
 
-    They are taken away first: the optimiser would fold and compare them. The names of a tied weight
-    become one value.
+    The weights are removed first, because the optimiser would fold and compare them. The names of a
+    tied weight become one value.
     """
     initializers = model.graph.initializers
     values: dict[str, onnx_ir.Value] = {}
@@ -104,7 +104,7 @@ def name_products(graph: onnx.GraphProto) -> None:
 def quiet() -> Generator[None]:
     """Silence two warnings of the exporter.
 
-    Several axes share a name on purpose, and torchvision, which it misses, is not needed.
+    Several axes share a name on purpose, and torchvision is not needed.
     """
     logger = logging.getLogger("torch.onnx._internal.exporter")
     level = logger.level

@@ -72,7 +72,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
 
 
 def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:
-    """Return by precision, of those that have a folder, each graph's name and file."""
+    """Return, for each precision that has a folder, the files of its graphs by name."""
     return {
         precision: {graph.stem: f"{precision}/{graph.name}" for graph in sorted(graphs)}
         for precision in ("fp32", "int8")

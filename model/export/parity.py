@@ -56,7 +56,7 @@ def parity(model: Transformer) -> dict[str, NDArray[np.generic]]:
 def some_ids(log_probs: Tensor, ordinary: IdArray, random: np.random.Generator) -> Tensor:
     """Return the ids to compare at each position (B, T, K): the largest first, in descending order.
 
-    Random ones follow, so that an error that lowers most of a vocabulary does not hide.
+    Random ones follow, to find an error in the rest of the vocabulary.
     """
     largest = log_probs.topk(min(LARGEST_IDS, log_probs.size(-1))).indices
     drawn = random.choice(ordinary, (*log_probs.shape[:-1], RANDOM_IDS))

@@ -58,7 +58,7 @@ def merged(parts: list[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
 
 
 def drop_zero_biases(graph: onnx.GraphProto, biases: Mapping[str, Tensor]) -> None:
-    """Remove the biases of products that are all zeros, as of models whose layers have none.
+    """Remove biases that are all zeros, as they are in layers of models without biases.
 
     For inputs of three axes the exporter writes MatMul and Add, else Gemm.
     """
@@ -74,7 +74,7 @@ def drop_zero_biases(graph: onnx.GraphProto, biases: Mapping[str, Tensor]) -> No
 def biased_products(
     graph: onnx.GraphProto, biases: Collection[str]
 ) -> list[tuple[onnx.NodeProto, onnx.NodeProto]]:
-    """Return every MatMul whose result only the Add of one of `biases` reads, and that Add."""
+    """Return each MatMul whose result only an Add of one of `biases` reads, with that Add."""
     uses = count_uses(graph)
     products = {
         node.output[0]: node

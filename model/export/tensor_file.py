@@ -1,7 +1,7 @@
 """Write tensors to a safetensors file piece by piece, and refer to them from ONNX graphs.
 
-The safetensors library copies every tensor before it writes the first; a checkpoint may be larger
-than the memory left for that.
+The safetensors library copies all tensors before it writes the first one. A large checkpoint leaves
+no memory for that.
 """
 
 import json
@@ -51,7 +51,7 @@ class Stored:
 
 
 def converted(tensor: Tensor, dtype: torch.dtype) -> Source:
-    """Return `tensor` as numbers of `dtype`; if it has other ones, weights of a model do too."""
+    """Return `tensor` with floating-point numbers as `dtype`; integers stay as they are."""
     wanted = dtype if tensor.is_floating_point() else tensor.dtype
     return Source(
         wanted, tuple(tensor.shape), lambda: (each.to(wanted) for each in pieces_of(tensor))

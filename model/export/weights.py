@@ -55,8 +55,8 @@ def int8_names(model: Transformer) -> set[str]:
 def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Source]:
     """Return `names` (N, K) as int8, each with scales (N,), and all other weights at fp32.
 
-    A row of a linear layer's matrix is an output channel, one of an embedding a token: a weight
-    that is tied is stored once for both.
+    A row is an output channel of a linear layer, or a token of an embedding: one tied matrix serves
+    both.
     """
     sources: dict[str, Source] = {}
     for name, tensor in tensors.items():
@@ -74,7 +74,7 @@ def scale_name(name: str) -> str:
 
 
 def row_scales(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the scale of each row of (N, K): its largest absolute value is 127 of them."""
+    """Yield the scale of each row of (N, K): its largest absolute value divided by 127."""
     for rows in pieces_of(tensor):
         yield rows.float().abs().amax(1) / 127
 

@@ -1,4 +1,4 @@
-"""A folder beside a bundle in which its successor is written."""
+"""Write a new bundle in a folder beside the old one, and then swap the two."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 def replacement(bundle: Path) -> Generator[Path]:
     """Give an empty folder, and put it in the bundle's place once the block ends without error.
 
-    Until then the old bundle stays. What an export that was killed has left is removed.
+    Until then the old bundle stays. Folders that killed exports left behind are removed.
     """
     bundle.parent.mkdir(parents=True, exist_ok=True)
     remove_rests(bundle)

@@ -11,12 +11,13 @@ from model.export.manifest import Card
 from model.importers.checkpoint import Checkpoint
 from model.importers.proofs import Proof, as_text
 from model.network.config import InputError
+from model.usage import Usage
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 
 def read_front_matter(folder: Path) -> dict[str, Any]:
-    """Return what the head of README.md says; {} if there is none or it is no YAML."""
+    """Return what the head of README.md says; {} if there is none or it is not YAML."""
     path = folder / "README.md"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
@@ -46,6 +47,7 @@ def write_card(
     licence: str,
     proofs: Sequence[Proof],
     versions: dict[str, str],
+    usage: Usage,
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
@@ -60,6 +62,8 @@ def write_card(
         "",
         f"Licence of the weights: {licence}. Languages: {languages}.",
         "",
+        *language_lines(usage),
+        *task_lines(checkpoint),
         "## What was proved",
         "",
         as_text(proofs),
@@ -80,6 +84,45 @@ def write_card(
         notice=read_notice(checkpoint.folder, licence, origin),
         model_card="\n".join(lines) + "\n",
     )
+
+
+def language_lines(usage: Usage) -> list[str]:
+    """Return the codes of a request's languages, which need not be those of README.md; nothing if
+    there is no choice."""
+    lines: list[str] = []
+    for slot, codes in (
+        ("source_language", usage.source_languages),
+        ("target_language", usage.target_languages),
+    ):
+        if codes:
+            lines += [f"`{slot}` is one of {', '.join(codes)}.", ""]
+    return lines
+
+
+def task_lines(checkpoint: Checkpoint) -> list[str]:
+    """Return a table of the tasks that config.json lists; nothing if it lists none.
+
+    No request inherits their options: the checkpoint does not say which task a text is of.
+    """
+    tasks = checkpoint.config.get("task_specific_params") or {}
+    rows: list[str] = []
+    for task, options in cast("dict[str, dict[str, Any]]", tasks).items():
+        others = (f"{name} {value}" for name, value in options.items() if name != "prefix")
+        prefix = options.get("prefix")
+        rows.append(f"| {task} | {f'`{prefix}`' if prefix else ''} | {', '.join(others)} |")
+    if not rows:
+        return []
+    return [
+        "## Tasks",
+        "",
+        "Begin a text with the prefix of its task. Options have the names of transformers, and a"
+        " request that wants them must set them.",
+        "",
+        "| task | prefix | options |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def text_of(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Read a checkpoint: a folder with config.json and weights, as Hugging Face writes it, or with
-heed.toml and the weights of a model of one's own.
+"""Read a checkpoint: a folder with weights and config.json, as Hugging Face writes it, or with
+weights and heed.toml, which describes a model of your own.
 
 Nothing in the folder is executed: weights are read as safetensors, or by torch's loader that
 refuses everything but tensors.
@@ -7,6 +7,7 @@ refuses everything but tensors.
 
 import json
 import pickle
+import re
 import struct
 import tomllib
 import zipfile
@@ -33,10 +34,10 @@ DAMAGED = (  # what torch.load raises for a file that is damaged or no state dic
     pickle.UnpicklingError,
     struct.error,
 )
-ADAPTER = "adapter_config.json"
+OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
 LFS_POINTER = b"version https://git-lfs"
-OWN = "heed.toml"  # comes before config.json, which may be of another program
-WEIGHTS = (  # the first that the folder has
+OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
+WEIGHTS = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -53,11 +54,6 @@ class Checkpoint:
         self.folder = folder
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"
         path = folder / self.config_name
-        if (folder / ADAPTER).is_file():
-            raise InputError(
-                f"{folder} holds an adapter ({ADAPTER}): merge it into its model, and give the"
-                " folder of the merged model"
-            )
         if not path.is_file():
             raise InputError(
                 f"{folder} is not a checkpoint: it has no config.json; give a folder that"
@@ -91,7 +87,7 @@ class Checkpoint:
         return tensor
 
     def ignore(self, *names: str) -> None:
-        """Take tensors for read that the network does not need."""
+        """Count tensors as read that the network does not need."""
         self._unread.difference_update(names)
 
     def optional_json(self, name: str) -> dict[str, Any]:
@@ -118,9 +114,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def open_weights(folder: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
-    """Return a function for each tensor that reads it.
+    """Return, for each tensor's name, a function that reads it.
 
-    The tensors of a pickle are in its `entry`, or at its top if that is empty.
+    `entry` is the key of a pickle that holds the state dict; "" if the pickle is the state dict.
     """
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
@@ -167,9 +163,13 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except DAMAGED as error:
+        if found := OBJECT.search(str(error)):
+            raise InputError(
+                f"{path} holds more than tensors, namely {found[1]}, and loading that could run"
+                " code: save the weights alone with torch.save(model.state_dict(), path)"
+            ) from error
         raise InputError(
-            f"{path} is damaged, or holds more than tensors, which Heed does not load: save the"
-            " model as safetensors"
+            f"{path} is damaged, or is not written by torch.save(model.state_dict(), path)"
         ) from error
     held = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     state = held.get(entry) if entry else held
@@ -188,5 +188,5 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
 
 
 def is_zip(path: Path) -> bool:
-    """Return whether torch wrote the file since 1.6: older ones cannot be mapped into memory."""
+    """Return whether torch 1.6 or later wrote the file: only such files are mapped into memory."""
     return zipfile.is_zipfile(path)

@@ -1,4 +1,4 @@
-"""Compare a converted tokenizer with sentencepiece on the built-in texts."""
+"""Compare a converted tokenizer with its original on the built-in texts."""
 
 import json
 import math
@@ -17,10 +17,10 @@ Encode = Callable[[str], Sequence[int] | None]
 
 
 def compare_pieces(converted: Converted, reference: Encode) -> list[str]:
-    """Return the built-in texts that the two give different ids; none if all are equal.
+    """Return the built-in texts that have other ids in `reference`.
 
-    Texts for which `reference` returns None are not compared. Two ways to split a text are equal if
-    their scores are: sentencepiece adds them in 32 bits, the tokenizers library in 64.
+    Texts for which `reference` returns None are not compared. Different ids with the same total
+    score count as equal: sentencepiece adds scores in 32 bits, the tokenizers library in 64.
     """
     scores = read_scores(converted.tokenizer)
     different: list[str] = []
@@ -36,8 +36,8 @@ def compare_pieces(converted: Converted, reference: Encode) -> list[str]:
 def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = None) -> Encode:
     """Return sentencepiece's own encoding of texts, in the ids of `vocabulary`.
 
-    It returns None for texts with pieces that the vocabulary lacks or splits: Hugging Face encodes
-    those as unknown, the converted tokenizer does better.
+    It returns None for a text with a piece that the vocabulary lacks, or an unknown one of whose
+    letters it has some. Hugging Face reads these as unknown, the converted tokenizer in parts.
     """
     from sentencepiece import SentencePieceProcessor
 

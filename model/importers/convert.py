@@ -15,6 +15,7 @@ from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
+from model.importers.folders import check_folder
 from model.importers.plain import read_plain
 from model.importers.probes import probes
 from model.importers.proofs import (
@@ -68,6 +69,7 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
     FailedProof if the converted model does not give the original's numbers.
     """
     check_target(bundle, options.name)
+    check_folder(folder)
     checkpoint = Checkpoint(folder)
     model = read_model(checkpoint, options.max_length)
     licence = find_licence(checkpoint, options.licence)
@@ -94,10 +96,10 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
             "proofs": [asdict(proof) for proof in found],
             "versions": packages,
         }
-        card = write_card(checkpoint, options.name, licence, found, packages)
+        card = write_card(checkpoint, options.name, licence, found, packages, usage)
         return replace(trained, usage=replace(usage, origin=origin)), card
 
-    card = write_card(checkpoint, options.name, licence, proofs, packages)
+    card = write_card(checkpoint, options.name, licence, proofs, packages, usage)
     weights = options.weights or stored_type(checkpoint)
     write_bundle(trained, card, weights, bundle, options.precision, prove)
 
@@ -162,8 +164,8 @@ def raise_failed(proofs: list[Proof]) -> None:
 
 
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
-    """Write tokens that are never generated into the output's bias, where the checkpoint shares
-    their probability among the others. The search then needs no rule for them."""
+    """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
+    search then needs no rule for them."""
     if checkpoint.config_name == OWN:
         return usage
     generation = Generation(checkpoint)

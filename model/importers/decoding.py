@@ -23,7 +23,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "constraints": ([],),
     "watermarking_config": (),
 }
-NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # ours by theirs, and what theirs may be
+NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and its types
     "num_beams": ("beam_size", (int,)),
     "length_penalty": ("length_penalty", (int, float)),
     "early_stopping": ("early_stopping", (bool,)),
@@ -48,10 +48,10 @@ class Generation:
                 raise self._refuse(name, "Heed has no such option: remove it, or set it to null")
 
     def decoding(self, forced: int) -> dict[str, Any]:
-        """Return what a request inherits, as bundle.json has it.
+        """Return the options that requests inherit, under their names in bundle.json.
 
-        Hugging Face counts the first id that the decoder reads in max_length and min_length. The
-        `forced` ids that follow it are counted too, though they are not generated here.
+        Hugging Face's min_length counts the first id that the decoder reads, and the `forced` ids
+        after it. Our min_new_tokens counts neither.
         """
         decoding = {**GREEDY, "early_stopping": False}
         for theirs, (ours, kinds) in NAMES.items():
@@ -62,13 +62,14 @@ class Generation:
                 expected = " or ".join(kind.__name__ for kind in kinds)
                 raise self._refuse(theirs, f"expected {expected}")
             decoding[ours] = value
-        least = max(self._count("min_length") - 1, self._count("min_new_tokens"))
+        new = self._has("min_new_tokens")  # then min_length does not apply
+        least = self._count("min_new_tokens") if new else self._count("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
         decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
         return decoding
 
     def max_new_tokens(self, positions: int, forced: int) -> int:
-        """Return the default length of a target, of which the decoder has `positions`."""
+        """Return the default max_new_tokens of a decoder with so many `positions`."""
         longest = positions - forced
         if most := self._count("max_new_tokens"):
             return min(longest, most - forced)

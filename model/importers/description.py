@@ -1,4 +1,4 @@
-"""Read heed.toml: what the state dict of a model of one's own cannot say."""
+"""Read heed.toml, which says what the state dict of a model of your own cannot say."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SINUSOIDAL, SQRT = "sinusoidal", "sqrt"
 class Description:
     """The keys of heed.toml with their defaults filled in; docs/checkpoints.md explains each.
 
-    Names of tensors are whole; `positions` are those of the source and of the target.
+    Names of tensors are complete. `positions` names the table of the source and of the target.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a key may hold, for errors and as a test."""
+    """The values that a key may have: in words for errors, and as a test."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -148,7 +148,7 @@ KINDS = tuple(DEFAULTS)
 
 
 def read_description(checkpoint: Checkpoint) -> Description:
-    """Raise InputError naming the first key that is missing, unknown, or holds what it cannot."""
+    """Raise InputError naming the first key that is missing, unknown, or has an invalid value."""
     path, given = checkpoint.folder / OWN, dict(checkpoint.config)
     kind = given.pop("kind", None)
     if kind not in KINDS:

@@ -26,12 +26,14 @@ def number(checkpoint: Checkpoint, name: str, default: int | None = None) -> int
 
 
 def common(checkpoint: Checkpoint, *names: str) -> int:
-    """Return the number that all the names have: the network has one for both sides."""
+    """Return the number that these fields share. Raise InputError if they differ: our network has
+    one number for both sides."""
     values = {name: number(checkpoint, name) for name in names}
     if len({*values.values()}) > 1:
         pairs = " and ".join(f"{name} {value}" for name, value in values.items())
         raise InputError(
-            f"{checkpoint.folder}: config.json has {pairs}: Heed has one number for both"
+            f"{checkpoint.folder}: config.json has {pairs}: Heed has one number for both,"
+            " so this model cannot be converted"
         )
     return values[names[0]]
 

@@ -1,4 +1,4 @@
-"""The tokenizers of a model of one's own: files of `tokenizers`, or lists of words."""
+"""Read the tokenizers of a model of your own: files of `tokenizers`, or lists of words."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from tokenizers.models import WordLevel
 from model.checkpoint import TOKENIZERS
 from model.importers.checkpoint import Checkpoint
 from model.importers.description import OWN, Description, read_description
+from model.importers.tokenizer_file import open_library
 from model.network.config import InputError
 
 
@@ -39,18 +40,12 @@ def stored_tokenizer(path: Path, rows: int) -> Tokenizer:
             f"{path.parent} has no {path.name}: save the tokenizer so, or name a word list as"
             f" {side}_vocabulary in {OWN}"
         )
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no other class
-        raise InputError(f"{path} is not a file of the tokenizers library: {error}") from error
+    tokenizer = open_library(path)
     if (last := max(tokenizer.get_vocab().values(), default=0)) >= rows:
         raise InputError(
             f"{path} has a token of id {last}, but the model has rows for only {rows} tokens: give"
             " the tokenizer that the model was trained with"
         )
-    tokenizer.post_processor = None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     return tokenizer
 
 

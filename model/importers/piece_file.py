@@ -61,8 +61,8 @@ class PieceFile:
 
 
 def read_pieces(path: Path) -> PieceFile:
-    """Read a sentencepiece model. Raises InputError if it is none, is cut off, or is of a kind that
-    tokenizer.json cannot express."""
+    """Read a sentencepiece model. Raise InputError if the file is another one, is cut off, or has
+    options that tokenizer.json cannot express."""
     model = parse(path)
     spec, training = model.normalizer_spec, model.trainer_spec
     if training.model_type not in (UNIGRAM, BPE):
@@ -95,8 +95,8 @@ def read_pieces(path: Path) -> PieceFile:
 
 
 def is_charsmap(content: bytes) -> bool:
-    """Return whether `content` is empty, or a trie behind its size in bytes, and texts that end in
-    NUL."""
+    """Return whether `content` is empty or well-formed: the size of a trie in bytes, the trie, and
+    texts that end in NUL."""
     if not content:
         return True
     end = 4 + int.from_bytes(content[:4], "little")

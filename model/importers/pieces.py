@@ -1,7 +1,7 @@
-"""Turn a sentencepiece model into a tokenizer.json that gives the same ids, without sentencepiece.
+"""Turn a sentencepiece model into a tokenizer.json that gives the same ids without sentencepiece.
 
-A vocabulary is a list of names in the order of their ids. Names that a text must not reach, such
-as </s>, are stored with a space at their end: normalized text holds no U+0020.
+A vocabulary is a list of names in the order of their ids. A name that no text may become, such as
+</s>, is stored with a space at its end: normalized text has no U+0020.
 """
 
 import re
@@ -16,7 +16,7 @@ from model.network.config import InputError
 
 SPACE = "\u2581"  # what sentencepiece writes for a space
 HIDDEN = " "  # ends the name of a piece that no text reaches
-TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # parts the name of a byte piece, which is not its text
+TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # cuts a typed "<0x41>", which is text and no byte
 USER_SCORE = -0.1  # sentencepiece's own score of user-defined symbols
 MARIAN_SPECIAL = ("</s>", "<pad>")
 DECOMPOSED, COMPOSED = "e\u0301", "\u00e9"
@@ -91,7 +91,7 @@ def add_tokens(tokenizer: Tokenizer, names: Collection[str], special: bool) -> N
 
 def build_unigram(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> Unigram:
     scores = {piece.text: score_of(piece, file.least_score) for piece in file.pieces}
-    # The penalty of unknown letters hangs on the least score, so no hidden piece may have less.
+    # Unknown letters score a constant below the least score, so hidden pieces must not lower it.
     scored = [(stored[i], scores.get(name, file.least_score)) for name, i in ids.items()]
     return Unigram(scored, ids[file.unknown], file.byte_fallback)
 
@@ -139,7 +139,7 @@ def build_normalizer(file: PieceFile) -> normalizers.Normalizer:
 
 
 def build_splitters(file: PieceFile) -> list[pre_tokenizers.PreTokenizer]:
-    """Return splitters at which no piece is cut. The tokenizer caches what lies between them."""
+    """Return splitters that cut no piece. They save time: the tokenizer caches the parts."""
     splitters: list[pre_tokenizers.PreTokenizer] = []
     if file.byte_fallback and not file.is_bpe:
         splitters.append(pre_tokenizers.Split(Regex(TYPED_BYTE_END), "merged_with_next"))

@@ -1,4 +1,4 @@
-"""Models of one's own: torch.nn.Transformer inside a module, and The Annotated Transformer."""
+"""Read models of your own: torch.nn.Transformer inside a module, or The Annotated Transformer."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ ADVICE = "name them in heed.toml: as what they are, or in ignore if the model do
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a kind of layer for its parts; of its norms in the order of the sublayers."""
+    """The names that a kind of layer gives its parts. Norms are in the order of the sublayers."""
 
     norm: NormKind
     packed: bool  # the projections of queries, keys and values are one matrix

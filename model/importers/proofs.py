@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from model.data.pairs import pad
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
+from model.importers.piece_file import PieceFile
 from model.importers.probes import probes
-from model.importers.vocabularies import Vocabularies
+from model.importers.tokenizer_file import encode_with, special_names
+from model.importers.vocabularies import Side, Vocabularies
 from model.network.transformer import Transformer
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
@@ -38,27 +40,35 @@ class Proof:
 
 
 def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
-    """Compare the ids of the built-in texts, on each side, with sentencepiece's."""
+    """Compare the ids of the built-in texts, on each side, with those of what it was made of."""
     proofs: list[Proof] = []
     sides = {"source": vocabularies.source, "target": vocabularies.target}
     for name, side in sides.items():
-        if side.file is None:
+        if side.original is None:
             proofs.append(Proof(f"{name} tokenizer", "-", "is no sentencepiece model", None))
             continue
-        encode = sentencepiece_encoder(side.file, side.names)
-        typed = [token for token in side.names if token.startswith(">>")]
-
-        def reference(
-            text: str, encode: Encode = encode, typed: Sequence[str] = typed
-        ) -> Sequence[int] | None:
-            return None if any(token in text for token in typed) else encode(text)
-
-        different = compare_pieces(side.converted, reference)
+        library, encode = reference_of(side)
+        different = compare_pieces(side.converted, encode)
         example = f", such as {different[0][:40]!r}" if different else ""
         result = f"{len(different)} of {len(probes())} texts have other ids{example}"
-        against = f"sentencepiece {version('sentencepiece')}"
-        proofs.append(Proof(f"{name} tokenizer", against, result, not different))
+        reference = f"{library} {version(library)}"
+        proofs.append(Proof(f"{name} tokenizer", reference, result, not different))
     return proofs
+
+
+def reference_of(side: Side) -> tuple[str, Encode]:
+    """Return the package that reads the original of a tokenizer, and its encoding of texts.
+
+    The encoding returns None for texts with tokens that only one of the two finds in typed text.
+    """
+    if isinstance(side.original, PieceFile):
+        package, encode = "sentencepiece", sentencepiece_encoder(side.original, side.names)
+        typed = [token for token in side.names if token.startswith(">>")]
+    else:
+        assert side.original is not None
+        package, encode = "tokenizers", encode_with(side.original)
+        typed = special_names(side.original)
+    return package, lambda text: None if any(token in text for token in typed) else encode(text)
 
 
 def prove_network(

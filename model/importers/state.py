@@ -11,7 +11,7 @@ from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
 
-TIED = {  # by whether the embeddings are one matrix, and the output projection the target's
+TIED = {  # by two equalities: of both embeddings, and of output projection and target embedding
     (True, True): Tied.all,
     (True, False): Tied.embeddings,
     (False, True): Tied.target,
@@ -51,8 +51,8 @@ class StateReader:
                 self.copy(f"{ours}.{part}", f"{theirs}.{part}")
 
     def matrices(self, names: Mapping[str, str]) -> Tied:
-        """Read the embeddings and the output projection, given the tensor of each, and an output
-        bias of zeros. Return which are one matrix by what they hold, whatever their names."""
+        """Read the embeddings and the output projection, whose tensors `names` gives. The output
+        bias is zero. Return which of them have equal values and so become one matrix."""
         held = {ours: self.checkpoint.tensor(theirs) for ours, theirs in names.items()}
         one_embedding = same(held[SOURCE], held[TARGET])
         one_output = same(held[OUTPUT], held[TARGET])

@@ -83,7 +83,7 @@ def read_config(checkpoint: Checkpoint, tied: Tied, max_length: int) -> Transfor
 def is_scaled(checkpoint: Checkpoint) -> bool:
     """Return whether hidden states are scaled before the output projection.
 
-    T5 1.0 does so, and says so only by tied embeddings, which its configurations leave out.
+    T5 1.0 scales them. Only tied embeddings tell it apart, and true is the default of that field.
     """
     config = checkpoint.config
     if config["model_type"] == "mt5":
@@ -93,8 +93,8 @@ def is_scaled(checkpoint: Checkpoint) -> bool:
 
 
 def read_embeddings(reader: StateReader) -> Tied:
-    """Read the embeddings and the output projection, by what the file holds: configurations say
-    that matrices are tied where they are not."""
+    """Read the embeddings and the output projection. Their values tell which are tied:
+    configurations are wrong about it."""
     checkpoint = reader.checkpoint
     held = [name for name in EMBEDDINGS if name in checkpoint]
     embedding = checkpoint.tensor(held[0] if held else EMBEDDINGS[0])

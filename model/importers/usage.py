@@ -42,7 +42,7 @@ def read_usage(
     if len(compose) > 1:
         raise InputError(
             f"{checkpoint.folder}: the sentencepiece models of the two sides normalize differently:"
-            " Heed composes marks on both sides or on neither"
+            " Heed composes marks on both sides or on neither, so this model cannot be converted"
         )
     generation = Generation(checkpoint)
     ends = read_ends(checkpoint, vocabularies, generation)

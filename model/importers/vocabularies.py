@@ -1,6 +1,6 @@
-"""The tokenizers of a checkpoint, by its kind: where its files are and which id a piece has.
+"""Build the tokenizers of a checkpoint. Each kind has its own files, and its own order of ids.
 
-Nothing is read through a tokenizer class: the files say all.
+Only the files are read, without Hugging Face's tokenizer classes.
 """
 
 import re
@@ -16,13 +16,25 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.own_tokenizers import plain_tokenizers
 from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
+from model.importers.tokenizer_file import Encode, convert_library, encode_with, open_library
 from model.network.config import InputError
 from model.usage import Codes
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
-FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # the first ids, in the place of the file's first three
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, instead of the file's first three
 OWN_SPECIALS = 3  # <unk>, <s>, </s> at the start of a sentencepiece model
 PEGASUS_OFFSET = 103
+STORED = "tokenizer.json"
+FILES = {  # of a tokenizer, by its kind
+    "marian": ("source.spm", "target.spm", "vocab.json"),
+    "bart": ("vocab.json", "merges.txt"),
+    "pegasus": ("spiece.model",),
+    "t5": ("spiece.model",),
+    "m2m_100": (SENTENCEPIECE, "vocab.json"),
+    "nllb": (SENTENCEPIECE,),
+    "mbart": (SENTENCEPIECE,),
+}
+STORABLE = FILES.keys() - {"marian", "m2m_100"}  # kinds that tokenizer.json stands for
 CODE = {  # how a language token is written
     "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
     "mbart": re.compile(r"([a-z]{2}_[A-Z]{2})"),
@@ -34,12 +46,15 @@ CODE = {  # how a language token is written
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The tokenizer of one side, and the sentencepiece model that it comes from, if any, whose
-    pieces have the ids of `names`."""
+    """The tokenizer of one side, and what it was made of, if that can be compared with it.
+
+    The pieces of a sentencepiece model have the ids of `names`; the library's own tokenizer is that
+    of tokenizer.json.
+    """
 
     converted: Converted
-    file: PieceFile | None
-    names: list[str]
+    original: PieceFile | Tokenizer | None = None
+    names: list[str] = field(default_factory=list[str])
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -66,8 +81,11 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
     """Return the tokenizers. Raise InputError naming the files that are missing."""
     if checkpoint.config_name == OWN:
         source, target = (Converted(each, False, 0) for each in plain_tokenizers(checkpoint))
-        return Vocabularies(Side(source, None, []), Side(target, None, []))
-    match kind_of(checkpoint):
+        return Vocabularies(Side(source), Side(target))
+    kind = kind_of(checkpoint)
+    if is_stored(checkpoint, kind):
+        return read_stored(checkpoint, kind)
+    match kind:
         case "marian":
             return read_marian(checkpoint)
         case "bart":
@@ -76,12 +94,12 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
             return read_pegasus(checkpoint)
         case "t5":
             return read_t5(checkpoint)
-        case kind:
+        case _:
             return read_fairseq(checkpoint, kind)
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
-    """Return the kind of tokenizer: NLLB is M2M100 with the pieces of mBART."""
+    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's."""
     kind = str(checkpoint.config["model_type"])
     if kind in ("mt5", "umt5"):
         return "t5"
@@ -90,19 +108,48 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return kind
 
 
-def need(checkpoint: Checkpoint, *names: str) -> list[Path]:
+def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
     """Return the paths of the files. Raise InputError naming all that are missing."""
+    names = FILES[kind]
     paths = [checkpoint.folder / name for name in names]
     if missing := [path.name for path in paths if not path.is_file()]:
+        stead = f", or {STORED} in their place" if kind in STORABLE else ""
         raise InputError(
             f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
-            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights{stead}"
         )
     return paths
 
 
+def is_stored(checkpoint: Checkpoint, kind: str) -> bool:
+    """Return whether tokenizer.json stands for files that the folder lacks. It does not if it only
+    lists added tokens."""
+    lacks = not all((checkpoint.folder / name).is_file() for name in FILES[kind])
+    return kind in STORABLE and lacks and "model" in checkpoint.optional_json(STORED)
+
+
+def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
+    """Read tokenizer.json: one tokenizer for both sides, with language tokens among its own."""
+    library = open_library(checkpoint.folder / STORED)
+    vocabulary = library.get_vocab()
+    languages: Codes = {}
+    if code := CODE.get(kind):
+        in_pieces = kind == "t5"  # MADLAD's languages are
+        added = {token.content for token in library.get_added_tokens_decoder().values()}
+        names = sorted(vocabulary if in_pieces else added, key=vocabulary.__getitem__)
+        languages = {
+            found[1]: prefix_ids(encode_with(library), name) if in_pieces else [vocabulary[name]]
+            for name in names
+            if (found := code.fullmatch(name))
+        }
+    if kind in ("nllb", "mbart"):
+        check_languages(checkpoint, languages)
+    side = Side(convert_library(library, checkpoint.folder / STORED), library)
+    return Vocabularies(side, side, languages)
+
+
 def read_marian(checkpoint: Checkpoint) -> Vocabularies:
-    source, target, vocabulary = need(checkpoint, "source.spm", "target.spm", "vocab.json")
+    source, target, vocabulary = need(checkpoint, "marian")
     own = checkpoint.folder / "target_vocab.json"  # where the sides do not share their ids
     sides: list[Side] = []
     codes: Codes = {}
@@ -115,16 +162,16 @@ def read_marian(checkpoint: Checkpoint) -> Vocabularies:
 
 
 def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
-    vocabulary, merges = need(checkpoint, "vocab.json", "merges.txt")
+    vocabulary, merges = need(checkpoint, "bart")
     names = read_vocabulary(vocabulary)
     special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in names]
-    side = Side(convert_byte_level(vocabulary, merges, special), None, names)
+    side = Side(convert_byte_level(vocabulary, merges, special))
     return Vocabularies(side, side)
 
 
 def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
-    """Read pieces after 103 ids of Pegasus' own; the file's first ones are among those."""
-    (path,) = need(checkpoint, "spiece.model")
+    """Read pieces. Pegasus inserts 103 tokens of its own after the first two, <pad> and </s>."""
+    (path,) = need(checkpoint, "pegasus")
     masked = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, PEGASUS_OFFSET))]
     special = ["<pad>", "</s>", *masked]
     names = special + read_pieces(path).names[len(special) - PEGASUS_OFFSET :]
@@ -133,16 +180,20 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
 
 
 def read_t5(checkpoint: Checkpoint) -> Vocabularies:
-    """Read T5's pieces, with its extra ids last first; MADLAD's languages are pieces."""
-    (path,) = need(checkpoint, "spiece.model")
+    """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
+    languages are pieces."""
+    from sentencepiece import SentencePieceProcessor
+
+    (path,) = need(checkpoint, "t5")
     file = read_pieces(path)
     options = checkpoint.optional_json("tokenizer_config.json")
     room = max(int(checkpoint.config["vocab_size"]) - len(file.names), 0)
     extra = min(int(options.get("extra_ids", 100)), room)
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
     special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
+    encode = cast("Encode", SentencePieceProcessor(model_file=str(path)).encode)
     languages = {
-        found[1]: prefix_ids(file, name)
+        found[1]: prefix_ids(encode, name)
         for name in file.user_defined
         if (found := CODE["t5"].fullmatch(name))
     }
@@ -150,22 +201,19 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     return Vocabularies(side, side, languages)
 
 
-def prefix_ids(file: PieceFile, name: str) -> list[int]:
+def prefix_ids(encode: Encode, name: str) -> list[int]:
     """Return the ids that a language token adds at the start of a text."""
-    from sentencepiece import SentencePieceProcessor
-
-    pieces = SentencePieceProcessor(model_file=str(file.path))
-    alone, after = (cast("list[int]", pieces.encode(text)) for text in ("a", f"{name} a"))
+    alone, after = encode("a"), encode(f"{name} a")
     return after[: len(after) - len(alone)]
 
 
 def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     """Read mBART, mBART-50, M2M100 or NLLB: pieces, and language tokens after them."""
     if kind == "m2m_100":
-        path, vocabulary = need(checkpoint, SENTENCEPIECE, "vocab.json")
+        path, vocabulary = need(checkpoint, kind)
         names = read_vocabulary(vocabulary)
     else:
-        (path,) = need(checkpoint, SENTENCEPIECE)
+        (path,) = need(checkpoint, kind)
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
     added = added_tokens(checkpoint, len(names))
     for name, i in sorted(added.items(), key=lambda item: item[1]):
@@ -176,20 +224,25 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         for i, name in enumerate(names)
         if name in added and (found := CODE[kind].fullmatch(name))
     }
-    if not languages:
-        raise InputError(
-            f"{checkpoint.folder} names no languages: give its tokenizer.json,"
-            " added_tokens.json, or a tokenizer_config.json with added_tokens_decoder"
-        )
+    check_languages(checkpoint, languages)
     special = [name for name in names if name in (*FAIRSEQ[:3], "<mask>") or name in added]
     side = side_of(path, names, special)
     return Vocabularies(side, side, languages)
 
 
-def added_tokens(checkpoint: Checkpoint, first: int) -> dict[str, int]:
-    """Return the ids of tokens that are no pieces, from whichever file says them.
+def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
+    """Raise InputError if there are none: the model cannot be used without."""
+    if not languages:
+        raise InputError(
+            f"{checkpoint.folder} names no languages: give its tokenizer.json,"
+            " added_tokens.json, or a tokenizer_config.json with added_tokens_decoder"
+        )
 
-    Files that list them without ids mean the ids from `first` on.
+
+def added_tokens(checkpoint: Checkpoint, first: int) -> dict[str, int]:
+    """Return the ids of the tokens that are not pieces, from all files that list such tokens.
+
+    Tokens that are listed without ids have the ids from `first` on.
     """
     listing = checkpoint.optional_json("special_tokens_map.json")
     plain = cast("list[Any]", listing.get("additional_special_tokens") or [])

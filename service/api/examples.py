@@ -1,15 +1,29 @@
 """The examples in /docs: requests that work unchanged with the default model, and its answers.
 
+A service of other models shows simpler ones (`fit_to_models`).
+
 The answers are in examples.json, which tests/write_examples.py writes.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from service.bundle import Manifest
+
 Examples = dict[str, Any]
+DEFAULT = "g2p-en"
+SIMPLE: dict[str, dict[str, Any]] = {  # a body for any model, by endpoint
+    "/v1/decode": {"source": "Hello"},
+    "/v1/attention": {"source": "Hello", "attention": {"layers": [-1]}},
+    "/v1/score": {"source": "Hello", "target": "Hello"},
+    "/v1/encode": {"source": "Hello", "pooling": "mean"},
+    "/v1/tokenize": {"text": "Hello"},
+    "/v1/detokenize": {"token_ids": [[0]]},
+}
 ANSWERS = Path(__file__).with_name("examples.json")
 
 
@@ -23,6 +37,43 @@ def show_answers(document: dict[str, Any]) -> None:
             media_type = content["text/event-stream" if streamed else "application/json"]
             value = "".join(map(event_text, answer)) if streamed else answer
             media_type.setdefault("examples", {})[name] = {"value": value}
+
+
+def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> None:
+    """Change a finished OpenAPI document whose service has other models than the default one.
+
+    Beside others, the default model is named in its examples. Without it, each endpoint gets one
+    example for the first model, and no answers.
+    """
+    names = [manifest.name for manifest in manifests]
+    if names == [DEFAULT]:
+        return
+    for path, body in SIMPLE.items():
+        operation = document["paths"][path]["post"]
+        shown = operation["requestBody"]["content"]["application/json"]
+        if DEFAULT in names:
+            for example in shown["examples"].values():
+                example["value"] = {"model": DEFAULT, **example["value"]}
+        else:
+            value = {"model": names[0], **body, **languages_of(manifests[0], path)}
+            shown["examples"] = {"simple": {"summary": f"A body for {names[0]}", "value": value}}
+            remove_answers(operation)
+    for path in ("/v1/models", "/v1/models/{name}"):
+        remove_answers(document["paths"][path]["get"])
+
+
+def languages_of(manifest: Manifest, path: str) -> dict[str, str]:
+    """Return a language of each side that has a choice, where the endpoint takes languages."""
+    if path == "/v1/detokenize":
+        return {}
+    sides = ("source_language", "target_language")
+    codes = {side: list(manifest.languages.of(side)) for side in sides}
+    return {side: found[0] for side, found in codes.items() if found}
+
+
+def remove_answers(operation: dict[str, Any]) -> None:
+    for content in operation["responses"]["200"]["content"].values():
+        content.pop("examples", None)
 
 
 def event_text(named: list[Any]) -> str:

@@ -40,7 +40,7 @@ class ModelCard(BaseModel):
     )
     origin: dict[str, Any] = Field(
         description="Where a converted model comes from, and what was checked; {} if it was"
-        " trained with Heed."
+        " trained with Heed. GET /v1/models leaves out its lists and objects."
     )
     config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
 
@@ -75,6 +75,12 @@ def describe(model: Model) -> ModelCard:
     )
 
 
+def shortened(card: ModelCard) -> ModelCard:
+    """Return the card without what is long in `origin`, such as the hashes of all files."""
+    brief = {k: value for k, value in card.origin.items() if not isinstance(value, dict | list)}
+    return card.model_copy(update={"origin": brief})
+
+
 @router.get(
     "/v1/models",
     summary="List the models",
@@ -82,7 +88,8 @@ def describe(model: Model) -> ModelCard:
 )
 async def list_models(request: Request) -> ModelList:
     """List every model with its limits, licence and configuration."""
-    return ModelList(models=[describe(model) for model in models_of(request).values()])
+    cards = [describe(model) for model in models_of(request).values()]
+    return ModelList(models=[shortened(card) for card in cards])
 
 
 @router.get(

@@ -43,7 +43,8 @@ class LanguageRequest(ModelRequest):
         default=None,
         max_length=64,
         description="Code of the sources' language, one of those in GET /v1/models. Required only"
-        " if the model must know it and has several. Sources given as ids are used unchanged.",
+        " if the model must know it and has several. Sources given as ids must hold its ids"
+        " themselves, and then it is refused.",
     )
     target_language: str | None = Field(
         default=None,
@@ -179,14 +180,16 @@ class Searching(LanguageRequest):
     )
     repetition_penalty: RepetitionPenalty | None = Field(
         default=None,
-        description="Above 1: make tokens that already occurred less probable. Their positive"
-        " logits are divided by it, negative ones multiplied. log_probs are computed from the"
-        " result. null: the model's own.",
+        description="Above 1: make tokens that already occurred, start tokens included, less"
+        " probable. Their positive logits are divided by it, negative ones multiplied, before"
+        " log_probs are computed. Beam search multiplies their log_probs instead, as Hugging Face"
+        " does. null: the model's own.",
     )
     no_repeat_ngram_size: NgramSize | None = Field(
         default=None,
-        description="Never generate the same sequence of so many tokens twice. 0: no such rule."
-        " null: the model's own; 0 with allowed_targets.",
+        description="Never generate the same sequence of so many tokens twice; start tokens and"
+        " target_prefix count as generated. 0: no such rule. null: the model's own; 0 with"
+        " allowed_targets.",
     )
     suppress_tokens: list[int] = Field(
         default=[],

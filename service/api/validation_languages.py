@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import NamedTuple, get_args
 
 from service.api.requests import LanguageRequest
-from service.api.steps import TextsOrIds
+from service.api.steps import TextsOrIds, raise_errors
 from service.engine.model import Model
 from service.errors import Invalid
 from service.languages import Slot, fill, slots_of
@@ -27,14 +27,27 @@ def read_languages(
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
 
-    Raise Invalid for a language that is missing, unknown, or given to a model that has none.
+    Raise Invalid naming each language that is missing, unknown, or has no effect: the model has
+    none, or the sources are ids, which must hold its ids themselves.
     """
     manifest = model.engine.bundle.manifest
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
-    if sources and isinstance(sources[0], str):  # texts: ids need no language
+    held: list[Slot] = []  # by the sources
+    if sources and isinstance(sources[0], str):
         needed += slots_of([*prefix, *suffix])
-    ids = {slot: read_language(body, slot, model, slot in needed) for slot in get_args(Slot)}
+    elif sources:
+        held = [slot for slot in slots_of([*prefix, *suffix]) if slot not in needed]
+    ids: dict[Slot, list[int]] = {}
+    errors: list[Invalid] = []
+    for slot in get_args(Slot):
+        try:
+            ids[slot] = read_language(body, slot, model, slot in needed)
+            if slot in held:
+                check_held(body, slot, ids[slot])
+        except Invalid as error:
+            errors.append(error)
+    raise_errors(errors)
     source = model.source.between(fill(prefix, ids), fill(suffix, ids))
     return Languages(source, tuple(ids["target_language"]))
 
@@ -64,6 +77,16 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
             f" GET /v1/models/{model.name} lists its {side} languages",
         )
     return codes[given]
+
+
+def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
+    """Raise Invalid if a language is given for sources that must hold its ids themselves."""
+    if getattr(body, slot) is not None:
+        raise Invalid.at(
+            f"/{slot}",
+            "has no effect on sources given as ids, which must hold those of their language"
+            f" ({', '.join(map(str, ids))}): omit {slot}, or send texts",
+        )
 
 
 def nearest(given: str, codes: Iterable[str]) -> list[str]:

@@ -43,7 +43,7 @@ class Batch:
         self._cache.insert(cross)
         searches = [entry.search for entry in entries if entry.search]
         starts = [self._manifest.start_ids(entry.language) for entry in entries]
-        self._search.insert(searches, [start[1:] for start in starts])
+        self._search.insert(searches, starts)
         self.entries = [*self.entries, *entries]
         self._started += [time.monotonic()] * len(entries)
         first = np.repeat([start[0] for start in starts], self._rows_per_source)

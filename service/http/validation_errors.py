@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from fastapi import Request
@@ -19,6 +20,43 @@ from service.errors import (
 )
 
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
+LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
+TEXT = ("source", "text")
+OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fairseq and vLLM
+    "bad_words_ids": ("suppress_tokens",),
+    "decoder_input_ids": ("target_prefix", "target"),
+    "do_sample": ("temperature",),
+    "forced_bos_token_id": ("target_language",),
+    "input": TEXT,
+    "input_ids": TEXT,
+    "inputs": TEXT,
+    "labels": ("target",),
+    "lenpen": ("length_penalty",),
+    "max_decoding_length": ("max_new_tokens",),
+    "max_length": ("max_new_tokens",),
+    "max_tokens": ("max_new_tokens",),
+    "min_decoding_length": ("min_new_tokens",),
+    "min_length": ("min_new_tokens",),
+    "n": ("num_hypotheses",),
+    "n_best": ("num_hypotheses",),
+    "nbest": ("num_hypotheses",),
+    "num_beams": ("beam_size",),
+    "num_return_sequences": ("num_hypotheses",),
+    "output_attentions": ("attention",),
+    "prompt": TEXT,
+    "sampling_temperature": ("temperature",),
+    "sampling_topk": ("top_k",),
+    "sampling_topp": ("top_p",),
+    "sources": ("source",),
+    "src": ("source",),
+    "src_lang": ("source_language",),
+    "src_text": ("source",),
+    "stop_sequences": ("stop",),
+    "target_text": ("target",),
+    "text": ("source",),
+    "texts": TEXT,
+    "tgt_lang": ("target_language",),
+}
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)")
 
 
@@ -41,10 +79,11 @@ def read_fault(error: Any, body: type[BaseModel]) -> Fault:
     location = error["loc"][1:]
     if error["type"] == "extra_forbidden":
         *parents, unknown = location
-        known = ", ".join(field_names(body, parents))
-        return Fault(
-            pointer_to(parents) + segment(unknown), f"is not a field; the fields are {known}"
-        )
+        known = field_names(body, parents)
+        near = near_fields(str(unknown), known)
+        hint = f": did you mean {' or '.join(near)}? The" if near else "; the"
+        detail = f"is not a field{hint} fields are {', '.join(known)}"
+        return Fault(pointer_to(parents) + segment(unknown), detail)
     return Fault(pointer_to(location), describe_fault(error))
 
 
@@ -55,6 +94,12 @@ def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
         variants = [annotation, *get_args(annotation)]  # the model itself, or a union with None
         model = next(v for v in variants if isinstance(v, type) and issubclass(v, BaseModel))
     return list(model.model_fields)
+
+
+def near_fields(unknown: str, known: Sequence[str]) -> list[str]:
+    """Return the fields that another library calls by this name, else the one spelled alike."""
+    ours = [name for name in OTHER_NAMES.get(unknown, ()) if name in known]
+    return ours or get_close_matches(unknown[:LONGEST_NAME], known, 1)
 
 
 def pointer_to(location: Sequence[int | str]) -> str:

@@ -223,12 +223,12 @@ class BeamSearch:
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
         return Needed.of(2 * self._rows_per_source, counts)
 
-    def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
+    def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
         totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # rows start alike: one suffices
-        ruled = rules_of(options, self._eos_id, self._detokenize)
-        for (each, rules), start in zip(ruled, forced, strict=True):
-            prefix = [*start, *each.target_prefix]
-            self._states.append(BeamState(each, rules, len(start), prefix, totals))
+        ruled = rules_of(options, starts, self._eos_id, self._detokenize)
+        for each, (_, *forced), rules in ruled:
+            prefix = [*forced, *each.target_prefix]
+            self._states.append(BeamState(each, rules, len(forced), prefix, totals))
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids: list[int] = []

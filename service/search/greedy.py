@@ -94,15 +94,15 @@ class GreedySearch:
         return Needed.of(1, (each.rules.candidates(len(each.token_ids)) for each in ruled))
 
     def insert(
-        self, options: abc.Sequence[SearchOptions], forced: abc.Sequence[abc.Sequence[int]]
+        self, options: abc.Sequence[SearchOptions], starts: abc.Sequence[abc.Sequence[int]]
     ) -> None:
-        ruled = rules_of(options, self._eos_id, self._detokenize)
-        for (each, rules), start in zip(ruled, forced, strict=True):
+        ruled = rules_of(options, starts, self._eos_id, self._detokenize)
+        for each, (_, *forced), rules in ruled:
             for sample in range(self._rows_per_source):
                 # Seeded by request and sample, so that no draw depends on the rest of the batch
                 random = np.random.default_rng([each.seed, sample]) if each.samples else None
-                prefix = [*start, *each.target_prefix]
-                self._sequences.append(Sequence(each, rules, random, len(start), prefix))
+                prefix = [*forced, *each.target_prefix]
+                self._sequences.append(Sequence(each, rules, random, len(forced), prefix))
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids = candidates.ids[:, 0].tolist()  # (R,): the best of each row

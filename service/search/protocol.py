@@ -102,11 +102,11 @@ class Search(Protocol):
         """Inputs that the next `advance` needs."""
         ...
 
-    def insert(self, options: Sequence[SearchOptions], forced: Sequence[Sequence[int]]) -> None:
+    def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
         """Append sources, which start at their first position.
 
-        `forced` holds, for each source, the start ids after the first one. The decoder reads them
-        before the target prefix, and they count in the length of the hypotheses.
+        `starts` holds the start ids of each source, which the decoder reads before the target
+        prefix. The caller reads the first one; the others count in the length of the hypotheses.
         """
         ...
 

@@ -1,7 +1,8 @@
 """Decide which tokens may follow in a row, under the options of its request.
 
-`generated` holds the ids chosen so far; `history` is the target prefix followed by them. Axes: V
-vocabulary, N the tokens under consideration (the whole vocabulary, or a row's candidates).
+`generated` holds the ids chosen so far; `history` is what the decoder has read: the start ids, the
+target prefix and then those. Axes: V vocabulary, N the tokens under consideration (the whole
+vocabulary, or a row's candidates).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,8 +32,11 @@ class Allowed(NamedTuple):
 class Rules:
     """Tokens that a request allows next, and tokens that end a hypothesis."""
 
-    def __init__(self, options: SearchOptions, eos_id: int, detokenize: Detokenize) -> None:
+    def __init__(
+        self, options: SearchOptions, start: Sequence[int], eos_id: int, detokenize: Detokenize
+    ) -> None:
         self._options = options
+        self._given = (*start, *options.target_prefix)
         self._eos_id = eos_id
         self._detokenize = detokenize
         self._bans = bool(
@@ -66,7 +70,7 @@ class Rules:
         count = max(self._least, options.top_k)
         if self._bans:
             # The best may be banned tokens: suppressed ones, eos, and one per earlier position
-            repeated = len(options.target_prefix) + length if options.no_repeat_ngram_size else 0
+            repeated = len(self._given) + length if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
         if options.beam_size > 1:
             count += self.most_ending  # W beams must continue beside those that stop
@@ -83,12 +87,12 @@ class Rules:
         This row uses only as many as it needs itself, so that its answer never depends on others.
         """
         options = self._options
-        history = [*options.target_prefix, *generated]
+        history = [*self._given, *generated]
         count = self.candidates(len(generated))
         if count is None:
             assert logits is not None  # the search asked for them
             ids = np.arange(len(logits))  # (V,)
-            log_probs = log_softmax(penalize(logits, history, options.repetition_penalty))  # (V,)
+            log_probs = self._penalized(logits, history)  # (V,)
         else:
             log_probs, ids = log_probs[:count], ids[:count]  # (N,)
         best = most_probable(log_probs, ids, options.top_log_probs)
@@ -114,6 +118,16 @@ class Rules:
         text = self._detokenize(generated)
         return any(stop in text for stop in self._options.stop)
 
+    def _penalized(self, logits: FloatArray, history: list[int]) -> FloatArray:
+        """Return log-probs (V,) under the repetition penalty.
+
+        Like Hugging Face, a beam search penalizes log-probs, whose sum is then no longer 1.
+        """
+        penalty = self._options.repetition_penalty
+        if self._options.beam_size > 1:
+            return penalize(log_softmax(logits), history, penalty)
+        return log_softmax(penalize(logits, history, penalty))
+
     def _banned(self, history: list[int], length: int) -> IntArray:
         banned = repeating(history, self._options.no_repeat_ngram_size)
         if length < self._options.min_new_tokens:
@@ -122,15 +136,19 @@ class Rules:
 
 
 def rules_of(
-    options: Sequence[SearchOptions], eos_id: int, detokenize: Detokenize
-) -> Iterator[tuple[SearchOptions, Rules]]:
-    """Yield the options and rules of each source. The sources of one request share one options
-    object, and so share the rules: a trie of allowed targets can be large."""
-    made: dict[int, Rules] = {}
-    for each in options:
-        if id(each) not in made:
-            made[id(each)] = Rules(each, eos_id, detokenize)
-        yield each, made[id(each)]
+    options: Sequence[SearchOptions],
+    starts: Sequence[Sequence[int]],
+    eos_id: int,
+    detokenize: Detokenize,
+) -> Iterator[tuple[SearchOptions, Sequence[int], Rules]]:
+    """Yield the options, start ids and rules of each source. The sources of one request share one
+    options object, and so share the rules: a trie of allowed targets can be large."""
+    made: dict[tuple[int, tuple[int, ...]], Rules] = {}
+    for each, start in zip(options, starts, strict=True):
+        key = id(each), tuple(start)
+        if key not in made:
+            made[key] = Rules(each, start, eos_id, detokenize)
+        yield each, start, made[key]
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
@@ -139,8 +157,8 @@ def log_softmax(logits: FloatArray) -> FloatArray:
 
 
 def penalize(logits: FloatArray, history: Collection[int], penalty: float) -> FloatArray:
-    """Return the logits (V,) with those of earlier tokens divided by the penalty where positive,
-    multiplied where negative (Keskar et al. 2019, as in Hugging Face)."""
+    """Return logits or log-probs (V,) with those of earlier tokens divided by the penalty where
+    positive, multiplied where negative (Keskar et al. 2019, as in Hugging Face)."""
     if penalty == 1 or not history:
         return logits
     seen = np.unique(list(history))

@@ -118,7 +118,7 @@ def write_nllb(folder, seed=0):
     )
     generation = {"num_beams": 2, "max_length": 24, "decoder_start_token_id": 2}
     generation |= {"pad_token_id": 1, "eos_token_id": 2, "length_penalty": 0.8}
-    generation |= {"no_repeat_ngram_size": 3}
+    generation |= {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3}
     return save(
         transformers.M2M100ForConditionalGeneration(config),
         folder,

@@ -183,6 +183,17 @@ def test_no_pickle_is_executed(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
+def test_a_whole_module_is_refused_by_its_name(checkpoint, tmp_path, zipped):
+    checkpoint()
+    (tmp_path / "model.safetensors").unlink()
+    module = torch.nn.Linear(2, 2)
+    torch.save(module, tmp_path / "model.pt", _use_new_zipfile_serialization=zipped)
+    sentence = refusal(Checkpoint, tmp_path)
+    assert "namely torch.nn.modules.linear.Linear, and loading that could run code" in sentence
+    assert "torch.save(model.state_dict(), path)" in sentence
+
+
+@pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 0.999])
 def test_a_file_that_is_cut_short_is_refused(checkpoint, tmp_path, state, share, zipped):
     checkpoint()

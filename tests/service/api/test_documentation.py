@@ -2,11 +2,13 @@
 
 import json
 import math
+import shutil
 
 import httpx2
 import pytest
 
 from service.api.examples import ANSWERS
+from tests.conftest import edit_manifest, opened
 from tests.documentation import GET, ask, events_of, examples_of
 
 ANSWERED = json.loads(ANSWERS.read_text(encoding="utf-8"))
@@ -36,6 +38,31 @@ def test_an_example_returns_the_answer_it_shows(server, document, path, name):
     with httpx2.Client(base_url=server) as client:
         found = ask(client, path, body)
     assert_alike(found, events_of(shown) if form == "text/event-stream" else shown)
+
+
+def test_beside_other_models_every_example_names_its_own(client):
+    document = client.get("/openapi.json").json()
+    for path, name, body in examples_of(document):
+        if body is not None and path != "/v1/attend":
+            assert body["model"] == "g2p-en"
+            assert client.post(path, json=body).status_code == 200, name
+
+
+def test_without_the_default_model_examples_are_for_the_first(tiny, tmp_path):
+    bundle = shutil.copytree(tiny, tmp_path / "slots")
+    languages = {"source": {}, "target": {"fr": [7], "de": [8]}}
+    edit_manifest(bundle, name="slots", source_prefix=["target_language"], languages=languages)
+    with opened(bundle, tiny) as client:
+        document = client.get("/openapi.json").json()
+        for path, _, body in examples_of(document):
+            if body is not None and path != "/v1/attend":
+                assert body["model"] == "slots"
+                known = {"source": "red", "text": "red", "target": "abc"}  # to the fixture
+                sent = body | {name: text for name, text in known.items() if name in body}
+                answer = client.post(path, json=sent)
+                assert answer.status_code == 200, answer.text
+    shown = [path for path in document["paths"] if "g2p-en" in json.dumps(document["paths"][path])]
+    assert shown == []
 
 
 def assert_alike(found, shown):

@@ -115,6 +115,7 @@ def test_languages_are_ids_around_the_source_and_before_the_target(
     length = len(ids) + len(start) - 1  # start ids after the first count
     assert found["score"] == pytest.approx(sum(log_probs) / length**2, rel=1e-4)
     assert answer["results"][0]["source_tokens"] == len(read)
+    del languages["source_language"]
     given = ask("slots", "/v1/decode", source=[read], length_penalty=2.0, **languages)[1]
     assert given["results"][0]["hypotheses"] == [found]
 
@@ -260,6 +261,14 @@ REFUSED = [
     ),
     (
         "slots",
+        {"source_language": "eng", "target_language": "fra"},
+        "/source_language is 'eng', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages; /target_language is 'fra',"
+        " which this model does not know: did you mean fra_Latn? GET /v1/models/slots lists its"
+        " target languages",
+    ),
+    (
+        "slots",
         {**LANGUAGES, "target_language": "x" * 65},
         "/target_language must have 64 or fewer characters",
     ),
@@ -275,6 +284,25 @@ def test_refusals_say_which_language_to_send(ask, model, languages, detail):
     ):
         status, problem = ask(model, path, **body, **languages)
         assert (status, problem["detail"]) == (422, detail)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "others", "slot", "code", "ids"),
+    [
+        ("slots", "decode", {"target_language": "fra_Latn"}, "source_language", "deu_Latn", "5, 6"),
+        ("slots", "encode", {}, "source_language", "deu_Latn", "5, 6"),
+        ("prefixed", "decode", {}, "target_language", "fry_Latn", "8, 9"),
+        ("only", "decode", {}, "source_language", "en", "4"),
+    ],
+)
+def test_a_language_that_ids_must_hold_is_refused_with_its_ids(
+    ask, model, path, others, slot, code, ids
+):
+    body = {"source": [[4, 5]], **others}
+    assert ask(model, f"/v1/{path}", **body)[0] == 200
+    status, problem = ask(model, f"/v1/{path}", **body, **{slot: code})
+    expected = f"sources given as ids, which must hold those of their language ({ids}): omit {slot}"
+    assert (status, expected in problem["detail"]) == (422, True)
 
 
 def test_models_list_their_languages(ask):

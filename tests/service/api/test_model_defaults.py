@@ -17,6 +17,7 @@ OPTIONS = {
     "no_repeat_ngram_size": 2,
     "repetition_penalty": 1.3,
 }
+ORIGIN = {"checkpoint": "none", "files": {"config.json": "ab12"}, "proofs": [{"holds": True}]}
 SUPPRESSED = [5, 6]
 NEUTRAL = {
     "beam_size": 1,
@@ -34,7 +35,7 @@ def ask(tiny, tmp_path_factory):
     """POST to `tiny`, or to `chosen`: the same weights with decoding options of its own."""
     chosen = shutil.copytree(tiny, tmp_path_factory.mktemp("defaults") / "chosen")
     decoding = {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
-    edit_manifest(chosen, name="chosen", decoding=decoding, origin={"checkpoint": "none"})
+    edit_manifest(chosen, name="chosen", decoding=decoding, origin=ORIGIN)
     with opened(tiny, chosen) as client:
 
         def send(model, path="/v1/decode", **body):
@@ -141,5 +142,7 @@ def test_a_stream_has_the_events_of_the_effective_beam_size(ask, beam_size, even
 def test_models_show_their_options_and_origin(ask):
     shown = ask.client.get("/v1/models/chosen").json()
     assert shown["decoding"] == {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
-    assert (shown["max_new_tokens"], shown["origin"]) == (12, {"checkpoint": "none"})
+    assert (shown["max_new_tokens"], shown["origin"]) == (12, ORIGIN)
     assert ask.client.get("/v1/models/tiny").json()["origin"] == {}
+    listed = {each["name"]: each for each in ask.client.get("/v1/models").json()["models"]}
+    assert listed["chosen"]["origin"] == {"checkpoint": "none"}

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
+from service.http.validation_errors import OTHER_NAMES
 from service.settings import Provider, Settings
 from tests.conftest import TINY
 
@@ -53,7 +54,17 @@ BAD = [
     ({"source": ["a", 5]}, 422, "/source/1", "must be a string"),
     ({"source": [["a"]]}, 422, "/source/0/0", "must be an integer"),
     ({}, 422, "/source", "is required"),
-    ({"source": "a", "max_length": 5}, 422, "/max_length", "is not a field; the fields are model"),
+    ({"source": "a", "qqq": 5}, 422, "/qqq", "is not a field; the fields are model"),
+    ({"source": "a", "max_length": 5}, 422, "/max_length", "did you mean max_new_tokens? The fi"),
+    ({"source": "a", "num_beams": 5}, 422, "/num_beams", "did you mean beam_size?"),
+    ({"source": "a", "num_return_sequences": 5}, 422, None, "did you mean num_hypotheses?"),
+    ({"source": "a", "src_lang": "en"}, 422, "/src_lang", "did you mean source_language?"),
+    ({"source": "a", "tgt_lang": "fr"}, 422, "/tgt_lang", "did you mean target_language?"),
+    ({"source": "a", "do_sample": True}, 422, "/do_sample", "did you mean temperature?"),
+    ({"source": "a", "lenght_penalty": 1}, 422, None, "did you mean length_penalty?"),
+    ({"source": "a", "attention": {"head": 1}}, 422, "/attention/head", "did you mean heads?"),
+    ({"input": "a"}, 422, None, "did you mean source?"),
+    ({"text": "a"}, 422, None, "did you mean source?"),
     ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "must be at least 1"),
     ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
     ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "must be an integer"),
@@ -79,7 +90,7 @@ BAD = [
         {"source": "a", "attention": {"kind": []}},
         422,
         "/attention/kind",
-        "the fields are kinds, layers",
+        "did you mean kinds? The fields are kinds, layers",
     ),
     ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
     ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
@@ -217,6 +228,20 @@ def test_a_refusal_is_small_however_long_the_path_is(client):
     answer = client.get(f"/{LONG[:50_000]}")
     assert answer.status_code == 404
     assert len(answer.content) < 8_000
+
+
+def test_every_name_of_another_library_leads_to_a_field(client):
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    fields = {name for each in schemas.values() for name in each.get("properties", ())}
+    for theirs, ours in OTHER_NAMES.items():
+        assert {*ours} <= fields
+        assert theirs not in ours
+
+
+def test_a_hint_names_a_field_of_this_endpoint(client):
+    answer = client.post("/v1/tokenize", json={"model": "g2p-en", "inputs": "a"})
+    details = [fault["detail"] for fault in answer.json()["errors"]]
+    assert any("did you mean text?" in detail for detail in details)
 
 
 @pytest.mark.parametrize("name", ["a/b", "~", "as text", "\n"])

@@ -19,7 +19,7 @@ from service.search.options import SearchOptions
 from service.search.rules import Rules, log_softmax, penalize, repeating
 from service.search.sampling import draw, warp
 
-EOS, SIZE = 2, 30
+START, EOS, SIZE = 0, 2, 30
 Histories = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 
@@ -64,7 +64,7 @@ def test_probabilities_to_draw_from_are_those_of_hugging_face(seed, temperature,
 
 def test_draws_are_as_frequent_as_they_should_be():
     options = SearchOptions(max_new_tokens=1, temperature=0.7, top_k=8, top_p=0.9)
-    rules, random = Rules(options, EOS, str), np.random.default_rng(0)
+    rules, random = Rules(options, [START], EOS, str), np.random.default_rng(0)
     logits = random_logits(1)
     log_probs = log_softmax(logits)
     expected = warp(log_probs, 0.7, 8, 0.9)
@@ -91,13 +91,15 @@ Options = st.fixed_dictionaries(
 def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, seed, beam_size):
     """With logits, exactly the tokens that the processors leave; with candidates, at least as many
     of the best of them as the search needs."""
-    rules = Rules(SearchOptions(max_new_tokens=64, beam_size=beam_size, **wanted), EOS, str)
-    logits, history = random_logits(seed), [*wanted["target_prefix"], *generated]
-    expected = processed(
-        RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"]), history, logits
-    )
-    expected = log_softmax(expected)
-    start = len(wanted["target_prefix"])
+    options = SearchOptions(max_new_tokens=64, beam_size=beam_size, **wanted)
+    rules = Rules(options, [START], EOS, str)
+    logits, history = random_logits(seed), [START, *wanted["target_prefix"], *generated]
+    penalty = RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"])
+    if beam_size > 1:  # whose log-probs are processed; else logits are
+        expected = processed(penalty, history, log_softmax(logits))
+    else:
+        expected = log_softmax(processed(penalty, history, logits))
+    start = 1 + len(wanted["target_prefix"])
     processors = [SuppressTokensLogitsProcessor([*wanted["suppress_tokens"]])]
     processors += [MinNewTokensLengthLogitsProcessor(start, wanted["min_new_tokens"], EOS)]
     if size := wanted["no_repeat_ngram_size"]:
@@ -129,6 +131,6 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
     ],
 )
 def test_logits_are_read_only_where_candidates_are_too_few(option, reads_logits):
-    rules = Rules(SearchOptions(max_new_tokens=9, **option), EOS, str)
+    rules = Rules(SearchOptions(max_new_tokens=9, **option), [START], EOS, str)
     assert (rules.candidates(3) is None) == reads_logits
     assert not rules.plain

@@ -17,7 +17,7 @@ def advance(search, token, log_prob):
 
 def greedy(limit, prefix=()):
     search = GreedySearch(1, EOS, str)
-    search.insert([SearchOptions(max_new_tokens=limit, target_prefix=tuple(prefix))], [()])
+    search.insert([SearchOptions(max_new_tokens=limit, target_prefix=tuple(prefix))], [(0,)])
     return search
 
 
@@ -79,7 +79,7 @@ class Markov:
         tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
             if new := [i for i, join in enumerate(joins) if join == step]:
-                search.insert([requests[i] for i in new], [forced] * len(new))
+                search.insert([requests[i] for i in new], [(0, *forced)] * len(new))
                 tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
                 live += new
             if not live:
@@ -161,7 +161,7 @@ def test_beams_are_sorted_distinct_and_probable_as_the_language_says(seed, beam_
 
 def test_at_the_limit_a_beam_beats_a_hypothesis_that_ended_in_the_same_step():
     search = BeamSearch(2, EOS, str)
-    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)], [()])
+    search.insert([SearchOptions(max_new_tokens=2, beam_size=2, num_hypotheses=2)], [(0,)])
     first, second = [[-0.2, -1.6, -9, -9]] * 2, [[-0.3, -1.8, -2, -9], [-5, -6, -7, -8]]
     ids = np.array([[5, EOS, 6, 7]] * 2)
     search.advance(Candidates(np.array(first, np.float32), ids))
@@ -196,15 +196,14 @@ def test_constrained_beams_find_the_best_of_the_allowed(seed, targets, beam_size
 
 
 def penalized_beams(language, width, limit, penalty):
-    """Return the best score of a plain beam search that penalizes logits before the softmax."""
+    """Return the best score of a plain beam search that penalizes log-probs, of the start token
+    too."""
     going, ended = [([], 0.0)], []
     for length in range(1, limit + 1):
         longer = []
         for ids, total in going:
-            logits = language.logits[ids[-1] if ids else 0].astype(np.float64)
-            for token in set(ids):
-                logits[token] *= 1 / penalty if logits[token] > 0 else penalty
-            log_probs = logits - np.log(np.exp(logits).sum())
+            log_probs = language.log_probs[ids[-1] if ids else 0].copy()
+            log_probs[[*{0, *ids}]] *= penalty
             longer += [([*ids, token], total + log_probs[token]) for token in range(language.size)]
         longer.sort(key=lambda each: -each[1])
         ended += [each for each in longer[:width] if each[0][-1] == EOS]
@@ -282,7 +281,7 @@ def test_beams_find_the_best_of_all_that_stop(seed, penalty):
 def test_stop_ids_do_not_crowd_out_beams_that_go_on():
     search = BeamSearch(2, EOS, str)
     stops = frozenset([3, 4, 5])
-    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [()])
+    search.insert([SearchOptions(max_new_tokens=9, beam_size=2, stop_ids=stops)], [(0,)])
     probs = np.array([[0.2, 0.2, 0.2, 0.3, 0.1]])
     order = np.argsort(-probs, axis=1, kind="stable")[:, : search.needed.k]
     ids = np.array([[3, 4, 5, 6, 7]])
@@ -329,12 +328,12 @@ def test_a_hypothesis_ends_where_no_token_may_follow():
             max_new_tokens=9, beam_size=beam_size, no_repeat_ngram_size=1, min_new_tokens=9
         )
         assert hypothesis.finish_reason == "stop"
-        assert sorted(hypothesis.token_ids) == [0, 1, 3, 4]
+        assert sorted(hypothesis.token_ids) == [1, 3, 4]  # 0 starts the target
 
 
 def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
     search = GreedySearch(1, EOS, lambda ids: "".join("abcde"[i] * 2 for i in ids))
-    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))], [()])
+    search.insert([SearchOptions(max_new_tokens=9, stop=("bd",))], [(0,)])
     assert advance(search, 1, -0.1).ended == []
     assert advance(search, 3, -0.1).ended == [0]
     (hypothesis,) = search.hypotheses(0)

@@ -1,0 +1,79 @@
+"""Recognise what is no checkpoint, and say what to give instead."""
+
+import re
+from pathlib import Path
+
+from model.importers.checkpoint import OWN, WEIGHTS
+from model.network.config import InputError
+
+ADAPTER = "adapter_config.json"
+HUB_ID = re.compile(r"([\w.-]+/)?[\w.-]+")
+VOCABULARIES = ("shared_vocabulary.*", "source_vocabulary.*")  # beside CTranslate2's model.bin
+FORMATS = (  # of transformers 4: file, program, and the option to load it with
+    ("tf_model.h5", "TensorFlow", "from_tf"),
+    ("flax_model.msgpack", "Flax", "from_flax"),
+)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError if `folder` is missing, or known not to be a checkpoint."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} {describe_missing(folder)}")
+    if (folder / ADAPTER).is_file():
+        raise InputError(
+            f"{folder} holds an adapter ({ADAPTER}): merge it into its model, and give the"
+            " folder of the merged model"
+        )
+    if (folder / "snapshots").is_dir():
+        raise InputError(f"{folder} is the root of a hub cache: {describe_snapshots(folder)}")
+    if (folder / "bundle.json").is_file() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} is a bundle already: serve it with HEED_BUNDLES={folder}, or give the"
+            " checkpoint that it was made from"
+        )
+    if not any((folder / name).is_file() for name in (OWN, *WEIGHTS)):
+        check_formats(folder)
+
+
+def describe_missing(folder: Path) -> str:
+    if folder.exists():
+        return "is a file: give the folder of a checkpoint, with config.json and the weights"
+    if HUB_ID.fullmatch(str(folder)):
+        name = folder.name
+        return (
+            "is not a folder here: for a model of the Hugging Face hub, run"
+            f" hf download {folder} --local-dir {name}, and give {name}"
+        )
+    return "does not exist: give the folder of a checkpoint"
+
+
+def describe_snapshots(folder: Path) -> str:
+    """Return which folder of a hub cache to give: the one that main is at, if that is known."""
+    snapshots = sorted(path for path in (folder / "snapshots").iterdir() if path.is_dir())
+    main = folder / "refs" / "main"
+    if main.is_file():
+        name = main.read_text(encoding="utf-8").strip()
+        snapshots = [path for path in snapshots if path.name == name] or snapshots
+    if not snapshots:
+        return "it has no snapshot, so download the model again"
+    return f"give {' or '.join(map(str, snapshots))}"
+
+
+def check_formats(folder: Path) -> None:
+    """Raise InputError if the only weights are those of another program."""
+    for name, program, option in FORMATS:
+        if (folder / name).is_file():
+            raise InputError(
+                f"{folder} has weights of {program} only ({name}): download model.safetensors or"
+                f" pytorch_model.bin, or load it in transformers 4 with {option}=True and save it"
+            )
+    if (folder / "model.bin").is_file() and any(any(folder.glob(name)) for name in VOCABULARIES):
+        raise InputError(
+            f"{folder} holds a model of CTranslate2: give the checkpoint that it was converted from"
+        )
+    for suffix, found in (("GGUF", folder.glob("*.gguf")), ("ONNX", folder.rglob("*.onnx"))):
+        if any(found):
+            raise InputError(
+                f"{folder} has weights in {suffix} only: give the checkpoint that they were made"
+                " from, with model.safetensors or pytorch_model.bin"
+            )
