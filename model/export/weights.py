@@ -69,10 +69,12 @@ def fp32_products(model: Transformer, int8: Path) -> list[str]:
     with safe_open(int8 / WEIGHTS, "pt") as file:
         stored = {*file.keys()}
     return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and scale_name(stored_name(model, name)) not in stored
+        name for name in linear_layers(model) if scale_name(stored_name(model, name)) not in stored
     ]
+
+
+def linear_layers(model: Transformer) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
 def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Source]:

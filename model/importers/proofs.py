@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.data.pairs import pad
-from model.export.weights import fp32_products
+from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
 from model.importers.probes import probes
@@ -126,7 +126,7 @@ def prove_graphs(
         at_fp32 = precision == "fp32"
         if not at_fp32:
             kept = len(fp32_products(model, folder / precision))
-            result = f"{kept} products stay fp32, {result}"
+            result = f"{kept} of {len(linear_layers(model))} products stay fp32, {result}"
         holds = found.largest <= ABSOLUTE * 10 if at_fp32 else found.same_best >= SAME_BEST
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, f"{result} (at most {found.largest:.1e})", holds))
