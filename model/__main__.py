@@ -14,6 +14,7 @@ try:
     from model.export.bundle import WeightType, write_bundle
     from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
+    from model.export.weights import fp32_products, linear_layers
     from model.flags import Pairs, existing_file, positive
     from model.network.config import InputError
     from model.network.transformer import Transformer
@@ -98,9 +99,12 @@ def export(
 
 
 def report_int8(bundle: Path, transformer: Transformer) -> None:
-    """Print how much the answers of the int8 graphs differ from torch's."""
+    """Print which products stay fp32, and how much the int8 graphs' answers differ from torch's."""
     from model.export.compare import compare  # it needs onnxruntime, the extra `cpu`
 
+    kept = fp32_products(transformer, bundle / "int8")
+    total = len(linear_layers(transformer))
+    typer.echo(" ".join([f"int8: {len(kept)} of {total} products stay fp32", *kept]))
     found = compare(bundle / "int8", transformer)
     typer.echo(
         f"int8 compared with torch on random sources: log-probs of likely tokens differ by"

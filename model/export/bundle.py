@@ -108,13 +108,15 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
 def write_int8(model: Transformer, folder: Path) -> SaveGraph:
     """Write the weights, and return a function that quantises a graph and saves it beside them."""
-    scales, names, tensors = calibrate(model), int8_names(model), model.state_dict()
+    found, tensors = calibrate(model), model.state_dict()
+    names = int8_names(model, found.fp32)
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
+    biases -= {f"{layer}.bias" for layer in found.fp32}
     folder.mkdir()
     stored = write_tensors(folder / WEIGHTS, int8_sources(tensors, names))
 
     def save(name: str, proto: onnx.ModelProto) -> None:
-        quantize(proto, scales, names, biases)
+        quantize(proto, found.scales, names, biases)
         refer_to(proto.graph, WEIGHTS, stored)
         save_graph(proto, folder / f"{name}.onnx")
 

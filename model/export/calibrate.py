@@ -1,15 +1,16 @@
-"""Measure activations to choose int8 scales.
+"""Measure activations to choose int8 scales, and the products that int8 would spoil.
 
 Rows that hardly differ in size share one constant scale.
 """
 
-from functools import partial
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from model.data.pairs import pad
+from model.export.product_error import spoiled_products
 from model.export.quantize import Scales
 from model.export.samples import ordinary_ids, random_rows
 from model.network.config import InputError
@@ -19,19 +20,50 @@ LIKE = 4.0  # rows share one scale if the largest is at most this many times the
 MARGIN = 1.15  # room above the largest row that calibration saw
 SAMPLES = 32
 LONGEST = 24  # ids of a sample
+ROWS = 2  # rows of a sample that each product's error is measured on
 
-RowSizes = dict[str, list[Tensor]]  # largest absolute value of each row, by the layer's name
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Scales of activations, and the linear layers whose products stay fp32."""
+
+    scales: Scales
+    fp32: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one linear layer receives: the largest absolute value of each row, and some rows."""
+
+    sizes: list[Tensor] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+
+    def record(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        rows = inputs[0].flatten(0, -2)  # (R, K)
+        self.sizes.append(rows.abs().amax(-1))
+        self.rows.append(rows[:: -(-len(rows) // ROWS)].clone())  # a view would keep them all
 
 
 @torch.no_grad()
-def calibrate(model: Transformer) -> Scales:
+def calibrate(model: Transformer) -> Calibration:
     """Measure the inputs of each linear layer for random sources and their decoded targets.
 
-    Raises InputError if a layer receives NaN or infinity.
+    A product that a constant scale spoils has a scale for each row; one that this spoils too stays
+    fp32. Raises InputError if a layer receives NaN or infinity.
     """
+    received = linear_inputs(model)
+    scales = constant_scales(received)
+    rows = {name: torch.cat(inputs.rows) for name, inputs in received.items()}
+    spoiled = spoiled_products(model, rows, scales)
+    scales = {name: largest for name, largest in scales.items() if name not in spoiled}
+    fp32 = spoiled_products(model, {name: rows[name] for name in sorted(spoiled)}, scales)
+    return Calibration(scales, fp32)
+
+
+def constant_scales(received: dict[str, Inputs]) -> Scales:
     scales: Scales = {}
-    for name, chunks in row_sizes(model).items():
-        sizes = torch.cat(chunks)  # (rows,)
+    for name, inputs in received.items():
+        sizes = torch.cat(inputs.sizes)  # (R,)
         if not sizes.isfinite().all():
             raise InputError(
                 f"int8 cannot be calibrated: {name} receives NaN or infinity; the weights are"
@@ -42,25 +74,19 @@ def calibrate(model: Transformer) -> Scales:
     return scales
 
 
-def row_sizes(model: Transformer) -> RowSizes:
+def linear_inputs(model: Transformer) -> dict[str, Inputs]:
+    """Return the inputs of each linear layer by its name."""
     pairs = samples(model)  # before the hooks are set: they would record the search as well
-    sizes: RowSizes = {}
-    hooks = [
-        module.register_forward_pre_hook(partial(record, sizes, name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
+    linear = {n: module for n, module in model.named_modules() if isinstance(module, nn.Linear)}
+    received = {name: Inputs() for name in linear}
+    hooks = [linear[name].register_forward_pre_hook(received[name].record) for name in linear]
     try:
         for source, target in pairs:  # one by one, because padding must not be measured
             model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
     finally:
         for hook in hooks:
             hook.remove()
-    return sizes
-
-
-def record(sizes: RowSizes, name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
-    sizes.setdefault(name, []).append(inputs[0].abs().amax(-1).flatten())
+    return received
 
 
 def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int]]]:

@@ -173,7 +173,7 @@ def quantize(
     """Turn products with the matrices `names`, and look-ups in them, into int8.
 
     `scales` are by node name, as `name_products` gives them; other products scale each row.
-    `biases` are the weights of one axis.
+    `biases` are the weights of one axis, without those of other products.
     """
     merge_biases(proto.graph, biases)
     Quantizer(proto.graph, scales, names).run()

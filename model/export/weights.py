@@ -3,10 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
+from model.checkpoint import WEIGHTS
 from model.export.tensor_file import Source, converted, pieces_of
 from model.network.transformer import Transformer
 
@@ -40,16 +43,38 @@ def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str
     return {name: converted(tensor, dtype) for name, tensor in tensors.items()}
 
 
-def int8_names(model: Transformer) -> set[str]:
-    """Return the matrices to store as int8: those of linear layers, and large embeddings."""
-    tied, state = model.tied_names, model.state_dict()
+def int8_names(model: Transformer, fp32: Collection[str] = ()) -> set[str]:
+    """Return the matrices to store as int8: those of linear layers, and large embeddings.
+
+    A matrix of the linear layers `fp32` is none of them, even if an embedding shares it.
+    """
+    state = model.state_dict()
     found: set[str] = set()
     for module_name, module in model.named_modules():
-        name = tied.get(f"{module_name}.weight", f"{module_name}.weight")
+        name = stored_name(model, module_name)
         large = isinstance(module, nn.Embedding) and state[name].nbytes >= LARGE_EMBEDDING
         if large or isinstance(module, nn.Linear):
             found.add(name)
-    return found
+    return found - {stored_name(model, each) for each in fp32}
+
+
+def stored_name(model: Transformer, module: str) -> str:
+    """Return the name under which a bundle stores the matrix of a module."""
+    name = f"{module}.weight"
+    return model.tied_names.get(name, name)
+
+
+def fp32_products(model: Transformer, int8: Path) -> list[str]:
+    """Return the linear layers whose products stay fp32 in a bundle's folder of int8 graphs."""
+    with safe_open(int8 / WEIGHTS, "pt") as file:
+        stored = {*file.keys()}
+    return [
+        name for name in linear_layers(model) if scale_name(stored_name(model, name)) not in stored
+    ]
+
+
+def linear_layers(model: Transformer) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
 def int8_sources(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Source]:

@@ -9,7 +9,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.export.bundle import check_target, write_bundle
 from model.export.manifest import Card, Precision
-from model.export.weights import WeightType
+from model.export.weights import WeightType, fp32_products
 from model.importers import bart, t5
 from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
@@ -96,6 +96,8 @@ def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], N
             "proofs": [asdict(proof) for proof in found],
             "versions": packages,
         }
+        if (int8 := files / "int8").is_dir():
+            origin["fp32_products"] = fp32_products(model, int8)
         card = write_card(checkpoint, options.name, licence, found, packages, usage)
         return replace(trained, usage=replace(usage, origin=origin)), card
 

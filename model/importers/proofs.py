@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.data.pairs import pad
+from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
 from model.importers.piece_file import PieceFile
@@ -133,6 +134,9 @@ def prove_graphs(
         found = compare(folder / precision, model, pairs)
         result = f"{found.same_best:.1%} of best tokens, log-probs differ by {found.mean:.1e}"
         at_fp32 = precision == "fp32"
+        if not at_fp32:
+            kept = len(fp32_products(model, folder / precision))
+            result = f"{kept} of {len(linear_layers(model))} products stay fp32, {result}"
         holds = found.largest <= ABSOLUTE * 10 if at_fp32 else found.same_best >= SAME_BEST
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, f"{result} (at most {found.largest:.1e})", holds))

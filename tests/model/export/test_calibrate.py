@@ -82,7 +82,7 @@ def test_parity_asks_for_ordinary_tokens_within_the_models_lengths(changes):
 
 @unusual
 def test_every_model_that_trains_can_be_calibrated(changes):
-    assert all(0 < scale < np.inf for scale in calibrate(small(**changes)).values())
+    assert all(0 < scale < np.inf for scale in calibrate(small(**changes)).scales.values())
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
     name, proto = next(export_graphs(model))
     assert name == "encoder"
     biases = {name for name, tensor in model.state_dict().items() if tensor.dim() == 1}
-    quantize(proto, calibrate(model), int8_names(model), biases)
+    quantize(proto, calibrate(model).scales, int8_names(model), biases)
     constants = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
     scales = {
         node.name: constants[node.input[2]]

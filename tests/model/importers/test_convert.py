@@ -179,6 +179,8 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
         assert digest in card
     assert "en, fr" in card
     assert (bundle / "int8").exists() == (kind == "marian")
+    assert origin.get("fp32_products") == ([] if kind == "marian" else None)
+    assert ("| 0 of 33 products stay fp32, " in card) == (kind == "marian")
 
 
 def test_a_language_that_the_model_lacks_is_refused_with_the_nearest(converted, served):
