@@ -1,74 +1,13 @@
-"""Languages of a request, compared with torch and with a bundle that has their ids in its manifest.
-
-All three bundles have the weights of `tiny`.
-"""
-
-import json
-import shutil
+"""Languages of a request, compared with torch and with a bundle whose manifest has their ids."""
 
 import numpy as np
 import pytest
 import torch
 
 from model.checkpoint import load_model
-from tests.conftest import edit_manifest, opened
+from tests.service.api.conftest import SOURCE, TARGET
 
-SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
-TARGET = {"fra_Latn": [7], "fry_Latn": [8, 9]}
 LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
-
-
-def copy_of(tiny, folder, name, **changes):
-    bundle = shutil.copytree(tiny, folder / name)
-    decoding = json.loads((tiny / "bundle.json").read_text())["decoding"]
-    edit_manifest(bundle, name=name, decoding={**decoding, "max_new_tokens": 9}, **changes)
-    return bundle
-
-
-@pytest.fixture(scope="module")
-def ask(tiny, tmp_path_factory):
-    """(model, path, **body) -> status and answer, of one of these models."""
-    folder = tmp_path_factory.mktemp("languages")
-    bundles = [
-        tiny,
-        copy_of(
-            tiny,
-            folder,
-            "slots",  # as NLLB and mBART
-            source_prefix=["source_language"],
-            source_suffix=[2],
-            decoder_start=[2, "target_language"],
-            languages={"source": SOURCE, "target": TARGET},
-        ),
-        copy_of(
-            tiny, folder, "ids", source_prefix=[5, 6], source_suffix=[2], decoder_start=[2, 8, 9]
-        ),
-        copy_of(
-            tiny,
-            folder,
-            "prefixed",  # as OPUS-MT with several targets
-            source_prefix=["target_language"],
-            source_suffix=[2],
-            languages={"source": {}, "target": TARGET},
-        ),
-        copy_of(
-            tiny,
-            folder,
-            "only",  # as mBART-25, for one pair
-            source_suffix=[2, "source_language"],
-            decoder_start=["target_language"],
-            languages={"source": {"en": [4]}, "target": {"fr": [7]}},
-        ),
-    ]
-    with opened(*bundles) as client:
-
-        def send(model, path, **body):
-            if not body:
-                return client.get(f"{path}/{model}").json()
-            answer = client.post(path, json={"model": model, **body})
-            return answer.status_code, answer.json()
-
-        yield send
 
 
 @pytest.fixture(scope="module")
@@ -196,113 +135,6 @@ def test_the_only_language_is_the_default(ask):
     )
     tokens = ask("only", "/v1/tokenize", text="red")[1]["results"][0]
     assert tokens["token_ids"][1:] == [2, 4]
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/decode", {"source": [[4, 5]], "target_language": "fra_Latn"}),
-        ("/v1/score", {"source": [[4]], "target": "a", "target_language": "fra_Latn"}),
-        ("/v1/encode", {"source": "red", "source_language": "deu_Latn"}),
-        ("/v1/encode", {"source": [[4]]}),
-        ("/v1/tokenize", {"text": "abc", "side": "target"}),
-    ],
-)
-def test_only_languages_that_are_read_are_required(ask, path, body):
-    assert ask("slots", path, **body)[0] == 200
-
-
-REFUSED = [
-    (
-        "tiny",
-        {"source_language": "en"},
-        "/source_language has no effect: this model has no languages: omit source_language",
-    ),
-    (
-        "prefixed",
-        {"source_language": "en", "target_language": "fra_Latn"},
-        "/source_language has no effect: this model has no source languages: omit source_language",
-    ),
-    (
-        "slots",
-        {"target_language": "fra_Latn"},
-        "/source_language is required, because this model has 3 source languages: give one, such"
-        " as deu_Latn, eng_Cyrl, eng_Latn; GET /v1/models/slots lists all",
-    ),
-    (
-        "slots",
-        {"source_language": "eng_Latn"},
-        "/target_language is required, because this model has 2 target languages: give one, such"
-        " as fra_Latn, fry_Latn; GET /v1/models/slots lists all",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "source_language": "EN"},
-        "/source_language is 'EN', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? GET /v1/models/slots lists its source languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "target_language": "frz_Latn"},
-        "/target_language is 'frz_Latn', which this model does not know: did you mean fry_Latn or"
-        " fra_Latn? GET /v1/models/slots lists its target languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "target_language": "zh"},
-        "/target_language is 'zh', which this model does not know: give one that it has; GET"
-        " /v1/models/slots lists its target languages",
-    ),
-    (
-        "only",
-        {"target_language": "fr_XX"},
-        "/target_language is 'fr_XX', which this model does not know: did you mean fr?"
-        " GET /v1/models/only lists its target languages",
-    ),
-    (
-        "slots",
-        {"source_language": "eng", "target_language": "fra"},
-        "/source_language is 'eng', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? GET /v1/models/slots lists its source languages; /target_language is 'fra',"
-        " which this model does not know: did you mean fra_Latn? GET /v1/models/slots lists its"
-        " target languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "target_language": "x" * 65},
-        "/target_language must have 64 or fewer characters",
-    ),
-]
-
-
-@pytest.mark.parametrize(("model", "languages", "detail"), REFUSED)
-def test_refusals_say_which_language_to_send(ask, model, languages, detail):
-    for path, body in (
-        ("/v1/decode", {"source": "red"}),
-        ("/v1/attention", {"source": "red"}),
-        ("/v1/score", {"source": "red", "target": "a"}),
-    ):
-        status, problem = ask(model, path, **body, **languages)
-        assert (status, problem["detail"]) == (422, detail)
-
-
-@pytest.mark.parametrize(
-    ("model", "path", "others", "slot", "code", "ids"),
-    [
-        ("slots", "decode", {"target_language": "fra_Latn"}, "source_language", "deu_Latn", "5, 6"),
-        ("slots", "encode", {}, "source_language", "deu_Latn", "5, 6"),
-        ("prefixed", "decode", {}, "target_language", "fry_Latn", "8, 9"),
-        ("only", "decode", {}, "source_language", "en", "4"),
-    ],
-)
-def test_a_language_that_ids_must_hold_is_refused_with_its_ids(
-    ask, model, path, others, slot, code, ids
-):
-    body = {"source": [[4, 5]], **others}
-    assert ask(model, f"/v1/{path}", **body)[0] == 200
-    status, problem = ask(model, f"/v1/{path}", **body, **{slot: code})
-    expected = f"sources given as ids, which must hold those of their language ({ids}): omit {slot}"
-    assert (status, expected in problem["detail"]) == (422, True)
 
 
 def test_models_list_their_languages(ask):

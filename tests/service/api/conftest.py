@@ -1,0 +1,64 @@
+"""Bundles with languages, which all have the weights of `tiny`."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.conftest import edit_manifest, opened
+
+SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
+TARGET = {"fra_Latn": [7], "fry_Latn": [8, 9]}
+
+
+def copy_of(tiny, folder, name, **changes):
+    bundle = shutil.copytree(tiny, folder / name)
+    decoding = json.loads((tiny / "bundle.json").read_text())["decoding"]
+    edit_manifest(bundle, name=name, decoding={**decoding, "max_new_tokens": 9}, **changes)
+    return bundle
+
+
+@pytest.fixture(scope="package")
+def ask(tiny, tmp_path_factory):
+    """(model, path, **body) -> status and answer, of one of these models."""
+    folder = tmp_path_factory.mktemp("languages")
+    bundles = [
+        tiny,
+        copy_of(
+            tiny,
+            folder,
+            "slots",  # as NLLB and mBART
+            source_prefix=["source_language"],
+            source_suffix=[2],
+            decoder_start=[2, "target_language"],
+            languages={"source": SOURCE, "target": TARGET},
+        ),
+        copy_of(
+            tiny, folder, "ids", source_prefix=[5, 6], source_suffix=[2], decoder_start=[2, 8, 9]
+        ),
+        copy_of(
+            tiny,
+            folder,
+            "prefixed",  # as OPUS-MT with several targets
+            source_prefix=["target_language"],
+            source_suffix=[2],
+            languages={"source": {}, "target": TARGET},
+        ),
+        copy_of(
+            tiny,
+            folder,
+            "only",  # as mBART-25, for one pair
+            source_suffix=[2, "source_language"],
+            decoder_start=["target_language"],
+            languages={"source": {"en": [4]}, "target": {"fr": [7]}},
+        ),
+    ]
+    with opened(*bundles) as client:
+
+        def send(model, path, **body):
+            if not body:
+                return client.get(f"{path}/{model}").json()
+            answer = client.post(path, json={"model": model, **body})
+            return answer.status_code, answer.json()
+
+        yield send

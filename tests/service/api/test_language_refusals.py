@@ -1,0 +1,112 @@
+"""A language that is missing, unknown or without effect is refused with what to send instead."""
+
+import pytest
+
+LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": [[4, 5]], "target_language": "fra_Latn"}),
+        ("/v1/score", {"source": [[4]], "target": "a", "target_language": "fra_Latn"}),
+        ("/v1/encode", {"source": "red", "source_language": "deu_Latn"}),
+        ("/v1/encode", {"source": [[4]]}),
+        ("/v1/tokenize", {"text": "abc", "side": "target"}),
+    ],
+)
+def test_only_languages_that_are_read_are_required(ask, path, body):
+    assert ask("slots", path, **body)[0] == 200
+
+
+REFUSED = [
+    (
+        "tiny",
+        {"source_language": "en"},
+        "/source_language has no effect: this model has no languages: omit source_language",
+    ),
+    (
+        "prefixed",
+        {"source_language": "en", "target_language": "fra_Latn"},
+        "/source_language has no effect: this model has no source languages: omit source_language",
+    ),
+    (
+        "slots",
+        {"target_language": "fra_Latn"},
+        "/source_language is required, because this model has 3 source languages: give one, such"
+        " as deu_Latn, eng_Cyrl, eng_Latn; GET /v1/models/slots lists all",
+    ),
+    (
+        "slots",
+        {"source_language": "eng_Latn"},
+        "/target_language is required, because this model has 2 target languages: give one, such"
+        " as fra_Latn, fry_Latn; GET /v1/models/slots lists all",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "source_language": "EN"},
+        "/source_language is 'EN', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "frz_Latn"},
+        "/target_language is 'frz_Latn', which this model does not know: did you mean fry_Latn or"
+        " fra_Latn? GET /v1/models/slots lists its target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "zh"},
+        "/target_language is 'zh', which this model does not know: give one that it has; GET"
+        " /v1/models/slots lists its target languages",
+    ),
+    (
+        "only",
+        {"target_language": "fr_XX"},
+        "/target_language is 'fr_XX', which this model does not know: did you mean fr?"
+        " GET /v1/models/only lists its target languages",
+    ),
+    (
+        "slots",
+        {"source_language": "eng", "target_language": "fra"},
+        "/source_language is 'eng', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages; /target_language is 'fra',"
+        " which this model does not know: did you mean fra_Latn? GET /v1/models/slots lists its"
+        " target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "target_language": "x" * 65},
+        "/target_language must have 64 or fewer characters",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "languages", "detail"), REFUSED)
+def test_refusals_say_which_language_to_send(ask, model, languages, detail):
+    for path, body in (
+        ("/v1/decode", {"source": "red"}),
+        ("/v1/attention", {"source": "red"}),
+        ("/v1/score", {"source": "red", "target": "a"}),
+    ):
+        status, problem = ask(model, path, **body, **languages)
+        assert (status, problem["detail"]) == (422, detail)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "others", "slot", "code", "ids"),
+    [
+        ("slots", "decode", {"target_language": "fra_Latn"}, "source_language", "deu_Latn", "5, 6"),
+        ("slots", "encode", {}, "source_language", "deu_Latn", "5, 6"),
+        ("prefixed", "decode", {}, "target_language", "fry_Latn", "8, 9"),
+        ("only", "decode", {}, "source_language", "en", "4"),
+    ],
+)
+def test_a_language_that_ids_must_hold_is_refused_with_its_ids(
+    ask, model, path, others, slot, code, ids
+):
+    body = {"source": [[4, 5]], **others}
+    assert ask(model, f"/v1/{path}", **body)[0] == 200
+    status, problem = ask(model, f"/v1/{path}", **body, **{slot: code})
+    expected = f"sources given as ids, which must hold those of their language ({ids}): omit {slot}"
+    assert (status, expected in problem["detail"]) == (422, True)
