@@ -71,6 +71,7 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: (write_shards(f), cut(f, SECOND)), f"{SECOND} is damaged or cut short"),
         (lambda f: (write_shards(f), (f / SECOND).unlink()), f"shard 2 of 3, {SECOND}, is missing"),
         (lambda f: change(f, WEIGHT, lambda t: t / 0), f"tensor {WEIGHT} holds NaN or infinity"),
+        (lambda f: change(f, WEIGHT, lambda t: t[1:]), f"tensor {WEIGHT} has shape (47, 32)"),
         (lambda f: cut(f, "source.spm"), "source.spm"),
         (lambda f: edit(f, model_type="longt5"), "model_type 'longt5': Heed knows bart, mbart"),
         (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
