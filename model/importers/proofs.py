@@ -56,6 +56,8 @@ def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
         different = compare_pieces(side.converted, reference)
         example = f", such as {different[0][:40]!r}" if different else ""
         result = f"{len(different)} of {len(probes())} texts have other ids{example}"
+        if side.converted.dropped:
+            result += f"; {side.converted.dropped} pieces of {side.file.path.name} have no id"
         against = f"sentencepiece {version('sentencepiece')}"
         proofs.append(Proof(f"{name} tokenizer", against, result, not different))
     return proofs
