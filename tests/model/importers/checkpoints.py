@@ -85,6 +85,27 @@ def randomise(model, seed):
     return model.eval()
 
 
+@torch.no_grad()
+def let_texts_end(model):
+    """Change the output projection, which must be a matrix of its own, so that texts have many
+    tokens and lengths: no token is the best everywhere, and eos is at every fourth place."""
+    random = torch.Generator().manual_seed(0)
+    projection, read = model.get_output_embeddings(), []
+    hook = projection.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    source, target = (torch.randint(5, 1300, (16, 20), generator=random) for _ in range(2))
+    model(input_ids=source, decoder_input_ids=target)
+    hook.remove()
+    states = read[0].flatten(0, 1)  # (N, M)
+    mean = nn.functional.normalize(states.mean(0), dim=0)
+    projection.weight -= (projection.weight @ mean).unsqueeze(1) * mean
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.mul_(0.1)
+    logits, eos_id = states @ projection.weight.T, model.config.eos_token_id
+    eos, best = logits[:, eos_id], logits.max(1).values
+    factors = torch.where(eos > 0, best / eos, torch.inf).sort().values
+    projection.weight[eos_id] *= factors[len(factors) // 4]
+
+
 def save(model, folder, generation, seed, **files):
     """Write the folder as a repository has it."""
     randomise(model, seed)
