@@ -52,6 +52,8 @@ def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
         different = compare_pieces(side.converted, encode)
         example = f", such as {different[0][:40]!r}" if different else ""
         result = f"{len(different)} of {len(probes())} texts have other ids{example}"
+        if isinstance(side.original, PieceFile) and side.converted.dropped:
+            result += f"; {side.converted.dropped} pieces of {side.original.path.name} have no id"
         reference = f"{library} {version(library)}"
         proofs.append(Proof(f"{name} tokenizer", reference, result, not different))
     return proofs

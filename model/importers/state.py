@@ -36,13 +36,13 @@ class StateReader:
 
     def linear(self, ours: str, theirs: str, scale: float = 1.0) -> None:
         """Read a projection, multiplied by `scale`. A bias that the checkpoint lacks is zero."""
-        weight = self.checkpoint.tensor(f"{theirs}.weight")
-        self.put(f"{ours}.weight", weight.float() * scale if scale != 1 else weight, theirs)
-        bias = f"{theirs}.bias"
+        name, bias = f"{theirs}.weight", f"{theirs}.bias"
+        weight = self.checkpoint.tensor(name)
+        self.put(f"{ours}.weight", weight.float() * scale if scale != 1 else weight, name)
         if bias in self.checkpoint:
             self.put(f"{ours}.bias", self.checkpoint.tensor(bias).float() * scale, bias)
         else:
-            self.put(f"{ours}.bias", torch.zeros(len(weight)), theirs)
+            self.put(f"{ours}.bias", torch.zeros(len(weight)), name)
 
     def norm(self, ours: str, theirs: str) -> None:
         """Read a norm; one by RMS has no bias."""

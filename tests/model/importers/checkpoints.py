@@ -1,4 +1,7 @@
-"""Whole checkpoints of Hugging Face's classes: random weights, and tokenizers trained here."""
+"""Whole checkpoints of BART's family: random weights, and tokenizers trained here.
+
+`changes` of every writer are fields of config.json; `extra_rows` of the embedding have no token.
+"""
 
 import io
 import json
@@ -56,14 +59,51 @@ def names_of(pieces):
     return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
 
 
+def fields(names, changes, **own):
+    """Return a configuration: small sizes, what the kind of checkpoint has, and `changes`."""
+    chosen = SIZES | {"vocab_size": len(names)} | own | changes
+    chosen["vocab_size"] += chosen.pop("extra_rows", 0)
+    return chosen
+
+
+@torch.no_grad()
 def randomise(model, seed):
+    """Give every weight, norm and bias another value than its first.
+
+    T5 does not scale scores by the width of a head: its weights of queries have learned to be
+    smaller. If they were not, scores would be so large that float32 rounds weights by 5e-5.
+    """
     torch.manual_seed(seed)
+    sines = ("Marian", "Pegasus")  # computed anew when a model is loaded
     for name, parameter in model.named_parameters():
-        if "embed_positions" not in name:  # sines, which are computed anew when a model is loaded
+        if "embed_positions" not in name or not type(model).__name__.startswith(sines):
             nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
+        if name.endswith("Attention.q.weight"):
+            parameter.mul_(model.config.d_kv**-0.5)
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_()
     return model.eval()
+
+
+@torch.no_grad()
+def let_texts_end(model):
+    """Change the output projection, which must be a matrix of its own, so that texts have many
+    tokens and lengths: no token is the best everywhere, and eos is at every fourth place."""
+    random = torch.Generator().manual_seed(0)
+    projection, read = model.get_output_embeddings(), []
+    hook = projection.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    source, target = (torch.randint(5, 1300, (16, 20), generator=random) for _ in range(2))
+    model(input_ids=source, decoder_input_ids=target)
+    hook.remove()
+    states = read[0].flatten(0, 1)  # (N, M)
+    mean = nn.functional.normalize(states.mean(0), dim=0)
+    projection.weight -= (projection.weight @ mean).unsqueeze(1) * mean
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.mul_(0.1)
+    logits, eos_id = states @ projection.weight.T, model.config.eos_token_id
+    eos, best = logits[:, eos_id], logits.max(1).values
+    factors = torch.where(eos > 0, best / eos, torch.inf).sort().values
+    projection.weight[eos_id] *= factors[len(factors) // 4]
 
 
 def save(model, folder, generation, seed, **files):
@@ -78,7 +118,20 @@ def save(model, folder, generation, seed, **files):
     return model
 
 
-def write_marian(folder, seed=0, languages=()):
+def store(model, folder, shape):
+    """Write the weights of a folder again: as `safetensors`, in three `shards` or as a `bin`."""
+    if shape == "safetensors":
+        return
+    (folder / "model.safetensors").unlink()
+    if shape == "bin":
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        return
+    sizes = [parameter.nbytes for parameter in model.parameters()]  # a tied one is listed once
+    model.save_pretrained(folder, max_shard_size=(sum(sizes) - max(sizes)) // 2)
+    assert len([*folder.glob("model-*.safetensors")]) >= 3
+
+
+def write_marian(folder, seed=0, languages=(), **changes):
     """OPUS-MT: two sentencepiece models, one vocabulary, pad last and first of a target."""
     source, target = train_pieces("unigram"), train_pieces("unigram", ("@@",))
     names = dict.fromkeys(["</s>", "<unk>", *names_of(source), *names_of(target)])
@@ -86,36 +139,33 @@ def write_marian(folder, seed=0, languages=()):
     vocabulary = [*names, *(f">>{code}<<" for code in languages), "<pad>"]
     ids = {name: i for i, name in enumerate(vocabulary)}
     pad = ids["<pad>"]
-    config = transformers.MarianConfig(
-        vocab_size=len(vocabulary),
-        pad_token_id=pad,
-        eos_token_id=0,
-        decoder_start_token_id=pad,
-        scale_embedding=True,
-        activation_function="swish",
-        **SIZES,
-    )
-    generation = {
-        "num_beams": 4,
-        "max_length": 24,
-        "bad_words_ids": [[pad]],
-        "renormalize_logits": True,
-        "decoder_start_token_id": pad,
-        "pad_token_id": pad,
-        "eos_token_id": 0,
-    }
+    special = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
+    own = {"scale_embedding": True, "activation_function": "swish"}
+    config = transformers.MarianConfig(**fields(vocabulary, changes, **special, **own))
+    generation = {"num_beams": 4, "max_length": 24}
+    generation |= {"bad_words_ids": [[pad]], "renormalize_logits": True}
     files = {"source__spm": source, "target__spm": target, "vocab__json": ids}
-    return save(transformers.MarianMTModel(config), folder, generation, seed, **files)
+    model = transformers.MarianMTModel(config)
+    return save(model, folder, generation | special, seed, **files)
 
 
-def write_nllb(folder, seed=0):
+def write_marian_of_two_vocabularies(folder, seed=0, **changes):
+    """OPUS-MT of the Tatoeba challenge: each side has its own vocabulary, as large as the other."""
+    theirs = write_marian(folder, seed, share_encoder_decoder_embeddings=False, **changes)
+    names = [*json.loads((folder / "vocab.json").read_text())]
+    names[2:-1] = reversed(names[2:-1])
+    target = {name: i for i, name in enumerate(names)}
+    (folder / "target_vocab.json").write_text(json.dumps(target))
+    return theirs
+
+
+def write_nllb(folder, seed=0, languages=LANGUAGES, **changes):
     """NLLB: fairseq's ids, language tokens after the pieces, a forced language."""
     pieces = train_pieces("bpe")
-    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:], *LANGUAGES, "<mask>"]
-    added = {str(i): {"content": name} for i, name in enumerate(names) if name in LANGUAGES}
-    config = transformers.M2M100Config(
-        vocab_size=len(names), decoder_start_token_id=2, scale_embedding=True, **SIZES
-    )
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:], *languages, "<mask>"]
+    added = {str(i): {"content": name} for i, name in enumerate(names) if name in languages}
+    own = {"decoder_start_token_id": 2, "scale_embedding": True}
+    config = transformers.M2M100Config(**fields(names, changes, **own))
     generation = {"num_beams": 2, "max_length": 24, "decoder_start_token_id": 2}
     generation |= {"pad_token_id": 1, "eos_token_id": 2, "length_penalty": 0.8}
     generation |= {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3}
@@ -129,38 +179,13 @@ def write_nllb(folder, seed=0):
     )
 
 
-def write_t5(folder, seed=0, gated=True):
-    pieces = train_pieces("unigram")
-    config = transformers.T5Config(
-        vocab_size=len(names_of(pieces)) + 128,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_heads=2,
-        feed_forward_proj="gated-gelu" if gated else "relu",
-        tie_word_embeddings=not gated,
-        decoder_start_token_id=0,
-    )
-    generation = {"max_length": 24, "decoder_start_token_id": 0}
-    generation |= {"pad_token_id": 0, "eos_token_id": 1}
-    return save(
-        transformers.T5ForConditionalGeneration(config),
-        folder,
-        generation,
-        seed,
-        spiece__model=pieces,
-    )
-
-
-def write_m2m100(folder, seed=0):
+def write_m2m100(folder, seed=0, languages=("en", "fr"), **changes):
     """M2M100: ids from vocab.json, language tokens listed without ids after them."""
     pieces = train_pieces("bpe")
     names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:]]
-    languages = ["__en__", "__fr__"]
-    config = transformers.M2M100Config(
-        vocab_size=len(names) + 10, decoder_start_token_id=2, scale_embedding=True, **SIZES
-    )
+    own = {"decoder_start_token_id": 2, "scale_embedding": True}
+    changes = {"extra_rows": len(languages) + 8} | changes
+    config = transformers.M2M100Config(**fields(names, changes, **own))
     generation = {"num_beams": 3, "max_length": 24, "decoder_start_token_id": 2}
     generation |= {"pad_token_id": 1, "eos_token_id": 2, "early_stopping": True}
     return save(
@@ -170,24 +195,19 @@ def write_m2m100(folder, seed=0):
         seed,
         sentencepiece__bpe__model=pieces,
         vocab__json={name: i for i, name in enumerate(names)},
-        special_tokens_map__json={"additional_special_tokens": languages},
+        special_tokens_map__json={"additional_special_tokens": [f"__{c}__" for c in languages]},
     )
 
 
-def write_mbart50(folder, seed=0):
-    """mBART-50: fairseq's ids, languages before and a forced one after."""
+def write_mbart(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
+    """mBART-25: the language ends the source, and is the first id that the decoder reads."""
     pieces = train_pieces("unigram")
-    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:], "en_XX", "fr_XX", "<mask>"]
-    added = [{"id": i, "content": n} for i, n in enumerate(names) if n in ("en_XX", "fr_XX")]
-    config = transformers.MBartConfig(
-        vocab_size=len(names),
-        decoder_start_token_id=2,
-        tokenizer_class="MBart50Tokenizer",
-        scale_embedding=True,
-        **SIZES,
-    )
-    generation = {"num_beams": 2, "max_length": 24, "decoder_start_token_id": 2}
-    generation |= {"pad_token_id": 1, "eos_token_id": 2}
+    names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(pieces)[3:], *languages, "<mask>"]
+    own = {"decoder_start_token_id": names.index("fr_XX"), "scale_embedding": True}
+    config = transformers.MBartConfig(**fields(names, changes, **own))
+    generation = {"num_beams": 3, "max_length": 24, "pad_token_id": 1, "eos_token_id": 2}
+    generation |= {"decoder_start_token_id": own["decoder_start_token_id"]}
+    added = [{"id": i, "content": n} for i, n in enumerate(names) if n in languages]
     return save(
         transformers.MBartForConditionalGeneration(config),
         folder,
@@ -198,65 +218,35 @@ def write_mbart50(folder, seed=0):
     )
 
 
-def write_bart(folder, seed=0):
+def write_mbart50(folder, seed=0, languages=("en_XX", "fr_XX"), **changes):
+    """mBART-50: fairseq's ids, languages before and a forced one after."""
+    own = {"decoder_start_token_id": 2, "tokenizer_class": "MBart50Tokenizer"}
+    theirs = write_mbart(folder, seed, languages, **own | changes)
+    theirs.generation_config.update(num_beams=2, decoder_start_token_id=2)
+    theirs.generation_config.save_pretrained(folder)
+    return theirs
+
+
+def write_bart(folder, seed=0, **changes):
     """BART: byte-level BPE, and a forced bos as of summaries."""
     tokenizer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     tokenizer.train_from_iterator(probes(), PIECES, special_tokens=special, show_progress=False)
     tokenizer.save_model(str(folder))
-    config = transformers.BartConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        bos_token_id=0,
-        pad_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-        **SIZES,
-    )
+    own = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    config = transformers.BartConfig(**fields(tokenizer.get_vocab(), changes, **own))
     generation = {"num_beams": 4, "max_length": 20, "min_length": 8, "length_penalty": 2.0}
     generation |= {"no_repeat_ngram_size": 3, "early_stopping": True, "forced_bos_token_id": 0}
     generation |= {"decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2}
     return save(transformers.BartForConditionalGeneration(config), folder, generation, seed)
 
 
-def write_pegasus(folder, seed=0):
+def write_pegasus(folder, seed=0, **changes):
     pieces = train_pieces("unigram")
-    config = transformers.PegasusConfig(
-        vocab_size=len(names_of(pieces)) + 103,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-        scale_embedding=True,
-        **SIZES,
-    )
+    changes = {"extra_rows": 103} | changes
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    own = {"scale_embedding": True, **special}
+    config = transformers.PegasusConfig(**fields(names_of(pieces), changes, **own))
     generation = {"num_beams": 2, "max_length": 24, "length_penalty": 0.8}
-    generation |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
     model = transformers.PegasusForConditionalGeneration(config)
-    return save(model, folder, generation, seed, spiece__model=pieces)
-
-
-def write_madlad(folder, seed=0):
-    """MADLAD: T5 with a start of its own, and languages that are pieces."""
-    pieces = train_pieces("unigram", ("<2en>", "<2fr>"))
-    config = transformers.T5Config(
-        vocab_size=len(names_of(pieces)),
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_heads=2,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        decoder_start_token_id=3,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    generation = {"max_length": 24, "decoder_start_token_id": 3}
-    generation |= {"pad_token_id": 0, "eos_token_id": 1}
-    return save(
-        transformers.T5ForConditionalGeneration(config),
-        folder,
-        generation,
-        seed,
-        spiece__model=pieces,
-        tokenizer_config__json={"extra_ids": 0},
-    )
+    return save(model, folder, generation | special, seed, spiece__model=pieces)

@@ -12,6 +12,8 @@ from model.importers.compare import compare_pieces, compose, sentencepiece_encod
 from model.importers.piece_file import read_pieces, read_vocabulary
 from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
 from model.importers.probes import COUNT, WORDS, probes
+from model.importers.proofs import prove_pieces
+from model.importers.vocabularies import Vocabularies, side_of
 from model.network.config import InputError
 from tests.model.importers.conftest import SYMBOLS, open_example, serve, train
 
@@ -200,6 +202,20 @@ def test_letters_of_the_other_side_are_known_and_its_words_are_not(marian):
     assert "д" in source.encode("the д").tokens
     assert "\u2581garçon" not in source.encode("the garçon").tokens
     assert source.token_to_id("\u2581garçon ") is not None
+
+
+def test_the_proof_counts_the_pieces_that_the_vocabulary_lacks(marian):
+    names = read_vocabulary(marian / "vocab.json")
+    typed = [name for name in names if name.startswith(">>")]
+    sides = [
+        side_of(marian / f"{side}.spm", names, MARIAN_SPECIAL, typed)
+        for side in ("source", "target")
+    ]
+    source, target = prove_pieces(Vocabularies(*sides))
+    assert source.holds
+    assert target.holds
+    assert source.result.endswith("; 2 pieces of source.spm have no id")
+    assert "have no id" not in target.result
 
 
 def corrupted(path, change):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from model.__main__ import app as commands
 from model.importers.probes import probes
 from tests.conftest import opened
-from tests.model.importers.checkpoints import write_t5
+from tests.model.importers.t5_checkpoints import write_flan
 
 OPTIONS = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_length": 6, "max_length": 24}
 TEXTS = probes()[:40]
@@ -19,7 +19,7 @@ TEXTS = probes()[:40]
 def test_decoding_without_options_is_what_generate_does(tmp_path):
     folder, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     folder.mkdir()
-    theirs = write_t5(folder)
+    theirs = write_flan(folder)
     theirs.generation_config.update(**OPTIONS)
     theirs.generation_config.save_pretrained(folder)
     done = CliRunner().invoke(commands, ["convert", str(folder), str(bundle), "--precision=fp32"])

@@ -22,17 +22,16 @@ from tests.model.importers.checkpoints import (
     names_of,
     train_pieces,
     write_bart,
-    write_madlad,
     write_mbart50,
     write_nllb,
     write_pegasus,
-    write_t5,
 )
 from tests.model.importers.conftest import serve
+from tests.model.importers.t5_checkpoints import write_flan, write_madlad
 from tests.model.importers.test_pieces import check_places
 
 KINDS = {
-    "t5": (write_t5, transformers.T5Tokenizer),
+    "t5": (write_flan, transformers.T5Tokenizer),
     "nllb": (write_nllb, transformers.NllbTokenizer),
     "mbart50": (write_mbart50, transformers.MBart50Tokenizer),
     "pegasus": (write_pegasus, transformers.PegasusTokenizer),
@@ -132,7 +131,7 @@ def test_languages_that_are_pieces_are_found(tmp_path):
 
 
 def test_a_sentencepiece_model_wins(tmp_path):
-    write_t5(tmp_path)
+    write_flan(tmp_path)
     tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     assert (tmp_path / STORED).is_file()
@@ -151,7 +150,7 @@ def test_a_sentencepiece_model_wins(tmp_path):
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, content, said):
-    write_t5(tmp_path)
+    write_flan(tmp_path)
     (tmp_path / "spiece.model").unlink()
     (tmp_path / STORED).write_text(content)
     with pytest.raises(InputError, match=said):

@@ -1,0 +1,71 @@
+"""Requests without options decode as `generate` does with the folder's generation_config.json."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from model.importers.probes import probes
+from tests.model.importers.checkpoints import let_texts_end
+from tests.model.importers.kinds import LANGUAGES, WRITERS
+from tests.model.importers.served import convert, post, serve, start_of
+
+pytestmark = pytest.mark.long
+BEAMS = 4
+TEXTS = probes()[:40]
+SETTINGS = [  # where early_stopping is absent, it is false
+    ("marian", {}),
+    ("marian", {"early_stopping": True, "length_penalty": 2.0}),
+    ("nllb", {"length_penalty": 0.8, "no_repeat_ngram_size": 3}),
+    ("m2m100", {"early_stopping": False, "length_penalty": 2.0}),
+    ("mbart", {"early_stopping": True, "length_penalty": 0.8}),
+    ("bart", {}),  # a forced bos, a length penalty of 2, no_repeat_ngram_size 3, least lengths
+    ("bart", {"early_stopping": None, "length_penalty": 0.8, "no_repeat_ngram_size": 0}),
+    ("pegasus", {"early_stopping": False}),
+    ("flan", {"early_stopping": True, "min_length": 6}),
+    ("madlad", {"length_penalty": 2.0}),
+]
+
+
+def up_to_eos(ids, eos_id):
+    return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids
+
+
+def write(kind, folder, options):
+    """Write a checkpoint with these options of `generate`, whose texts end at many lengths."""
+    theirs = WRITERS[kind](folder, tie_word_embeddings=False)
+    let_texts_end(theirs)
+    theirs.generation_config.update(num_beams=BEAMS, **options)
+    theirs.save_pretrained(folder)
+    theirs.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize(("kind", "options"), SETTINGS)
+def test_every_beam_is_that_of_generate(tmp_path, kind, options):
+    folder, languages = tmp_path / "checkpoint", LANGUAGES.get(kind, {})
+    folder.mkdir()
+    theirs = write(kind, folder, options)
+    bundle = convert(folder)
+    start, eos_id = start_of(bundle, languages), theirs.config.eos_token_id
+    forced = {"forced_bos_token_id": start[1]} if kind in ("nllb", "m2m100") else {}
+    with serve(bundle) as client:
+        sources = post(client, "/v1/tokenize", text=TEXTS, **languages)
+        results = post(client, "/v1/decode", source=TEXTS, num_hypotheses=BEAMS, **languages)
+    ended = set()
+    for source, result in zip(sources, results, strict=True):
+        found = theirs.generate(
+            torch.tensor([source["token_ids"]]),
+            num_return_sequences=BEAMS,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **forced,
+        )
+        expected = [up_to_eos(ids, eos_id) for ids in found.sequences[:, len(start) :].tolist()]
+        scores = [each["score"] for each in result["hypotheses"]]
+        theirs_scores = found.sequences_scores.numpy()
+        np.testing.assert_allclose(scores, theirs_scores, rtol=1e-4, atol=1e-5)
+        ranks = [expected.index(each["token_ids"]) for each in result["hypotheses"]]
+        np.testing.assert_allclose(theirs_scores[ranks], theirs_scores, rtol=1e-6)  # but for ties
+        ended |= {len(ids) for ids in expected if ids[-1] == eos_id}
+    assert len(ended) > 1  # lengths

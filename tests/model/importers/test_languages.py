@@ -1,0 +1,67 @@
+"""Languages add the ids that the tokenizer of the checkpoint's own library adds."""
+
+import pytest
+import sentencepiece
+import transformers
+
+from model.importers.checkpoint import Checkpoint
+from model.importers.convert import read_model
+from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
+from service.languages import fill
+from tests.model.importers.kinds import WRITERS, every_language
+
+TEXT = "the weather is lovely"
+SOURCE, TARGET = "source_language", "target_language"
+KINDS = {  # the tokenizer, and two of its languages
+    "nllb": ("NllbTokenizer", "eng_Latn", "fra_Latn"),
+    "m2m100": ("M2M100Tokenizer", "en", "fr"),
+    "mbart": ("MBartTokenizer", "en_XX", "fr_XX"),
+    "mbart50": ("MBart50Tokenizer", "en_XX", "fr_XX"),
+}
+
+
+def read(folder):
+    checkpoint = Checkpoint(folder)
+    vocabularies = read_vocabularies(checkpoint)
+    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint, 64).config)
+    return usage, vocabularies.source.tokenizer.encode(TEXT, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_source_and_a_target_have_the_ids_of_hugging_face(tmp_path, kind):
+    class_name, source, target = KINDS[kind]
+    WRITERS[kind](tmp_path, languages=every_language(kind))
+    usage, ids = read(tmp_path)
+    (tmp_path / "tokenizer.json").unlink(missing_ok=True)  # ours lists nothing but languages
+    theirs = getattr(transformers, class_name).from_pretrained(
+        tmp_path, src_lang=source, tgt_lang=target
+    )
+    languages = {SOURCE: usage.source_languages[source], TARGET: usage.target_languages[target]}
+    prefix, suffix = fill(usage.source_prefix, languages), fill(usage.source_suffix, languages)
+    assert [*prefix, *ids, *suffix] == theirs(TEXT).input_ids
+    start, labels = fill(usage.decoder_start, languages), theirs(text_target=TEXT).input_ids
+    if kind == "mbart":  # it reads the last label first
+        assert [*ids, theirs.eos_token_id, *start] == labels
+    else:
+        assert [*start[1:], *ids, theirs.eos_token_id] == labels
+        assert start[0] == theirs.eos_token_id
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_a_marian_source_begins_with_its_target_language(tmp_path):
+    WRITERS["marian"](tmp_path, languages=("fra", "deu"))
+    usage, ids = read(tmp_path)
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    for code, language in usage.target_languages.items():
+        prefix = fill(usage.source_prefix, {TARGET: language})
+        assert [*prefix, *ids, *usage.source_suffix] == theirs(f">>{code}<< {TEXT}").input_ids
+
+
+def test_a_madlad_source_begins_with_its_target_language(tmp_path):
+    WRITERS["madlad"](tmp_path)
+    usage, ids = read(tmp_path)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    prefix = fill(usage.source_prefix, {TARGET: usage.target_languages["fr"]})
+    assert [*prefix, *ids] == theirs.encode(f"<2fr> {TEXT}")
+    assert usage.decoder_start == [3]  # its own, not padding

@@ -1,0 +1,122 @@
+"""Tensors that are named, shared or left out as real repositories do it give the same numbers."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from model.network.config import InputError, Tied
+from tests.model.importers.random_models import assert_same_numbers, random_model, read, save
+
+LENGTHS = [7, 2, 12], [5, 9, 1]
+CROSS = "decoder.block.{}.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+
+def write(model, folder, change):
+    """Save a model, after `change` of its tensors by name and of its configuration."""
+    save(model, folder, "safetensors")
+    tensors = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    change(tensors, config)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def without_shared(tensors, config):
+    tensors["decoder.embed_tokens.weight"] = tensors.pop("shared.weight")
+
+
+def with_copies(tensors, config):
+    """Old files have a tensor for each name of a tied matrix."""
+    prefix = "" if "shared.weight" in tensors else "model."
+    shared = tensors[f"{prefix}shared.weight"]
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens"):
+        tensors[f"{prefix}{name}.weight"] = shared.clone()
+    tensors.setdefault("lm_head.weight", shared.clone())
+
+
+def without_positions(tensors, config):
+    for name in [name for name in tensors if "embed_positions" in name]:
+        del tensors[name]
+
+
+def with_positions(tensors, config):
+    """Old files of fairseq's have a table, which is computed and may have other rows."""
+    for side in ("encoder", "decoder"):
+        tensors[f"model.{side}.embed_positions.weights"] = torch.zeros(5, config["d_model"])
+
+
+def without_bias(tensors, config):
+    del tensors["final_logits_bias"]
+
+
+def with_bias_of_cross_attention(tensors, config):
+    for layer in range(config["num_decoder_layers"]):
+        tensors[CROSS.format(layer)] = torch.ones(32, config["num_heads"])
+
+
+def with_few_keys(tensors, config):
+    """Old configurations leave out what they do not change."""
+    for key in ("tie_word_embeddings", "scale_decoder_outputs", "layer_norm_epsilon"):
+        config.pop(key, None)
+
+
+def says_untied(tensors, config):
+    config["tie_word_embeddings"] = False
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "tied"),
+    [
+        ("t5 1.1", without_shared, Tied.embeddings),  # MADLAD
+        ("t5", without_shared, Tied.all),
+        ("t5", with_copies, Tied.all),
+        ("mt5", with_copies, Tied.embeddings),
+        ("bart", with_copies, Tied.all),
+        ("t5", with_few_keys, Tied.all),
+        ("t5", with_bias_of_cross_attention, Tied.all),
+        ("umt5", with_bias_of_cross_attention, Tied.all),
+        ("pegasus", without_positions, Tied.all),
+        ("m2m_100", with_positions, Tied.all),
+        ("mbart", without_bias, Tied.all),
+        ("bart", says_untied, Tied.all),
+        ("t5", says_untied, Tied.all),
+    ],
+)
+def test_a_model_is_the_same_in_every_layout(tmp_path, family, change, tied):
+    theirs = random_model(family, 1)
+    if change is without_bias:
+        theirs.final_logits_bias.zero_()
+    write(theirs, tmp_path, change)
+    ours = read(tmp_path)
+    assert ours.config.tied is tied
+    assert_same_numbers(ours, theirs, *LENGTHS)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart", "marian", "m2m_100", "t5", "mt5", "umt5"])
+def test_a_projection_of_its_own_is_read_though_the_configuration_says_tied(tmp_path, family):
+    def own_projection(tensors, config):
+        shared = tensors["shared.weight" if "shared.weight" in tensors else "model.shared.weight"]
+        tensors["lm_head.weight"] = torch.randn_like(shared) * 0.3
+        config["tie_word_embeddings"] = True
+
+    write(random_model(family, 1), tmp_path, own_projection)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, attn_implementation="eager"
+    )
+    projection = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
+    assert torch.equal(theirs.get_output_embeddings().weight, projection)
+    assert_same_numbers(read(tmp_path), theirs, *LENGTHS)
+
+
+def test_a_table_of_distances_that_t5_does_not_read_is_refused(tmp_path):
+    name = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+
+    def second_table(tensors, config):
+        tensors[name] = tensors[name.replace("block.1", "block.0")].clone()
+
+    write(random_model("t5", 1), tmp_path, second_table)
+    with pytest.raises(InputError, match=f"1 tensors that a model .* {name}"):
+        read(tmp_path)

@@ -1,0 +1,149 @@
+"""Folders that cannot be converted are refused in one sentence, and nothing of them runs."""
+
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from model.importers import proofs
+from tests.model.importers.checkpoints import write_marian
+from tests.model.importers.served import run
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refused") / "marian"
+    folder.mkdir()
+    write_marian(folder)
+    return folder
+
+
+def edit(folder, name="config.json", **changes):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def cut(folder, name):
+    path = folder / name
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change(folder, name, changed):
+    """Replace a tensor by what `changed` makes of it."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {name: changed(tensors[name])}, folder / "model.safetensors")
+
+
+def write_bin(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def write_shards(folder):
+    tensors, places = load_file(folder / "model.safetensors"), {}
+    for i in (1, 2, 3):
+        file = f"model-0000{i}-of-00003.safetensors"
+        names = sorted(tensors)[i - 1 :: 3]
+        save_file({name: tensors[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, file)
+    index = {"weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").unlink()
+
+
+SECOND = "model-00002-of-00003.safetensors"
+WEIGHT = "model.encoder.layers.0.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda f: (f / "config.json").unlink(), "it has no config.json"),
+        (lambda f: (f / "vocab.json").unlink(), "has no vocab.json"),
+        (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
+        (lambda f: cut(f, "model.safetensors"), "model.safetensors is damaged or cut short"),
+        (lambda f: (write_bin(f), cut(f, "pytorch_model.bin")), "pytorch_model.bin is damaged"),
+        (lambda f: (write_shards(f), cut(f, SECOND)), f"{SECOND} is damaged or cut short"),
+        (lambda f: (write_shards(f), (f / SECOND).unlink()), f"shard 2 of 3, {SECOND}, is missing"),
+        (lambda f: change(f, WEIGHT, lambda t: t / 0), f"tensor {WEIGHT} holds NaN or infinity"),
+        (lambda f: change(f, WEIGHT, lambda t: t[1:]), f"tensor {WEIGHT} has shape (47, 32)"),
+        (lambda f: cut(f, "source.spm"), "source.spm"),
+        (lambda f: edit(f, model_type="longt5"), "model_type 'longt5': Heed knows bart, mbart"),
+        (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
+        (lambda f: edit(f, activation_function="mish"), "activation_function 'mish'"),
+        (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
+        (lambda f: edit(f, decoder_layers=3), "the checkpoint is incomplete"),
+        (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
+        (lambda f: (f / "README.md").unlink(), "give --licence"),
+        (lambda f: (f / "adapter_config.json").write_text("{}"), "holds an adapter"),
+        (
+            lambda f: (f / "model.safetensors").write_text(
+                "version https://git-lfs.github.com/spec"
+            ),
+            "is a git-lfs pointer",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
+    checkpoint, tmp_path, break_it, said
+):
+    folder, bundle = tmp_path / "marian", tmp_path / "bundle"
+    shutil.copytree(checkpoint, folder)
+    bundle.mkdir()
+    (bundle / "bundle.json").write_text("an older bundle")
+    break_it(folder)
+    done = run(folder, bundle)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
+
+
+class Shell:
+    """An object whose pickle runs a command when it is loaded."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_pickle_does_not_run(checkpoint, tmp_path, zipped):
+    folder, ran = tmp_path / "marian", tmp_path / "ran"
+    shutil.copytree(checkpoint, folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weights = folder / "pytorch_model.bin"
+    content = tensors | {"extra": Shell(f"touch {ran}")}
+    torch.save(content, weights, _use_new_zipfile_serialization=zipped)
+    torch.load(weights, weights_only=False)
+    assert ran.exists()  # the trap works
+    ran.unlink()
+    done = run(folder, tmp_path / "bundle")
+    assert not ran.exists()
+    assert done.exit_code == 2
+    assert "pytorch_model.bin is damaged, or holds more than tensors" in done.output
+
+
+def test_a_failed_proof_leaves_no_bundle(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(proofs, "their_log_probs", lambda *_: np.zeros(1, np.float32))
+    done = run(checkpoint, tmp_path / "bundle")
+    assert done.exit_code == 3
+    assert "| network |" in done.output
+    assert "FAILS" in done.output
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_checkpoint_is_converted_without_transformers(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    done = run(checkpoint, tmp_path / "bundle", "--precision", "fp32")
+    assert done.exit_code == 0, done.output
+    assert "not compared" in done.output
