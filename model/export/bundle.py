@@ -49,8 +49,10 @@ def write_bundle(
     try:
         with replacement(bundle) as new:
             write_model(trained.transformer, weight_type, precision, new)
-            trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
-            trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
+            tokenizers = trained.source_tokenizer, trained.target_tokenizer
+            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
+                # its own save raises no OSError when the disk is full
+                (new / name).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
             if prove is not None:
                 trained, card = prove(new)
             write_texts(trained, card, new)
