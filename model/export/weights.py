@@ -1,5 +1,6 @@
 """The weights of a model under the names in which a bundle stores them: fp32, or int8."""
 
+import gc
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -34,6 +35,12 @@ def round_weights(model: Transformer, weight_type: WeightType) -> None:
         if tensor.is_floating_point() and tensor.dtype != weight_type.dtype:
             for piece in pieces_of(tensor):
                 piece.copy_(piece.to(weight_type.dtype))
+
+
+def release_weights(model: Transformer) -> None:
+    """Free the weights of a model that is needed for its configuration only."""
+    model.to("meta")
+    gc.collect()  # torch's exporter leaves cycles that hold them
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
