@@ -38,9 +38,13 @@ def round_weights(model: Transformer, weight_type: WeightType) -> None:
 
 
 def release_weights(model: Transformer) -> None:
-    """Free the weights of a model that is needed for its configuration only."""
-    model.to("meta")
-    gc.collect()  # torch's exporter leaves cycles that hold them
+    """Free the weights of a model that is needed for its configuration only.
+
+    Its tensors stay, and are empty: torch's exporter holds some of them for ever.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.new_empty(0)
+    gc.collect()  # cycles that the exporter leaves hold others of the same memory
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
