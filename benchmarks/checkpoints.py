@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,25 +29,27 @@ from benchmarks.serving import free_port, is_ready
 
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE = 900.0  # seconds until a server must be ready
-PRECISIONS = {  # to convert to, by the name of the shape
+PLAN: dict[Shape, Sequence[str]] = {  # precisions to convert to
     NLLB_600M: ("int8", "both"),
     MT5_LARGE: ("both",),  # above 2 GB at fp32 in one graph
 }
-SHAPES = {shape.name: shape for shape in PRECISIONS}
 TEXT = "The ship left the harbour in the morning."
 NEW_TOKENS = 32
 
 
-def measure(shapes: list[Shape], work: Path) -> Checkpoints:
-    """Convert every shape, and serve it at each precision."""
+def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkpoints]:
+    """Convert every shape to its precisions, the last of which is both, and serve it at each.
+
+    Yields all results so far after each shape: the next may not fit into memory or on the disk.
+    """
     write_checkpoint(TINY, work / "tiny")
     own = run(convert_command(work / "tiny", work / "bundle", "both"), REPOSITORY).peak
     conversions: list[Conversion] = []
     servings: list[Serving] = []
-    for shape in shapes:
+    for shape, precisions in plan.items():
         folder, bundle = work / shape.name, work / "bundle"
         write_checkpoint(shape, folder)
-        for precision in PRECISIONS[shape]:
+        for precision in precisions:
             conversion = measure_conversion(shape.name, folder, bundle, precision)
             typer.echo(" | ".join(conversion_columns(conversion, own)))
             conversions.append(conversion)
@@ -56,12 +58,12 @@ def measure(shapes: list[Shape], work: Path) -> Checkpoints:
             serving = measure_serving(bundle, shape.name, precision)
             typer.echo(" | ".join(serving_columns(serving)))
             servings.append(serving)
-    return {
-        "machine": describe_machine(),
-        "own": own,
-        "conversions": conversions,
-        "servings": servings,
-    }
+        yield {
+            "machine": describe_machine(),
+            "own": own,
+            "conversions": conversions,
+            "servings": servings,
+        }
 
 
 def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) -> Conversion:
@@ -141,9 +143,6 @@ def served(bundle: Path, precision: str) -> Generator[tuple[int, Any]]:
 
 
 def main(
-    shape: Annotated[
-        list[str] | None, typer.Option(help=f"Measure only this one of {', '.join(SHAPES)}; repeat")
-    ] = None,
     docs: Annotated[Path, typer.Option(help="Folder of performance.md and .json")] = DOCS,
     work: Annotated[
         Path | None, typer.Option(help="Folder on a disk with 16 GB of room; /tmp by default")
@@ -151,8 +150,8 @@ def main(
 ) -> None:
     """Measure memory, time and disk of large checkpoints, and add them to docs/performance.md."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        found = measure([SHAPES[name] for name in shape or SHAPES], Path(folder))
-    write({**read(docs), "checkpoints": found}, docs)
+        for found in measure(PLAN, Path(folder)):
+            write({**read(docs), "checkpoints": found}, docs)
 
 
 if __name__ == "__main__":
