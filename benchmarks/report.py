@@ -2,17 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 from benchmarks.document import machine_line, table
 from benchmarks.results import (
     PRECISIONS,
     SERVERS,
     Cell,
+    Checkpoints,
     Comparison,
+    Conversion,
     LengthRow,
     Load,
     Results,
+    Serving,
 )
+
+DOCS = Path(__file__).parents[1] / "docs"
+NUMBERS = "performance.json"
 
 COLUMNS = [
     "cell",
@@ -70,11 +77,37 @@ With `"stream": true`, Heed answers at most {saturation:.0f} words per second. A
 second, the first token comes after {first[p50_ms]:.1f} ms (p99 {first[p99_ms]:.1f}), and each
 later token {next[p50_ms]:.1f} ms after the one before it (p99 {next[p99_ms]:.1f}).
 """
+CHECKPOINTS = """
+## Checkpoints
+
+`python -m benchmarks.checkpoints` writes this section. Random checkpoints at fp32, with the shapes
+and vocabulary sizes of published models, are converted by `python -m model convert` and served by
+`python -m service`.
+
+{machine}
+
+The peak is the most memory that the process held. The libraries alone (PyTorch, transformers, ONNX
+Runtime) take {own:.2f} GB, the peak for a tiny checkpoint. The ratio is the peak without them,
+divided by the checkpoint. Anonymous memory excludes pages of files, which the system takes back
+when it needs room.
+
+"""
+SERVINGS = """
+Memory is that of all processes of the service: when it is ready, after it decoded, and after it
+returned attention and scores, whose graphs are opened then. The ratio is the memory after decoding,
+divided by the weights on disk. tokens/s are those of one source with one beam.
+
+"""
 
 
 def write(results: Results, docs: Path) -> None:
     (docs / "performance.md").write_text(render(results), encoding="utf-8")
-    (docs / "performance.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (docs / NUMBERS).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def read(docs: Path) -> Results:
+    """Return the numbers of the last run."""
+    return cast("Results", json.loads((docs / NUMBERS).read_text(encoding="utf-8")))
 
 
 def render(results: Results) -> str:
@@ -90,7 +123,10 @@ def render(results: Results) -> str:
         text += MEMORY.format(peaks=", ".join(peaks))
     if "lengths" in results:
         text += render_lengths(results["lengths"])
-    return text + render_load(results["load"])
+    text += render_load(results["load"])
+    if "checkpoints" in results:
+        text += render_checkpoints(results["checkpoints"])
+    return text
 
 
 def cell_columns(cell: Cell) -> list[str]:
@@ -159,3 +195,48 @@ def load_table(results: Load) -> str:
             cells += [f"{x:.1f}" for x in (found["p50_ms"], found["p99_ms"], found["throughput"])]
         rows.append(cells)
     return table(columns, rows)
+
+
+def render_checkpoints(found: Checkpoints) -> str:
+    columns = ["checkpoint", "GB", "precision", "seconds", "core seconds", "peak, GB", "ratio"]
+    conversions = [conversion_columns(each, found["own"]) for each in found["conversions"]]
+    text = CHECKPOINTS.format(machine=machine_line(found["machine"]), own=found["own"] / 1e9)
+    text += table([*columns, "anonymous, GB", "bundle, GB"], conversions)
+    columns = ["checkpoint", "precision", "weights, GB", "seconds to start", "ready, GB", "peak"]
+    columns += ["decoded, GB", "ratio", "attention, GB", "peak", "tokens/s"]
+    return text + SERVINGS + table(columns, [serving_columns(each) for each in found["servings"]])
+
+
+def conversion_columns(found: Conversion, own: int) -> list[str]:
+    """Return a row of the table. `own` is the memory of the libraries."""
+    return [
+        found["checkpoint"],
+        in_gb(found["bytes"]),
+        found["precision"],
+        f"{found['seconds']:.0f}",
+        f"{found['core_seconds']:.0f}",
+        in_gb(found["peak"]),
+        f"**{(found['peak'] - own) / found['bytes']:.2f}**",
+        in_gb(found["anonymous"]),
+        in_gb(found["bundle"]),
+    ]
+
+
+def serving_columns(found: Serving) -> list[str]:
+    return [
+        found["checkpoint"],
+        found["precision"],
+        in_gb(found["weights"]),
+        f"{found['seconds']:.0f}",
+        in_gb(found["ready"]),
+        in_gb(found["ready_peak"]),
+        in_gb(found["decoded"]),
+        f"**{found['decoded'] / found['weights']:.2f}**",
+        in_gb(found["shown"]),
+        in_gb(found["shown_peak"]),
+        f"{found['tokens_per_second']:.1f}",
+    ]
+
+
+def in_gb(size: int) -> str:
+    return f"{size / 1e9:.2f}"

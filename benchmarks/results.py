@@ -71,6 +71,43 @@ class Load(TypedDict):
     engine_ms: float  # without HTTP
 
 
+class Conversion(TypedDict):
+    """`python -m model convert` of a checkpoint. Sizes are in bytes."""
+
+    checkpoint: str
+    bytes: int  # of its weights
+    precision: str
+    seconds: float
+    core_seconds: float  # of all cores together: a busy machine takes longer
+    peak: int  # memory of the process
+    anonymous: int  # without pages of files
+    bundle: int  # on disk
+
+
+class Serving(TypedDict):
+    """`python -m service` of a converted checkpoint. Sizes are in bytes."""
+
+    checkpoint: str
+    precision: str
+    weights: int  # on disk, at this precision
+    seconds: float  # until it is ready
+    ready: int  # memory of all its processes as soon as it is ready, and the peak until then
+    ready_peak: int
+    decoded: int  # after two decodings
+    shown: int  # after attention and scores, too
+    shown_peak: int
+    tokens_per_second: float  # one source, one beam
+
+
+class Checkpoints(TypedDict):
+    """Results of `python -m benchmarks.checkpoints`."""
+
+    machine: dict[str, str | int]
+    own: int  # peak of converting a tiny checkpoint: that of the libraries themselves
+    conversions: list[Conversion]
+    servings: list[Serving]
+
+
 class Results(TypedDict):
     """Results of a run. A short run omits those that are NotRequired."""
 
@@ -82,3 +119,4 @@ class Results(TypedDict):
     attention: NotRequired[float]  # share by which attention weights lengthen a call
     slow: NotRequired[dict[str, dict[str, float]]]  # milliseconds by system and batch
     load: Load
+    checkpoints: NotRequired[Checkpoints]  # which a command of its own measures

@@ -3,6 +3,7 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 try:
@@ -11,10 +12,12 @@ try:
     from model.checkpoint import load_model
     from model.data.pairs import read_pairs
     from model.evaluate import accuracy, by_source, predict
-    from model.export.bundle import WeightType, write_bundle
+    from model.export.answers import answer
+    from model.export.bundle import Step, WeightType, write_bundle
+    from model.export.calibrate import samples
     from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
-    from model.export.weights import fp32_products, linear_layers
+    from model.export.weights import fp32_products, linear_layers, release_weights
     from model.flags import Pairs, existing_file, positive
     from model.network.config import InputError
     from model.network.transformer import Transformer
@@ -91,21 +94,31 @@ def export(
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
     trained = load_model(model)
-    write_bundle(trained, card, weights, bundle, precision)
+    write_bundle(trained, card, weights, bundle, precision, step=timed_steps())
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
         report_int8(bundle, trained.transformer)
 
 
+def timed_steps() -> Step:
+    """Return a function that prints what begins, and the seconds until then, to stderr."""
+    began = monotonic()
+    return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
+
+
 def report_int8(bundle: Path, transformer: Transformer) -> None:
-    """Print which products stay fp32, and how much the int8 graphs' answers differ from torch's."""
+    """Print which products stay fp32, and how much the int8 graphs' answers differ from torch's on
+    sources that calibration did not see. The transformer loses its weights: the graphs need memory.
+    """
     from model.export.compare import compare  # it needs onnxruntime, the extra `cpu`
 
     kept = fp32_products(transformer, bundle / "int8")
     total = len(linear_layers(transformer))
     typer.echo(" ".join([f"int8: {len(kept)} of {total} products stay fp32", *kept]))
-    found = compare(bundle / "int8", transformer)
+    answers = answer(transformer, samples(transformer, seed=1))
+    release_weights(transformer)
+    found = compare(bundle / "int8", answers)
     typer.echo(
         f"int8 compared with torch on random sources: log-probs of likely tokens differ by"
         f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
@@ -145,6 +158,7 @@ def convert_command(
     """
     try:
         from model.importers.convert import FailedProof, Options, convert
+        from model.importers.proofs import as_text
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: run pip install 'heed[model,convert]'"
@@ -157,7 +171,7 @@ def convert_command(
         weights=weights,
     )
     try:
-        convert(checkpoint, bundle, options, typer.echo)
+        proofs = convert(checkpoint, bundle, options, timed_steps())
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error
@@ -166,6 +180,7 @@ def convert_command(
         if error.only_int8:
             typer.echo("heed: int8 does not suit this model: give --precision fp32", err=True)
         raise typer.Exit(3) from error
+    typer.echo(as_text(proofs))
 
 
 @app.command()

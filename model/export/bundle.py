@@ -10,7 +10,7 @@ import onnx
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
-from model.export.graphs import export_graphs, save_graph
+from model.export.graphs import GRAPHS, export_graphs, save_graph
 from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
 from model.export.quantize import quantize
@@ -29,6 +29,7 @@ from model.network.transformer import Transformer
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Prove = Callable[[Path], tuple[TrainedModel, Card]]
 SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
+Step = Callable[[str], None]  # told what begins, for a large model takes minutes
 
 
 def write_bundle(
@@ -38,6 +39,7 @@ def write_bundle(
     bundle: Path,
     precision: Precision = Precision.fp32,
     prove: Prove | None = None,
+    step: Step = lambda _: None,
 ) -> None:
     """Write a bundle, and replace an existing one only once the new one is whole.
 
@@ -48,9 +50,11 @@ def write_bundle(
     check_target(bundle, card.name)
     try:
         with replacement(bundle) as new:
-            write_model(trained.transformer, weight_type, precision, new)
-            trained.source_tokenizer.save(str(new / TOKENIZERS[0]))
-            trained.target_tokenizer.save(str(new / TOKENIZERS[1]))
+            write_model(trained.transformer, weight_type, precision, new, step)
+            tokenizers = trained.source_tokenizer, trained.target_tokenizer
+            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
+                # its own save raises no OSError when the disk is full
+                (new / name).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
             if prove is not None:
                 trained, card = prove(new)
             write_texts(trained, card, new)
@@ -73,7 +77,7 @@ def check_target(bundle: Path, name: str) -> None:
 
 
 def write_model(
-    model: Transformer, weight_type: WeightType, precision: Precision, bundle: Path
+    model: Transformer, weight_type: WeightType, precision: Precision, bundle: Path, step: Step
 ) -> None:
     """Write weights, parity.npz and graphs, one graph at a time.
 
@@ -85,9 +89,12 @@ def write_model(
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
     writers: list[SaveGraph] = []
     if precision is not Precision.int8:
+        step(f"writing the weights at {weight_type}")
         writers.append(write_fp32(model, weight_type, bundle / "fp32"))
     if precision is not Precision.fp32:
+        step("calibrating int8, and writing its weights")
         writers.append(write_int8(model, bundle / "int8"))
+    step(f"exporting {len(GRAPHS)} graphs")
     for name, proto in export_graphs(model):
         for save in writers:
             save(name, copy_of(proto))

@@ -1,21 +1,14 @@
-"""The error of a bundle's int8 graphs beside torch, on sources that calibration did not see."""
+"""The error of a bundle's graphs beside torch's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnxruntime as ort
-import torch
-from numpy.typing import NDArray
 
-from model.export.calibrate import samples
-from model.network.transformer import Transformer
-
-Array = NDArray[Any]
-Pairs = Sequence[tuple[list[int], list[int]]]
-LIKELY = 1e-3  # least probability, as torch computes it, of a token whose error counts
+from model.export.answers import Answer, Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +20,25 @@ class Difference:
     same_best: float  # share of positions where both have the same best token
 
 
-def compare(folder: Path, model: Transformer, pairs: Pairs | None = None) -> Difference:
-    """Run the graphs in `folder` over pairs of what the encoder and the decoder read: by default
-    random sources, and the targets that torch decodes for them.
+def compare(folder: Path, answers: Sequence[Answer]) -> Difference:
+    """Run the graphs in `folder` over what torch has answered.
 
     One graph is open at a time, and one target's log-probs exist at a time: a model and its
     vocabulary may be large.
     """
-    pairs = samples(model, seed=1) if pairs is None else pairs
     encoder = open_graph(folder / "encoder.onnx")
-    encoded = [encode(encoder, source) for source, _ in pairs]
+    encoded = [encode(encoder, answer.source) for answer in answers]
     del encoder
     step = open_graph(folder / "step.onnx")
     errors: list[Array] = []
     same: list[Array] = []
-    for (source, target), feeds in zip(pairs, encoded, strict=True):
-        exact, rounded = torch_log_probs(model, source, target), decode(step, feeds, target)
-        errors.append(np.abs(exact - rounded)[exact >= np.log(LIKELY)])
-        same.append(exact.argmax(-1) == rounded.argmax(-1))
+    for exact, feeds in zip(answers, encoded, strict=True):
+        log_probs = decode(step, feeds, exact.target)
+        errors.append(np.abs(exact.log_probs - log_probs[exact.places]))
+        same.append(exact.best == log_probs.argmax(-1))
     all_errors = np.concatenate(errors)
     same_best = np.concatenate(same).mean()
     return Difference(float(all_errors.mean()), float(all_errors.max()), float(same_best))
-
-
-@torch.no_grad()
-def torch_log_probs(model: Transformer, source: list[int], target: list[int]) -> Array:
-    """Return (T, V) after each decoder input of `target` (T,)."""
-    lengths = torch.tensor([len(source)]), torch.tensor([len(target)])
-    return model(torch.tensor([source]), lengths[0], torch.tensor([target]), lengths[1])[0].numpy()
 
 
 def open_graph(path: Path) -> ort.InferenceSession:

@@ -1,5 +1,6 @@
 """The weights of a model under the names in which a bundle stores them: fp32, or int8."""
 
+import gc
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -37,6 +38,16 @@ def round_weights(model: Transformer, weight_type: WeightType) -> None:
         if tensor.is_floating_point() and tensor.dtype != weight_type.dtype:
             for piece in pieces_of(tensor):
                 piece.copy_(piece.to(weight_type.dtype))
+
+
+def release_weights(model: Transformer) -> None:
+    """Free the weights of a model that is needed for its configuration only.
+
+    Its tensors stay, and are empty: torch's exporter holds some of them for ever.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.new_empty(0)
+    gc.collect()  # cycles that the exporter leaves hold others of the same memory
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:

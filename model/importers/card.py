@@ -48,13 +48,14 @@ def write_card(
     proofs: Sequence[Proof],
     versions: dict[str, str],
     usage: Usage,
+    hashes: dict[str, str],
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
     task = text_of(head.get("pipeline_tag")) or "text to text"
     origin = f"converted from {checkpoint.folder.resolve().name}, a checkpoint of kind {kind}"
     languages = text_of(head.get("language")) or "not said"
-    files = [f"| {path} | {digest} |" for path, digest in hash_files(checkpoint.folder).items()]
+    files = [f"| {path} | {digest} |" for path, digest in hashes.items()]
     lines = [
         f"# {name}",
         "",

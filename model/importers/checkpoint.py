@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from model.export.tensor_file import pieces_of
 from model.network.config import InputError
 
 DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
@@ -47,7 +48,11 @@ WEIGHTS = (  # the first of these that exists is read
 
 
 class Checkpoint:
-    """The configuration and the tensors of a folder; `unread` names those that nobody took."""
+    """The configuration and the tensors of a folder; `unread` names those that nobody took.
+
+    Weights are mapped into memory: what is read of them counts as memory of this process until
+    `close`, and until all tensors are gone.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raise InputError if the configuration or the weights are missing or damaged."""
@@ -82,9 +87,13 @@ class Checkpoint:
             raise InputError(f"{self.folder} has no tensor {name}: the checkpoint is incomplete")
         self._unread.discard(name)
         tensor = self._tensors[name]()
-        if not tensor.isfinite().all():
+        if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
             raise InputError(f"{self.folder}: tensor {name} holds NaN or infinity")
         return tensor
+
+    def close(self) -> None:
+        """Let go of the weights. The configuration and the other files can still be read."""
+        self._tensors = {}
 
     def ignore(self, *names: str) -> None:
         """Count tensors as read that the network does not need."""

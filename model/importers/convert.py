@@ -1,15 +1,16 @@
 """Convert a checkpoint to a bundle, and prove that nothing was lost on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from model.checkpoint import TrainedModel
-from model.export.bundle import check_target, write_bundle
+from model.export.answers import answer
+from model.export.bundle import Step, check_target, write_bundle
 from model.export.manifest import Card, Precision
-from model.export.weights import WeightType, fp32_products
+from model.export.weights import WeightType, fp32_products, release_weights
 from model.importers import bart, t5
 from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
@@ -22,6 +23,7 @@ from model.importers.proofs import (
     INT8,
     Proof,
     as_text,
+    ask_hugging_face,
     prove_graphs,
     prove_network,
     prove_pieces,
@@ -30,7 +32,7 @@ from model.importers.proofs import (
 from model.importers.t5 import read_t5
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
-from model.network.config import InputError
+from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Slot, Usage
 
@@ -62,48 +64,62 @@ class Options:
     weights: WeightType | None  # None: as the checkpoint stores them
 
 
-def convert(folder: Path, bundle: Path, options: Options, say: Callable[[str], None]) -> None:
-    """Write the bundle of a checkpoint.
+def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Proof]:
+    """Write the bundle of a checkpoint, and return what was proved of it. `step` is told what
+    begins.
 
+    One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime.
     Raise InputError naming what is missing, damaged or not expressed by our network, and
     FailedProof if the converted model does not give the original's numbers.
     """
     check_target(bundle, options.name)
     check_folder(folder)
+    step("reading the checkpoint")
     checkpoint = Checkpoint(folder)
-    model = read_model(checkpoint, options.max_length)
+    config = read_model(checkpoint, options.max_length).config
     licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
-    check_sizes(checkpoint, vocabularies, model)
-    usage = read_usage(checkpoint, vocabularies, model.config)
-    pairs = read_pairs(vocabularies, usage, model)
-    proofs = [*prove_pieces(vocabularies), prove_network(checkpoint, model, pairs)]
+    check_sizes(checkpoint, vocabularies, config)
+    usage = read_usage(checkpoint, vocabularies, config)
+    checkpoint.close()
+    step("comparing the tokenizers with the checkpoint's own")
+    proofs = prove_pieces(vocabularies)
+    pairs = read_pairs(vocabularies, usage, config)
+    step("comparing the network with Hugging Face's")
+    theirs = ask_hugging_face(checkpoint, pairs)
+    model = read_model(Checkpoint(folder), options.max_length)
+    proofs.append(prove_network(model, pairs, theirs))
+    del theirs
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
-    packages = versions(*PACKAGES)
+    packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
     )
 
+    def card() -> Card:
+        return write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
+
     def prove(files: Path) -> tuple[TrainedModel, Card]:
-        found = [*proofs, *prove_graphs(files, model, pairs)]
-        raise_failed(found)
-        say(as_text(found))
+        step("computing torch's answers for the graphs")
+        answers = answer(model, pairs)
+        release_weights(model)  # they are written, and the graphs need memory for theirs
+        proofs.extend(prove_graphs(files, model, answers, step))
+        raise_failed(proofs)
         origin = {
             "checkpoint": folder.resolve().name,
             "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
-            "files": hash_files(folder),
-            "proofs": [asdict(proof) for proof in found],
+            "files": hashes,
+            "proofs": [asdict(proof) for proof in proofs],
             "versions": packages,
         }
         if (int8 := files / "int8").is_dir():
             origin["fp32_products"] = fp32_products(model, int8)
-        card = write_card(checkpoint, options.name, licence, found, packages, usage)
-        return replace(trained, usage=replace(usage, origin=origin)), card
+        return replace(trained, usage=replace(usage, origin=origin)), card()
 
-    card = write_card(checkpoint, options.name, licence, proofs, packages, usage)
     weights = options.weights or stored_type(checkpoint)
-    write_bundle(trained, card, weights, bundle, options.precision, prove)
+    write_bundle(trained, card(), weights, bundle, options.precision, prove, step)
+    return proofs
 
 
 def read_model(checkpoint: Checkpoint, max_length: int) -> Transformer:
@@ -121,11 +137,13 @@ def read_model(checkpoint: Checkpoint, max_length: int) -> Transformer:
     )
 
 
-def check_sizes(checkpoint: Checkpoint, vocabularies: Vocabularies, model: Transformer) -> None:
+def check_sizes(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig
+) -> None:
     """Raise InputError if a vocabulary has more tokens than the model has embeddings."""
     sides = (
-        ("source", vocabularies.source, model.config.source_vocab_size),
-        ("target", vocabularies.target, model.config.target_vocab_size),
+        ("source", vocabularies.source, config.source_vocab_size),
+        ("target", vocabularies.target, config.target_vocab_size),
     )
     for side, converted, rows in sides:
         if (size := converted.tokenizer.get_vocab_size()) > rows:
@@ -135,10 +153,9 @@ def check_sizes(checkpoint: Checkpoint, vocabularies: Vocabularies, model: Trans
             )
 
 
-def read_pairs(vocabularies: Vocabularies, usage: Usage, model: Transformer) -> Pairs:
+def read_pairs(vocabularies: Vocabularies, usage: Usage, config: TransformerConfig) -> Pairs:
     """Return texts as the encoder reads them, and others as the decoder does."""
     texts = probes()
-    config = model.config
     languages = {
         "source_language": next(iter(usage.source_languages.values()), []),
         "target_language": next(iter(usage.target_languages.values()), []),

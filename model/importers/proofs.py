@@ -1,5 +1,6 @@
 """Prove a conversion: the pieces, the network and the graphs give the original's numbers."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.data.pairs import pad
+from model.export.answers import Answer, torch_log_probs
+from model.export.bundle import Step
 from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
@@ -21,9 +23,12 @@ from model.importers.vocabularies import Side, Vocabularies
 from model.network.transformer import Transformer
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
-INT8 = "int8 graphs"
+NETWORK, INT8 = "network", "int8 graphs"
 PAIRS = 8  # pairs of the network's proof
 SAME_BEST = 0.9  # least share of positions at which int8 has the best token of fp32
+
+Pairs = Sequence[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
+LogProbs = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +79,47 @@ def reference_of(side: Side) -> tuple[str, Encode]:
     return package, lambda text: None if any(token in text for token in typed) else encode(text)
 
 
-def prove_network(
-    checkpoint: Checkpoint, model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]
-) -> Proof:
-    """Compare log-probs with Hugging Face's own model of this folder, if that is installed."""
-    name = "network"
+def ask_hugging_face(checkpoint: Checkpoint, pairs: Pairs) -> list[LogProbs] | Proof:
+    """Return the log-probs (T, V) of Hugging Face's own model of this folder for the first pairs,
+    or a proof that says why there are none.
+
+    It is gone from memory when this returns, for ours may not fit beside it.
+    """
     if checkpoint.config_name == OWN:
-        return Proof(name, "-", "the model is your own: its code is not loaded", None)
+        return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)
     try:
         from transformers import AutoModelForSeq2SeqLM
         from transformers.utils import logging
     except ImportError:
-        return Proof(name, "-", "pip install transformers compares it with Hugging Face", None)
-    reference = f"transformers {version('transformers')}"
+        return Proof(NETWORK, "-", "pip install transformers compares it with Hugging Face", None)
     logging.disable_progress_bar()
     load = cast("Any", AutoModelForSeq2SeqLM).from_pretrained
     try:
         theirs = load(checkpoint.folder, local_files_only=True, dtype=torch.float32).eval()
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        return Proof(name, reference, f"it cannot load the folder: {error}"[:200], False)
+        reference = f"transformers {version('transformers')}"
+        return Proof(NETWORK, reference, f"it cannot load the folder: {error}"[:200], False)
+    log_probs = [their_log_probs(theirs, source, target) for source, target in pairs[:PAIRS]]
+    del theirs
+    gc.collect()  # its modules refer to each other
+    return log_probs
+
+
+def prove_network(model: Transformer, pairs: Pairs, theirs: list[LogProbs] | Proof) -> Proof:
+    """Compare log-probs with those of Hugging Face."""
+    if isinstance(theirs, Proof):
+        return theirs
     largest, holds = 0.0, True
-    for source, target in pairs[:PAIRS]:
-        expected = their_log_probs(theirs, source, target)
-        difference = np.abs(log_probs(model, source, target) - expected)
+    for (source, target), expected in zip(pairs, theirs, strict=False):
+        difference = np.abs(torch_log_probs(model, source, target) - expected)
         largest = max(largest, float(difference.max()))
         holds &= bool((difference <= ABSOLUTE + RELATIVE * np.abs(expected)).all())
-    return Proof(name, reference, f"log-probs differ by at most {largest:.1e}", holds)
+    reference = f"transformers {version('transformers')}"
+    return Proof(NETWORK, reference, f"log-probs differ by at most {largest:.1e}", holds)
 
 
 @torch.no_grad()
-def log_probs(model: Transformer, source: list[int], target: list[int]) -> NDArray[np.float32]:
-    """Return (T, V) after each decoder input of `target` (T,)."""
-    pad_id = model.config.pad_id
-    return model(*pad([source], pad_id), *pad([target], pad_id))[0].numpy()
-
-
-@torch.no_grad()
-def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> NDArray[np.float32]:
+def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> LogProbs:
     inputs = {
         "input_ids": torch.tensor([source]),
         "attention_mask": torch.ones(1, len(source), dtype=torch.long),
@@ -120,9 +129,12 @@ def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> NDArra
 
 
 def prove_graphs(
-    folder: Path, model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]
+    folder: Path, model: Transformer, answers: Sequence[Answer], step: Step
 ) -> list[Proof]:
-    """Compare the graphs of each precision in a bundle's folder with the network."""
+    """Compare the graphs of each precision in a bundle's folder with the network's answers.
+
+    The model may have lost its weights.
+    """
     proofs: list[Proof] = []
     for precision in ("fp32", "int8"):
         if not (folder / precision).is_dir():
@@ -133,7 +145,8 @@ def prove_graphs(
         except ModuleNotFoundError:
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
-        found = compare(folder / precision, model, pairs)
+        step(f"comparing the {precision} graphs with torch")
+        found = compare(folder / precision, answers)
         result = f"{found.same_best:.1%} of best tokens, log-probs differ by {found.mean:.1e}"
         at_fp32 = precision == "fp32"
         if not at_fp32:

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from benchmarks import accuracy, attention, cells, operators
+from benchmarks import accuracy, attention, cells, checkpoints, operators
 from benchmarks.load import WORDS, measure_load
 from benchmarks.models import (
     MeasuredModel,
@@ -16,7 +16,8 @@ from benchmarks.models import (
     random_model,
     write_ctranslate2,
 )
-from benchmarks.report import write
+from benchmarks.random_checkpoint import TINY as TINY_CHECKPOINT
+from benchmarks.report import render_checkpoints, write
 from benchmarks.results import Load
 from benchmarks.run import Plan, measure
 from benchmarks.serving import serving
@@ -198,3 +199,16 @@ def test_all_systems_decode_the_same_tokens(whole_run):
             answers.append(running(call)[1])
     assert answers == [answers[0]] * 4
     assert {len(ids) for ids in answers[0]} == {TINY.length}
+
+
+@pytest.mark.long
+def test_checkpoints(tmp_path):
+    (found,) = checkpoints.measure({TINY_CHECKPOINT: ("int8", "both")}, tmp_path)
+    only_int8, both = found["conversions"]
+    assert 0 < only_int8["anonymous"] < only_int8["peak"]
+    assert only_int8["bundle"] < both["bundle"]
+    int8, fp32 = found["servings"]
+    assert int8["weights"] < fp32["weights"]
+    for served in (int8, fp32):
+        assert 0 < served["ready"] <= served["ready_peak"] <= served["shown_peak"]
+    assert render_checkpoints(found).count("| tiny |") == 4

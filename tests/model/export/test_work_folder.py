@@ -24,7 +24,7 @@ def wait(*_):
 
 def fill(*_):  # as a full disk does: the write fails after some bytes
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
     return ()
 
 trained = load_model(Path(sys.argv[1]))
@@ -73,8 +73,9 @@ def test_a_killed_export_leaves_the_old_bundle_and_the_next_removes_the_rest(tin
     assert (bundle / "bundle.json").read_text() == "newer"
 
 
-def test_a_full_disk_leaves_the_old_bundle_and_says_so(tiny, bundle):
-    with start(tiny, bundle, "fill") as export:
+@pytest.mark.parametrize("room", ["100", "4096"])  # too little for a tokenizer, and for NOTICE
+def test_a_full_disk_leaves_the_old_bundle_and_says_so(tiny, bundle, room):
+    with start(tiny, bundle, room) as export:
         _, errors = export.communicate()
     assert errors == (
         f"{bundle} cannot be written: File too large; an older bundle stays as it was:"

@@ -31,7 +31,7 @@ ADVICE = {  # the files of a folder, and what is said
 def refusal(folder, bundle):
     done = CliRunner().invoke(commands, ["convert", str(folder), str(bundle)])
     assert done.exit_code == 2
-    (line,) = done.output.strip().splitlines()
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("heed: "))
     assert not bundle.exists()
     return line
 

@@ -1,0 +1,82 @@
+"""The memory of a process and of the processes that it started, as Linux counts it."""
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+KIB = 1024
+FIELDS = {"VmRSS": "held", "RssAnon": "anonymous", "VmHWM": "peak"}
+PAUSE = 0.02  # seconds between two looks at a running command
+
+
+class Memory(NamedTuple):
+    """Bytes in memory; those of them that are no pages of files; and the most that there were.
+
+    Pages of files can be dropped and read again: they are needed for speed alone.
+    """
+
+    held: int
+    anonymous: int
+    peak: int
+
+
+class Ran(NamedTuple):
+    """What a command took: seconds, those of all cores together, and bytes at its peak, in all and
+    without pages of files."""
+
+    seconds: float
+    core_seconds: float
+    peak: int
+    anonymous: int
+
+
+def memory_of(pid: int) -> Memory:
+    """Return the sums over the process and its descendants."""
+    found = [read_status(each) for each in family(pid)]
+    return Memory(*(sum(fields) for fields in zip(*found, strict=True)))
+
+
+def read_status(pid: int) -> Memory:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pairs = (line.partition(":") for line in lines)
+    sizes = {name: int(size.split()[0]) * KIB for name, _, size in pairs if name in FIELDS}
+    return Memory(**{field: sizes.get(name, 0) for name, field in FIELDS.items()})
+
+
+def family(pid: int) -> list[int]:
+    """Return the process and its descendants."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            _, parent, *_ = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(parent)
+    found = [pid]
+    for each in found:  # grows as it goes
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def run(command: Sequence[str | Path], folder: Path) -> Ran:
+    """Run a command that starts no others. Raises RuntimeError with its errors if it fails."""
+    began, anonymous = time.monotonic(), 0
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+            with contextlib.suppress(OSError):  # it has just ended
+                anonymous = max(anonymous, read_status(process.pid).anonymous)
+            time.sleep(PAUSE)
+        _, status, usage = ended
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.stderr
+        errors = process.stderr.read()
+    if process.returncode:
+        raise RuntimeError(
+            f"{' '.join(map(str, command))} exits with {process.returncode}: {errors}"
+        )
+    seconds, core_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+    return Ran(seconds, core_seconds, usage.ru_maxrss * KIB, anonymous)
