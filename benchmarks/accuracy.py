@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -25,11 +25,15 @@ BEAM_SIZES = (1, 4)
 async def decode(
     settings: Settings, sources: list[str], beam_size: int
 ) -> tuple[dict[str, str], float]:
-    """Return the best target text by source, and the sources decoded per second."""
+    """Return the best target text by source, and the sources decoded per second.
+
+    The model's own options apply, but for the beam size.
+    """
     (model,) = (await asyncio.to_thread(open_models, settings, EngineClient)).values()
     await model.engine.start()
-    longest = model.engine.bundle.manifest.decoding.max_new_tokens
-    options = SearchOptions(max_new_tokens=longest, beam_size=beam_size)
+    own: dict[str, Any] = model.engine.bundle.manifest.decoding.model_dump()
+    own |= {"beam_size": beam_size, "suppress_tokens": tuple(own["suppress_tokens"])}
+    options = SearchOptions(**own)
 
     async def answer(texts: list[str]) -> list[Answer]:
         ids = [model.source.encode(text, "/").ids for text in texts]
