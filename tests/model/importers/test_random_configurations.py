@@ -71,4 +71,4 @@ def test_answers_are_those_of_hugging_face(tmp_path, family, seed):
     lengths = [(7, 5), (2, 9), (longest[0], 3), (4, longest[1] + 1 - len(start))]
     pairs = random_pairs(random, lengths)
     with serve(bundle) as client:
-        assert_same_answers(client, theirs, pairs, start, languages, banned(family, theirs))
+        assert_same_answers(client, theirs, pairs, bundle, languages, banned(family, theirs))
