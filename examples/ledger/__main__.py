@@ -1,0 +1,30 @@
+"""Train a small translation model in Hugging Face's own classes, and save it as they do."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from examples.ledger.train import train
+from examples.ledger.vocabulary import write_marian, write_t5
+
+
+class Kind(StrEnum):
+    marian = "marian"
+    t5 = "t5"
+
+
+def main(
+    kind: Annotated[Kind, typer.Argument(help="class of the model")],
+    folder: Annotated[Path, typer.Argument(help="where to write the checkpoint")],
+    lines: Annotated[int, typer.Option(help="lines to train on")] = 100_000,
+    epochs: Annotated[int, typer.Option(help="times that each line is read")] = 3,
+    seed: int = 0,
+) -> None:
+    """Write a checkpoint that translates lines of a ledger, and held_out.tsv beside it."""
+    write = write_marian if kind is Kind.marian else write_t5
+    train(folder, write, lines, epochs, seed)
+
+
+typer.run(main)
