@@ -1,7 +1,11 @@
-"""python -m tests.int8_answers: print as JSON what int8 computes on the CPU it runs on."""
+"""python -m tests.int8_answers BUNDLE SOURCES: print as JSON what int8 computes on this CPU.
+
+SOURCES is a JSON file with a list of texts.
+"""
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -10,10 +14,8 @@ from service.engine.engine import Engine
 from service.engine.messages import Entry
 from service.runtime.providers import LARGEST, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
-from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.settings import Precision, Provider, Settings
 from service.tokenizer import open_tokenizers
-
-WORDS = ["heed", "attention", "transformer", "naive", "through", "psychology", "o'clock", "banana"]
 
 
 def largest_product() -> int:
@@ -23,15 +25,15 @@ def largest_product() -> int:
     return int(product[0, 0])
 
 
-def pronounce(words: list[str]) -> list[tuple[str, float]]:
-    """Return text and log-prob of each word's greedy answer, after the self-check at start."""
-    bundle = load_bundle(DEFAULT_BUNDLE)
+def decode(bundle_folder: Path, texts: list[str]) -> list[tuple[str, float]]:
+    """Return text and log-prob of each greedy answer, after the self-check at start."""
+    bundle = load_bundle(bundle_folder)
     source, target = open_tokenizers(bundle)
     settings = Settings(provider=Provider.cpu, precision=Precision.int8, threads=1)
     engine = Engine(bundle, settings)
     engine.start()
-    options = SearchOptions(max_new_tokens=30)
-    entries = [Entry(np.array(source.encode(word, "/").ids), options) for word in words]
+    options = SearchOptions(max_new_tokens=60)
+    entries = [Entry(np.array(source.encode(text, "/").ids), options) for text in texts]
     engine.queue.put(entries)
     best = [entry.result.result().hypotheses[0] for entry in entries]
     engine.close()
@@ -39,12 +41,7 @@ def pronounce(words: list[str]) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        json.dumps(
-            {
-                "saturates": products_saturate(),
-                "product": largest_product(),
-                "words": pronounce(WORDS),
-            }
-        )
-    )
+    bundle, sources = map(Path, sys.argv[1:])
+    answers = decode(bundle, json.loads(sources.read_text(encoding="utf-8")))
+    found = {"saturates": products_saturate(), "product": largest_product(), "answers": answers}
+    sys.stdout.write(json.dumps(found))

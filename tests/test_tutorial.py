@@ -1,0 +1,121 @@
+"""The models of docs/tutorial.md: trained, converted, served, and held against Hugging Face.
+
+One trains for minutes, so these tests are long.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from tests.conftest import opened
+from tests.emulation import needs_emulator, run_on_avx2
+from tests.int8_answers import decode
+from tests.test_readme import compact
+
+pytestmark = pytest.mark.long
+
+TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(encoding="utf-8")
+CALLS = re.findall(
+    r"^\$ curl -s localhost:8000(\S+) .*?-d (.*)\n((?:(?!\$ |```).*\n)+)", TUTORIAL, re.M
+)
+CHUNK = 250  # sources of a request
+GENERATED = 200  # sources that Hugging Face decodes too
+
+
+@pytest.fixture(scope="module", params=["marian", "t5"])
+def ledger(request, tmp_path_factory):
+    """The kind, the checkpoint's folder and the bundle."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    checkpoint, bundle = folder / "checkpoint", folder / "bundle"
+    for command in (
+        ("examples.ledger", request.param, checkpoint),
+        ("model", "convert", checkpoint, bundle, "--precision", "both", "--name", "ledger"),
+    ):
+        subprocess.run([sys.executable, "-m", *map(str, command)], check=True)
+    return request.param, checkpoint, bundle
+
+
+@pytest.fixture(scope="module")
+def held_out(ledger):
+    text = (ledger[1] / "held_out.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def answers(bundle, sources, precision, **options):
+    with opened(bundle, precision=precision) as client:
+        for start in range(0, len(sources), CHUNK):
+            body = {"source": sources[start : start + CHUNK], **options}
+            answer = client.post("/v1/decode", json=body)
+            assert answer.status_code == 200, answer.text
+            for result in answer.json()["results"]:
+                yield result["hypotheses"][0]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_held_out_lines_are_exact_and_int8_loses_little(ledger, held_out, beam_size):
+    sources, targets = zip(*held_out, strict=True)
+    exact = {
+        precision: np.mean(
+            [
+                found["text"] == target
+                for found, target in zip(
+                    answers(ledger[2], sources, precision, beam_size=beam_size),
+                    targets,
+                    strict=True,
+                )
+            ]
+        )
+        for precision in ("fp32", "int8")
+    }
+    assert exact["fp32"] >= 0.95
+    assert exact["int8"] >= exact["fp32"] - 0.005
+
+
+def test_decoding_without_options_is_what_generate_does_to_the_end(ledger, held_out):
+    _, checkpoint, bundle = ledger
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    sources = [source for source, _ in held_out[:GENERATED]]
+    for source, found in zip(sources, answers(bundle, sources, "fp32"), strict=True):
+        with torch.no_grad():
+            (expected,) = theirs.generate(**tokenizer([source], return_tensors="pt"))
+        assert found["token_ids"] == expected.tolist()[1:]
+        assert found["text"] == tokenizer.decode(expected, skip_special_tokens=True)
+        assert found["finish_reason"] == "eos"
+
+
+@needs_emulator
+def test_int8_answers_the_same_on_a_cpu_without_vnni(ledger, held_out, tmp_path):
+    sources = [source for source, _ in held_out[:100]]
+    path = tmp_path / "sources.json"
+    path.write_text(json.dumps(sources))
+    found = json.loads(run_on_avx2("-m", "tests.int8_answers", str(ledger[2]), str(path)))
+    for (text, log_prob), (our_text, our_log_prob) in zip(
+        found["answers"], decode(ledger[2], sources), strict=True
+    ):
+        assert text == our_text
+        assert log_prob == pytest.approx(our_log_prob, abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def client(ledger):
+    if ledger[0] != "marian":
+        pytest.skip("the tutorial serves Marian")
+    with opened(ledger[2]) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("path", "body", "answer"), CALLS)
+def test_the_curl_lines_of_the_tutorial_answer_as_shown(client, path, body, answer):
+    (content,) = shlex.split(body)
+    found = client.post(path, content=content, headers={"content-type": "application/json"}).text
+    pattern = ".*".join(re.escape(part) for part in compact(answer).split("…"))
+    assert re.fullmatch(pattern, compact(found)), found
