@@ -55,10 +55,6 @@ class PieceFile:
     def unknown(self) -> str:
         return next(piece.text for piece in self.pieces if piece.kind is Kind.unknown)
 
-    @property
-    def least_score(self) -> float:
-        return min(piece.score for piece in self.pieces if piece.kind is Kind.normal)
-
 
 def read_pieces(path: Path) -> PieceFile:
     """Read a sentencepiece model. Raise InputError if the file is another one, is cut off, or has

@@ -90,9 +90,10 @@ def add_tokens(tokenizer: Tokenizer, names: Collection[str], special: bool) -> N
 
 
 def build_unigram(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> Unigram:
-    scores = {piece.text: score_of(piece, file.least_score) for piece in file.pieces}
     # Unknown letters score a constant below the least score, so hidden pieces must not lower it.
-    scored = [(stored[i], scores.get(name, file.least_score)) for name, i in ids.items()]
+    least = min(piece.score for piece in file.pieces if piece.kind is Kind.normal)
+    scores = {piece.text: score_of(piece, least) for piece in file.pieces}
+    scored = [(stored[i], scores.get(name, least)) for name, i in ids.items()]
     return Unigram(scored, ids[file.unknown], file.byte_fallback)
 
 
