@@ -31,14 +31,14 @@ REPOSITORY = Path(__file__).parents[1]
 PATIENCE = 900.0  # seconds until a server must be ready
 PLAN: dict[Shape, Sequence[str]] = {  # precisions to convert to
     NLLB_600M: ("int8", "both"),
-    MT5_LARGE: ("both",),  # above 2 GB at fp32 in one graph
+    MT5_LARGE: ("fp32",),  # above 2 GB in one graph; with random weights, int8 fails its proof
 }
 TEXT = "The ship left the harbour in the morning."
 NEW_TOKENS = 32
 
 
 def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkpoints]:
-    """Convert every shape to its precisions, the last of which is both, and serve it at each.
+    """Convert every shape to its precisions, and serve it at those of the last bundle.
 
     Yields all results so far after each shape: the next may not fit into memory or on the disk.
     """
@@ -54,7 +54,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
             typer.echo(" | ".join(conversion_columns(conversion, own)))
             conversions.append(conversion)
         shutil.rmtree(folder)
-        for precision in ("int8", "fp32"):
+        for precision in ("int8", "fp32") if precisions[-1] == "both" else precisions[-1:]:
             serving = measure_serving(bundle, shape.name, precision)
             typer.echo(" | ".join(serving_columns(serving)))
             servings.append(serving)
@@ -76,7 +76,7 @@ def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) ->
         "core_seconds": ran.core_seconds,
         "peak": ran.peak,
         "anonymous": ran.anonymous,
-        "bundle": sum(path.stat().st_size for path in bundle.rglob("*.*")),
+        "bundle": sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file()),
     }
 
 
