@@ -14,6 +14,7 @@ from model.evaluate import accuracy, by_source
 from service.app import open_models
 from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry
+from service.languages import slots_of
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
@@ -31,6 +32,8 @@ async def decode(
     """
     (model,) = (await asyncio.to_thread(open_models, settings, EngineClient)).values()
     await model.engine.start()
+    if slots_of(model.engine.bundle.manifest.decoder_start):
+        raise typer.BadParameter("the model needs a target language, which this command lacks")
     own: dict[str, Any] = model.engine.bundle.manifest.decoding.model_dump()
     own |= {"beam_size": beam_size, "suppress_tokens": tuple(own["suppress_tokens"])}
     options = SearchOptions(**own)
