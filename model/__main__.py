@@ -102,7 +102,7 @@ def export(
 
 
 def timed_steps() -> Step:
-    """Return a function that prints what begins, and the seconds until then, to stderr."""
+    """Return a function that prints each step, and the seconds since the start, to stderr."""
     began = monotonic()
     return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
 
@@ -115,7 +115,8 @@ def report_int8(bundle: Path, transformer: Transformer) -> None:
 
     kept = fp32_products(transformer, bundle / "int8")
     total = len(linear_layers(transformer))
-    typer.echo(" ".join([f"int8: {len(kept)} of {total} products stay fp32", *kept]))
+    names = f": {', '.join(kept)}" if kept else ""
+    typer.echo(f"int8: {len(kept)} of {total} products stay fp32{names}")
     answers = answer(transformer, samples(transformer, seed=1))
     release_weights(transformer)
     found = compare(bundle / "int8", answers)

@@ -6,7 +6,7 @@ const names = new Intl.DisplayNames("en", { type: "language", fallback: "none" }
 
 /**
  * Fills the pickers; a side without languages has none. At first, English is decoded into the
- * reader's language or French. What is picked stays where the model has that language, if by
+ * reader's language or French. A picked language stays picked if the next model has it, even under
  * another code; `wanted` overrides it.
  */
 export function offerLanguages(controls, { source, target }, wanted = new URLSearchParams()) {
@@ -15,7 +15,7 @@ export function offerLanguages(controls, { source, target }, wanted = new URLSea
     fill(controls[name], codes, [...preferred, ...likely, ...codes]);
   };
   pick("source_language", source, ["en", ...navigator.languages]);
-  const known = nameOf(controls.source_language.value);
+  const known = source.length > 0 ? nameOf(controls.source_language.value) : "";
   const others = [...navigator.languages, "fr", ...target].filter((code) => nameOf(code) !== known);
   pick("target_language", target, others);
 }
@@ -40,8 +40,8 @@ function textOf(code) {
 }
 
 /**
- * Names the language of "eng_Latn", "en_XX" or ">>fra<<", and a script that is not its usual one.
- * Codes without a name are their own.
+ * Returns the English name of the language of a code such as "eng_Latn" or "en_XX", with its script
+ * if that is unusual; the code itself if it has no name.
  */
 function nameOf(code) {
   try {
