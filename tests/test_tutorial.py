@@ -28,6 +28,7 @@ TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(enc
 CALLS = re.findall(
     r"^\$ curl -s localhost:8000(\S+) .*?-d (.*)\n((?:(?!\$ |```).*\n)+)", TUTORIAL, re.M
 )
+assert len(CALLS) == 3
 CHUNK = 250  # sources of a request
 GENERATED = 200  # sources that Hugging Face decodes too
 

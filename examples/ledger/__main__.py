@@ -18,7 +18,7 @@ class Kind(StrEnum):
 def main(
     kind: Annotated[Kind, typer.Argument(help="class of the model")],
     folder: Annotated[Path, typer.Argument(help="where to write the checkpoint")],
-    lines: Annotated[int, typer.Option(help="lines to train on")] = 100_000,
+    lines: Annotated[int, typer.Option(help="lines to draw; duplicates are removed")] = 100_000,
     epochs: Annotated[int, typer.Option(help="times that each line is read")] = 3,
     seed: int = 0,
 ) -> None:

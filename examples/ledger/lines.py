@@ -1,4 +1,4 @@
-"""Lines of a ledger: in English with figures, and in three languages all in words.
+"""Generate lines of a ledger: English with figures, translations with numbers in words.
 
 "March 5, 2024: 1,234 (Swiss Franc)" is in Spanish "cinco de marzo de dos mil veinticuatro: mil
 doscientos treinta y cuatro (franco suizo)". Babel has the names of months, countries and

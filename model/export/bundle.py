@@ -29,7 +29,7 @@ from model.network.transformer import Transformer
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Prove = Callable[[Path], tuple[TrainedModel, Card]]
 SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
-Step = Callable[[str], None]  # told what begins, for a large model takes minutes
+Step = Callable[[str], None]  # called with the name of each step as it starts
 
 
 def write_bundle(

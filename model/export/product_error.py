@@ -1,7 +1,7 @@
 """Find the products that int8 spoils, by the error of their results.
 
 An outlier is an input channel far larger than the others. It sets the scale of its row, and the
-others are rounded to a few integers. If the weights that it meets are as small, they are too.
+others are rounded to a few integers. This matters most if the outlier's own weights are small.
 """
 
 from collections.abc import Mapping

@@ -116,8 +116,8 @@ def task_lines(checkpoint: Checkpoint) -> list[str]:
     return [
         "## Tasks",
         "",
-        "Begin a text with the prefix of its task. Options have the names of transformers, and a"
-        " request that wants them must set them.",
+        "Begin a text with the prefix of its task. Options are named as in transformers; set their"
+        " equivalents of Heed in the request.",
         "",
         "| task | prefix | options |",
         "|---|---|---|",

@@ -36,8 +36,9 @@ def compare_pieces(converted: Converted, reference: Encode) -> list[str]:
 def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = None) -> Encode:
     """Return sentencepiece's own encoding of texts, in the ids of `vocabulary`.
 
-    It returns None for a text with a piece that the vocabulary lacks, or an unknown one of whose
-    letters it has some. Hugging Face reads these as unknown, the converted tokenizer in parts.
+    It returns None for a text with a piece that the vocabulary lacks, or with an unknown piece some
+    of whose letters it has. Hugging Face reads the whole piece as unknown; the converted tokenizer
+    splits it.
     """
     from sentencepiece import SentencePieceProcessor
 

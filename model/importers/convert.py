@@ -65,8 +65,8 @@ class Options:
 
 
 def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Proof]:
-    """Write the bundle of a checkpoint, and return what was proved of it. `step` is told what
-    begins.
+    """Write the bundle of a checkpoint, and return what was proved of it. `step` is
+    called with the name of each step as it starts.
 
     One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime.
     Raise InputError naming what is missing, damaged or not expressed by our network, and

@@ -51,7 +51,7 @@ def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
     sides = {"source": vocabularies.source, "target": vocabularies.target}
     for name, side in sides.items():
         if side.original is None:
-            proofs.append(Proof(f"{name} tokenizer", "-", "is no sentencepiece model", None))
+            proofs.append(Proof(f"{name} tokenizer", "-", "there is no reference tokenizer", None))
             continue
         library, encode = reference_of(side)
         different = compare_pieces(side.converted, encode)

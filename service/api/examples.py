@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from service.bundle import Manifest
+from service.settings import DEFAULT_BUNDLE
 
 Examples = dict[str, Any]
-DEFAULT = "g2p-en"
-SIMPLE: dict[str, dict[str, Any]] = {  # a body for any model, by endpoint
+DEFAULT = DEFAULT_BUNDLE.name
+SIMPLE: dict[str, dict[str, Any]] = {  # a body for most text models, by endpoint
     "/v1/decode": {"source": "Hello"},
     "/v1/attention": {"source": "Hello", "attention": {"layers": [-1]}},
     "/v1/score": {"source": "Hello", "target": "Hello"},
@@ -43,7 +44,7 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> No
     """Change a finished OpenAPI document whose service has other models than the default one.
 
     Beside others, the default model is named in its examples. Without it, each endpoint gets one
-    example for the first model, and no answers.
+    example for the first model, and no answers; its vocabulary may lack the words.
     """
     names = [manifest.name for manifest in manifests]
     if names == [DEFAULT]:

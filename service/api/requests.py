@@ -44,7 +44,7 @@ class LanguageRequest(ModelRequest):
         max_length=64,
         description="Code of the sources' language, one of those in GET /v1/models. Required only"
         " if the model must know it and has several. Sources given as ids must hold its ids"
-        " themselves, and then it is refused.",
+        " themselves: a language that only the sources would use is then refused.",
     )
     target_language: str | None = Field(
         default=None,

@@ -1,8 +1,8 @@
 """Decide which tokens may follow in a row, under the options of its request.
 
-`generated` holds the ids chosen so far; `history` is what the decoder has read: the start ids, the
-target prefix and then those. Axes: V vocabulary, N the tokens under consideration (the whole
-vocabulary, or a row's candidates).
+`generated` holds the ids chosen so far; `history` is all that the decoder has read: the start
+ids, the target prefix and `generated`. Axes: V vocabulary, N the tokens under consideration (the
+whole vocabulary, or a row's candidates).
 """
 
 from collections.abc import Collection, Iterator, Sequence
