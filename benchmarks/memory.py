@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,20 +64,21 @@ def family(pid: int) -> list[int]:
 def run(command: Sequence[str | Path], folder: Path) -> Ran:
     """Run a command that starts no others. Raises RuntimeError with its errors if it fails."""
     began, anonymous = time.monotonic(), 0
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads could fill up
+        subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, text=True
+        ) as process,
+    ):
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             with contextlib.suppress(OSError):  # it has just ended
                 anonymous = max(anonymous, read_status(process.pid).anonymous)
             time.sleep(PAUSE)
         _, status, usage = ended
         process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.stderr
-        errors = process.stderr.read()
+        errors.seek(0)
+        said = errors.read()
     if process.returncode:
-        raise RuntimeError(
-            f"{' '.join(map(str, command))} exits with {process.returncode}: {errors}"
-        )
+        raise RuntimeError(f"{' '.join(map(str, command))} exits with {process.returncode}: {said}")
     seconds, core_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
     return Ran(seconds, core_seconds, usage.ru_maxrss * KIB, anonymous)

@@ -99,9 +99,9 @@ def batches(pairs: list[Pair], pad_id: int, chance: random.Random) -> Iterator[B
         pool = sorted(pairs[start : start + BATCH * POOL], key=lambda pair: len(pair[1]))
         cuts = [pool[first : first + BATCH] for first in range(0, len(pool), BATCH)]
         for cut in chance.sample(cuts, len(cuts)):
-            source = rectangle([source for source, _ in cut], -1)
+            source = rectangle([source for source, _ in cut], pad_id)
             labels = rectangle([target for _, target in cut], -100)  # not counted in the loss
-            yield source.clamp(min=0) + pad_id * (source < 0), (source >= 0).long(), labels
+            yield source, (source != pad_id).long(), labels
 
 
 def rectangle(rows: Sequence[list[int]], fill: int) -> torch.Tensor:
