@@ -16,10 +16,10 @@ LIKELY = 1e-3  # least probability, as torch computes it, of a token whose error
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the encoder and the decoder read, and torch's best token after each decoder input (T,).
+    """Ids that the encoder and the decoder read, and torch's best token per decoder input (T,).
 
-    `places` are the positions and ids (each N) of all likely tokens, `log_probs` (N,) theirs: of
-    (T, V) numbers, at most 1,000 a position.
+    `places` are the positions and ids (each N) of likely tokens, `log_probs` (N,) their values: at
+    most 1,000 per position.
     """
 
     source: list[int]

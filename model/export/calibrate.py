@@ -33,7 +33,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one linear layer receives: the largest absolute value of each row, and some rows."""
+    """Inputs of one linear layer: the largest absolute value of each row, and a few rows."""
 
     sizes: list[Tensor] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)

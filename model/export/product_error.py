@@ -43,7 +43,7 @@ def merged_with(name: str) -> set[str]:
 def product_error(weight: Tensor, rows: Tensor, largest: float | None) -> float:
     """Return the mean over rows (R, K) of |int8 - fp32| / |fp32|, with Euclidean norms.
 
-    `largest` is the constant scale's; None is one scale for each row. Biases do not count.
+    `largest` is the value behind the constant scale; None: one scale per row. Biases are ignored.
     """
     rounded = rounded_rows(rows, largest)
     difference, size = torch.zeros(len(rows)), torch.zeros(len(rows))

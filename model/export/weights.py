@@ -43,11 +43,11 @@ def round_weights(model: Transformer, weight_type: WeightType) -> None:
 def release_weights(model: Transformer) -> None:
     """Free the weights of a model that is needed for its configuration only.
 
-    Its tensors stay, and are empty: torch's exporter holds some of them for ever.
+    Its tensors are emptied in place, because torch's exporter keeps references to some.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.new_empty(0)
-    gc.collect()  # cycles that the exporter leaves hold others of the same memory
+    gc.collect()  # reference cycles of the exporter keep the rest alive
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
@@ -57,7 +57,7 @@ def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str
 def int8_names(model: Transformer, fp32: Collection[str] = ()) -> set[str]:
     """Return the matrices to store as int8: those of linear layers, and large embeddings.
 
-    A matrix of the linear layers `fp32` is none of them, even if an embedding shares it.
+    Matrices of the linear layers `fp32` are excluded, even if an embedding shares them.
     """
     state = model.state_dict()
     found: set[str] = set()

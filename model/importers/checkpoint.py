@@ -48,10 +48,10 @@ WEIGHTS = (  # the first of these that exists is read
 
 
 class Checkpoint:
-    """The configuration and the tensors of a folder; `unread` names those that nobody took.
+    """The configuration and the tensors of a folder; `unread` names those that were never read.
 
-    Weights are mapped into memory: what is read of them counts as memory of this process until
-    `close`, and until all tensors are gone.
+    Weights are memory-mapped: pages that were read count as memory of this process until `close`
+    and until all tensors are freed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -69,7 +69,7 @@ class Generation:
         return decoding
 
     def max_new_tokens(self, positions: int, forced: int) -> int:
-        """Return the default max_new_tokens of a decoder with so many `positions`."""
+        """Return the default max_new_tokens, given the decoder's number of positions."""
         longest = positions - forced
         if most := self._count("max_new_tokens"):
             return min(longest, most - forced)

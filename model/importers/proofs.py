@@ -46,7 +46,7 @@ class Proof:
 
 
 def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
-    """Compare the ids of the built-in texts, on each side, with those of what it was made of."""
+    """Compare the ids of the built-in texts, on each side, with those of the original tokenizer."""
     proofs: list[Proof] = []
     sides = {"source": vocabularies.source, "target": vocabularies.target}
     for name, side in sides.items():

@@ -46,10 +46,8 @@ CODE = {  # how a language token is written
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The tokenizer of one side, and what it was made of, if that can be compared with it.
-
-    The pieces of a sentencepiece model have the ids of `names`; the library's own tokenizer is that
-    of tokenizer.json.
+    """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
+    whose pieces have the ids of `names`, or tokenizer.json.
     """
 
     converted: Converted
@@ -83,7 +81,7 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
         source, target = (Converted(each, False, 0) for each in plain_tokenizers(checkpoint))
         return Vocabularies(Side(source), Side(target))
     kind = kind_of(checkpoint)
-    if is_stored(checkpoint, kind):
+    if uses_tokenizer_json(checkpoint, kind):
         return read_stored(checkpoint, kind)
     match kind:
         case "marian":
@@ -121,11 +119,11 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
     return paths
 
 
-def is_stored(checkpoint: Checkpoint, kind: str) -> bool:
-    """Return whether tokenizer.json stands for files that the folder lacks. It does not if it only
-    lists added tokens."""
-    lacks = not all((checkpoint.folder / name).is_file() for name in FILES[kind])
-    return kind in STORABLE and lacks and "model" in checkpoint.optional_json(STORED)
+def uses_tokenizer_json(checkpoint: Checkpoint, kind: str) -> bool:
+    """Return whether to read tokenizer.json because other files are missing. A tokenizer.json that
+    only lists added tokens does not count."""
+    incomplete = not all((checkpoint.folder / name).is_file() for name in FILES[kind])
+    return kind in STORABLE and incomplete and "model" in checkpoint.optional_json(STORED)
 
 
 def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
