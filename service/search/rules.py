@@ -5,7 +5,7 @@ ids, the target prefix and `generated`. Axes: V vocabulary, N the tokens under c
 whole vocabulary, or a row's candidates).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,17 +65,21 @@ class Rules:
         """
         options = self._options
         unbounded = options.samples and not options.top_k
-        if self._penalizes or options.allowed_targets or unbounded:
+        # A beam search penalizes log-probs: a penalty above 1 lowers seen tokens and no others
+        lowers = options.beam_size > 1 and options.repetition_penalty > 1
+        if options.allowed_targets or unbounded or (self._penalizes and not lowers):
             return None
-        count = max(self._least, options.top_k)
-        if self._bans:
-            # The best may be banned tokens: suppressed ones, eos, and one per earlier position
-            repeated = len(self._given) + length if options.no_repeat_ngram_size else 0
+        count = max(self._least, options.top_k, options.top_log_probs)
+        seen = len(self._given) + length  # at most so many different tokens
+        if self._penalizes:
+            count += seen
+        if self._bans:  # the best may be suppressed tokens, eos, and one per earlier position
+            repeated = seen if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
         if options.beam_size > 1:
             count += self.most_ending  # W beams must continue beside those that stop
         # A power of two: the runtime binds buffers for each count, so few counts should occur
-        count = 1 << (max(count, options.top_log_probs) - 1).bit_length()
+        count = 1 << (count - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None
 
     def allowed(
@@ -95,7 +99,12 @@ class Rules:
             log_probs = self._penalized(logits, history)  # (V,)
         else:
             log_probs, ids = log_probs[:count], ids[:count]  # (N,)
-        best = most_probable(log_probs, ids, options.top_log_probs)
+            if self._penalizes:
+                seen = np.flatnonzero(np.isin(ids, history))
+                log_probs = penalize(log_probs, seen, options.repetition_penalty)  # (N,)
+        best: Alternatives = []
+        if options.top_log_probs:
+            best = most_probable(log_probs, ids, options.top_log_probs)
         if options.allowed_targets:
             ids = np.array(following(self._trie, generated), np.int64)  # (N,)
             log_probs = log_probs[ids]  # (N,)
@@ -123,10 +132,10 @@ class Rules:
 
         Like Hugging Face, a beam search penalizes log-probs, whose sum is then no longer 1.
         """
-        penalty = self._options.repetition_penalty
+        penalty, seen = self._options.repetition_penalty, np.unique(history)
         if self._options.beam_size > 1:
-            return penalize(log_softmax(logits), history, penalty)
-        return log_softmax(penalize(logits, history, penalty))
+            return penalize(log_softmax(logits), seen, penalty)
+        return log_softmax(penalize(logits, seen, penalty))
 
     def _banned(self, history: list[int], length: int) -> IntArray:
         banned = repeating(history, self._options.no_repeat_ngram_size)
@@ -156,14 +165,15 @@ def log_softmax(logits: FloatArray) -> FloatArray:
     return shifted - np.log(np.exp(shifted).sum())
 
 
-def penalize(logits: FloatArray, history: Collection[int], penalty: float) -> FloatArray:
-    """Return logits or log-probs (V,) with those of earlier tokens divided by the penalty where
-    positive, multiplied where negative (Keskar et al. 2019, as in Hugging Face)."""
-    if penalty == 1 or not history:
-        return logits
-    seen = np.unique(list(history))
-    penalized = logits.copy()  # the logits are a buffer of the runtime
-    penalized[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
+def penalize(values: FloatArray, places: IntArray, penalty: float) -> FloatArray:
+    """Return logits or log-probs (N,) with those at `places`, which hold tokens seen earlier,
+    divided by the penalty where positive, multiplied where negative (Keskar et al. 2019, as in
+    Hugging Face)."""
+    if penalty == 1:
+        return values
+    penalized = values.copy()  # the values are a buffer of the runtime
+    seen = values[places]
+    penalized[places] = np.where(seen > 0, seen / penalty, seen * penalty)
     return penalized
 
 
@@ -199,8 +209,8 @@ def most_probable(log_probs: FloatArray, ids: IntArray, count: int) -> Alternati
 
 
 def best_first(values: NDArray[np.floating], count: int) -> IntArray:
-    """Return the indices (count,) of the largest values (N,), without sorting the others."""
+    """Return the indices of the `count` >= 1 largest values (N,), without sorting the others."""
     if count < len(values):
-        largest = np.argpartition(-values, count)[:count]
+        largest = np.argpartition(values, len(values) - count)[-count:]
         return largest[np.argsort(-values[largest], kind="stable")]
     return np.argsort(-values, kind="stable")

@@ -3,33 +3,39 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from service.arrays import FloatArray
+from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
-from service.search.rules import Allowed
+from service.search.rules import Allowed, best_first
+
+COLDEST = 1e-30  # a lower temperature would draw the same token, and divide by zero in float32
+FIRST, MORE = 128, 8  # tokens that are ranked at first to find top_p, and by how many times more
+BLOCK = 256  # probabilities whose sum one step of a draw skips
 
 
 def warp(
     log_probs: FloatArray, temperature: float, top_k: int, top_p: float
-) -> NDArray[np.float64]:
-    """Return the probabilities (N,) to draw from, given the log-probs (N,) of the tokens.
+) -> tuple[IntArray, NDArray[np.floating]]:
+    """Return the places (M,) in `log_probs` (N,) of the tokens to draw from, and their
+    probabilities (M,), which need not sum to 1.
 
     The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
-    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`.
+    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`. These are
+    found without sorting the vocabulary.
     """
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf
-        scaled = (log_probs.astype(np.float64) - log_probs.max()) / temperature  # (N,)
+    with np.errstate(over="ignore"):  # a low temperature sends all but the best to -inf
+        scaled = (log_probs - log_probs.max()) / max(temperature, COLDEST)  # (N,)
     if not top_k and top_p == 1:
-        probs = np.exp(scaled)  # (N,)
-        return probs / probs.sum()
-    order = np.argsort(-scaled, kind="stable")  # (N,)
-    ranked = np.exp(scaled[order] - scaled[order[0]])  # (N,), best first
-    if top_k:
-        ranked[top_k:] = 0
-    ranked /= ranked.sum()
-    ranked[np.cumsum(ranked) - ranked >= top_p] = 0  # tokens after the sum has reached top_p
-    probs = np.empty_like(ranked)  # (N,)
-    probs[order] = ranked / ranked.sum()
-    return probs
+        return np.arange(len(scaled)), np.exp(scaled)
+    total = None if top_k else float(np.exp(scaled).sum())
+    count = top_k or FIRST
+    while True:
+        best = best_first(scaled, count)  # (M,)
+        probs = np.exp(scaled[best].astype(np.float64))  # (M,)
+        probs /= total or probs.sum()
+        remains = np.cumsum(probs) - probs < top_p  # (M,): all until the sum has reached top_p
+        if top_k or not remains[-1] or len(best) == len(scaled):
+            return best[remains], probs[remains]
+        count *= MORE
 
 
 def draw(allowed: Allowed, options: SearchOptions, random: np.random.Generator) -> int:
@@ -38,10 +44,25 @@ def draw(allowed: Allowed, options: SearchOptions, random: np.random.Generator) 
     Probabilities are summed in the order of ids, not of rank: rounding can rank near-ties
     differently on another machine, which must not change a seeded draw.
     """
-    by_id = np.argsort(allowed.ids, kind="stable")  # (N,); a stable sort is fast on sorted ids
-    probs = warp(allowed.log_probs, options.temperature, options.top_k, options.top_p)  # (N,)
-    probs = probs[by_id]  # (N,)
-    cumulative = np.cumsum(probs)  # (N,)
-    drawn = np.searchsorted(cumulative, random.random() * cumulative[-1], side="right")
-    last = np.flatnonzero(probs)[-1]  # rounding must not draw a token of probability 0
-    return int(by_id[min(int(drawn), int(last))])
+    places, probs = warp(allowed.log_probs, options.temperature, options.top_k, options.top_p)
+    ids = allowed.ids[places]  # (M,)
+    if (ids[:-1] > ids[1:]).any():
+        order = np.argsort(ids)
+        places, probs = places[order], probs[order]
+    return int(places[inverse_cdf(probs, random.random())])
+
+
+def inverse_cdf(probs: NDArray[np.floating], share: float) -> int:
+    """Return the index at which the sum of `probs` (M,) exceeds `share` of their total.
+
+    Whole blocks are skipped by their sums: adding up a vocabulary one by one takes much longer.
+    """
+    blocks = np.add.reduceat(probs, np.arange(0, len(probs), BLOCK)).astype(np.float64)
+    sums = np.cumsum(blocks)
+    wanted = share * sums[-1]
+    block = min(int(np.searchsorted(sums, wanted, side="right")), int(np.flatnonzero(blocks)[-1]))
+    first = block * BLOCK
+    inside = probs[first : first + BLOCK].astype(np.float64)
+    wanted -= sums[block] - blocks[block]  # what the blocks before it hold
+    index = int(np.searchsorted(np.cumsum(inside), wanted, side="right"))
+    return first + min(index, int(np.flatnonzero(inside)[-1]))  # never one of probability 0
