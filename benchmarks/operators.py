@@ -75,13 +75,11 @@ def attention(i: int) -> list[NodeProto]:
     return [node("Attention", inputs, [f"mixed{i}"])]
 
 
-def products(i: int) -> list[NodeProto]:
-    """Attend with two products and a softmax. The scale is not part of the comparison."""
+def multi_head(i: int, heads: int) -> list[NodeProto]:
+    """Attend with one query per source; the operator splits its heads."""
+    inputs = [f"query{i}", f"keys{i}", f"values{i}", "", "length32"]
     return [
-        node("FusedMatMul", [f"query{i}", f"keys{i}"], [f"scores{i}"], domain=MICROSOFT, transB=1),
-        node("Add", [f"scores{i}", "mask"], [f"masked{i}"]),
-        node("Softmax", [f"masked{i}"], [f"weights{i}"], axis=-1),
-        node("MatMul", [f"weights{i}", f"values{i}"], [f"mixed{i}"]),
+        node("MultiHeadAttention", inputs, [f"mixed{i}"], domain=MICROSOFT, num_heads=heads),
     ]
 
 
@@ -111,12 +109,15 @@ def own_cache(shape: Shape, rounds: int, *, fast: bool) -> float:
 def source(shape: Shape, rounds: int, *, fast: bool) -> float:
     """Return the microseconds of an attention over a source."""
     rows, heads, head_dim, length = shape
+    query = (rows, 1, heads * head_dim) if fast else (rows, heads, 1, head_dim)
     shapes: dict[str, tuple[int, ...]] = {}
     for i in range(REPEATED):
-        shapes |= {f"query{i}": (rows, heads, 1, head_dim)}
+        shapes |= {f"query{i}": query}
         shapes |= {f"{part}{i}": (rows, heads, length, head_dim) for part in ("keys", "values")}
-    constants = {"length": np.full(rows, 8), "mask": np.zeros((rows, 1, 1, length), np.float32)}
-    nodes = [each for i in range(REPEATED) for each in (products(i) if fast else attention(i))]
+    constants = {"length": np.full(rows, 8), "length32": np.full(rows, 8, np.int32)}
+    nodes = [
+        each for i in range(REPEATED) for each in (multi_head(i, heads) if fast else attention(i))
+    ]
     return microseconds(model_of(nodes, shapes, constants, {}), shapes, {}, rounds)
 
 

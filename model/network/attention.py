@@ -55,6 +55,24 @@ class TorchKernel:
         weights = masked_softmax(scores, valid_lengths)  # (B, H, T, S)
         return attention.dropout(weights) @ memory.values, weights
 
+    def attend_rows(
+        self,
+        attention: "MultiHeadAttention",
+        query: Tensor,
+        memory: KeysValues,
+        valid_lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Attend with rows (R, H * D), R / B of each source in order, to the memory of the sources.
+
+        Returns mixed values (R, H * D) and weights (B, H, R / B, S): the rows of a source are its
+        queries. Each reshape gives all sizes but one, so that it exports to one node without a
+        computed shape.
+        """
+        sources, heads, _, head_dim = memory.keys.shape
+        query = query.view(sources, -1, heads, head_dim).transpose(1, 2)  # (B, H, R / B, D)
+        mixed, weights = self.attend(attention, query, memory, valid_lengths)  # (B, H, R / B, D)
+        return mixed.transpose(1, 2).reshape(-1, heads * memory.values.size(-1)), weights
+
     def attend_sequence(
         self,
         attention: "MultiHeadAttention",
@@ -151,15 +169,10 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Let rows (R, M), R / B of each source in order, attend to the memory of their sources.
 
-        Returns (R, M) and weights (B, H, R / B, S): the rows of a source are its queries. Each
-        reshape gives all sizes but one, so that it exports to one node without a computed shape.
+        Returns (R, M) and weights (B, H, R / B, S).
         """
-        sources = memory.keys.size(0)
-        query = self.query(x).view(sources, -1, self.num_heads, memory.keys.size(-1))
-        query = query.transpose(1, 2)  # (B, H, R / B, D)
-        mixed, weights = kernel.attend(self, query, memory, valid_lengths)  # (B, H, R / B, D)
-        merged = mixed.transpose(1, 2).reshape(-1, self.output.in_features)  # (R, H * D)
-        return self.output(merged), weights
+        mixed, weights = kernel.attend_rows(self, self.query(x), memory, valid_lengths)
+        return self.output(mixed), weights
 
     def attend_self(
         self, x: Tensor, valid_lengths: Tensor, kernel: TorchKernel, position: Position
