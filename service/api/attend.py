@@ -22,11 +22,12 @@ from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.http.content import negotiate, send
+from service.http.json_route import JsonRoute
 from service.http.waiting import compute_limited
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class AttendAnswer(BaseModel):

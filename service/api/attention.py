@@ -31,11 +31,12 @@ from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import negotiate
+from service.http.json_route import JsonRoute
 from service.http.waiting import compute
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class AttentionRequest(Searching):

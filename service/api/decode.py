@@ -28,11 +28,12 @@ from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
+from service.http.json_route import JsonRoute
 from service.http.waiting import compute
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class DecodeRequest(Searching):

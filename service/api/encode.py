@@ -19,9 +19,10 @@ from service.engine.messages import Entry
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
+from service.http.json_route import JsonRoute
 from service.tokenizer import Tokens
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 Pooling = Literal["none", "mean", "max", "first", "last"]

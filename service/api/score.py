@@ -17,8 +17,9 @@ from service.engine.messages import Entry
 from service.errors import NotFound
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
+from service.http.json_route import JsonRoute
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class ScoreRequest(LanguageRequest):

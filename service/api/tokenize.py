@@ -14,8 +14,9 @@ from service.api.steps import TextField, find_model, read_texts, respond
 from service.api.validation_languages import read_languages
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
+from service.http.json_route import JsonRoute
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class TokenizeRequest(LanguageRequest):
