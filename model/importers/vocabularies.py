@@ -4,7 +4,7 @@ Only the files are read, without Hugging Face's tokenizer classes.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.own_tokenizers import plain_tokenizers
 from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
-from model.importers.tokenizer_file import Encode, convert_library, encode_with, open_library
+from model.importers.tokenizer_file import convert_library, encode_with, open_library
 from model.network.config import InputError
 from model.usage import Codes
 
@@ -189,7 +189,7 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     extra = min(int(options.get("extra_ids", 100)), room)
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
     special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
-    encode = cast("Encode", SentencePieceProcessor(model_file=str(path)).encode)
+    encode: Callable[[str], list[int]] = SentencePieceProcessor(model_file=str(path)).encode
     languages = {
         found[1]: prefix_ids(encode, name)
         for name in file.user_defined
@@ -199,7 +199,7 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     return Vocabularies(side, side, languages)
 
 
-def prefix_ids(encode: Encode, name: str) -> list[int]:
+def prefix_ids(encode: Callable[[str], list[int]], name: str) -> list[int]:
     """Return the ids that a language token adds at the start of a text."""
     alone, after = encode("a"), encode(f"{name} a")
     return after[: len(after) - len(alone)]
