@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.export.answers import Answer, torch_log_probs
-from model.export.bundle import Step
+from model.export.bundle import Progress
 from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
@@ -129,7 +129,7 @@ def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> LogPro
 
 
 def prove_graphs(
-    folder: Path, model: Transformer, answers: Sequence[Answer], step: Step
+    folder: Path, model: Transformer, answers: Sequence[Answer], progress: Progress
 ) -> list[Proof]:
     """Compare the graphs of each precision in a bundle's folder with the network's answers.
 
@@ -145,7 +145,7 @@ def prove_graphs(
         except ModuleNotFoundError:
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
-        step(f"comparing the {precision} graphs with torch")
+        progress(f"comparing the {precision} graphs with torch")
         found = compare(folder / precision, answers)
         result = f"{found.same_best:.1%} of best tokens, log-probs differ by {found.mean:.1e}"
         at_fp32 = precision == "fp32"
