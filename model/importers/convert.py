@@ -88,7 +88,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     progress("comparing the network with Hugging Face's")
     theirs = ask_hugging_face(checkpoint, pairs)
     model = read_model(Checkpoint(folder), options.max_length)
-    proofs.append(prove_network(model, pairs, theirs))
+    proofs.append(theirs if isinstance(theirs, Proof) else prove_network(model, pairs, theirs))
     del theirs
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
@@ -97,7 +97,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
     )
 
-    def card() -> Card:
+    def card(proofs: Sequence[Proof]) -> Card:
         return write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
 
     def prove(files: Path) -> tuple[TrainedModel, Card]:
@@ -115,10 +115,10 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         }
         if (int8 := files / "int8").is_dir():
             origin["fp32_products"] = fp32_products(model, int8)
-        return replace(trained, usage=replace(usage, origin=origin)), card()
+        return replace(trained, usage=replace(usage, origin=origin)), card(proofs)
 
     weights = options.weights or stored_type(checkpoint)
-    write_bundle(trained, card(), weights, bundle, options.precision, prove, progress)
+    write_bundle(trained, card(proofs), weights, bundle, options.precision, prove, progress)
     return proofs
 
 
