@@ -7,9 +7,10 @@ ragged batch that reaches the last position of a table, or distances beyond T5's
 import numpy as np
 import pytest
 
+from tests.conftest import opened
 from tests.model.importers.checkpoints import store
 from tests.model.importers.kinds import LANGUAGES, T5, WRITERS, banned
-from tests.model.importers.served import assert_same_answers, convert, serve, start_of
+from tests.model.importers.served import assert_same_answers, convert, start_of
 
 pytestmark = pytest.mark.long
 FAMILIES = [kind for kind in WRITERS if kind not in ("nllb", "mbart50", "madlad")]  # other ids only
@@ -70,5 +71,5 @@ def test_answers_are_those_of_hugging_face(tmp_path, family, seed):
     longest = (300, 140) if family in T5 else (changes["max_position_embeddings"],) * 2
     lengths = [(7, 5), (2, 9), (longest[0], 3), (4, longest[1] + 1 - len(start))]
     pairs = random_pairs(random, lengths)
-    with serve(bundle) as client:
+    with opened(bundle, precision="fp32") as client:
         assert_same_answers(client, theirs, pairs, bundle, languages, banned(family, theirs))
