@@ -23,7 +23,7 @@ SETTINGS = [  # where early_stopping is absent, it is false
     ("bart", {}),  # a forced bos, a length penalty of 2, no_repeat_ngram_size 3, least lengths
     ("bart", {"early_stopping": None, "length_penalty": 0.8, "no_repeat_ngram_size": 0}),
     ("pegasus", {"early_stopping": False}),
-    ("flan", {"early_stopping": True, "min_length": 6}),
+    ("flan", {"early_stopping": True}),  # a repetition penalty and other rules
     ("madlad", {"length_penalty": 2.0}),
 ]
 
