@@ -88,8 +88,10 @@ def write_card(
 
 
 def language_lines(usage: Usage) -> list[str]:
-    """Return the codes of a request's languages, which need not be those of README.md; nothing if
-    there is no choice."""
+    """Return the language codes that a request may give; nothing if there is no choice.
+
+    README.md may write the same languages in another way.
+    """
     lines: list[str] = []
     for slot, codes in (
         ("source_language", usage.source_languages),

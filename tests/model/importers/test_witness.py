@@ -20,7 +20,7 @@ TEXTS = probes()[:40]
 LENGTH = 20
 SEARCH = {"length_penalty": 1.0, "early_stopping": True, "no_repeat_ngram_size": 0}
 SEARCH |= {"max_new_tokens": LENGTH, "min_new_tokens": 1}
-# Keys of old configurations that CTranslate2 reads and today's classes have no more
+# CTranslate2 reads these keys of old configurations; today's classes no longer have them
 POST_NORM = {"normalize_before": False, "normalize_embedding": True}
 PRE_NORM = {"normalize_before": True, "normalize_embedding": False}
 OWN = {"tie_word_embeddings": False}
