@@ -15,9 +15,9 @@ PAUSE = 0.02  # seconds between two looks at a running command
 
 
 class Memory(NamedTuple):
-    """Bytes in memory; those of them that are no pages of files; and the most that there were.
+    """Bytes in memory: now, now without pages of files, and at the peak.
 
-    Pages of files can be dropped and read again: they are needed for speed alone.
+    The system can drop pages of files and read them again: they only save time.
     """
 
     held: int
@@ -26,8 +26,8 @@ class Memory(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a command took: seconds, those of all cores together, and bytes at its peak, in all and
-    without pages of files."""
+    """Costs of a command: seconds, seconds summed over cores, bytes at the peak, and bytes at the
+    peak without pages of files."""
 
     seconds: float
     core_seconds: float

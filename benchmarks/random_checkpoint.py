@@ -1,7 +1,7 @@
 """Write checkpoints of Hugging Face's kinds with random weights, in the shapes of published models.
 
 Vocabularies have the real number of pieces: a few are trained on the built-in texts, the others are
-joined from pairs of them. Weights are drawn so that the same tokens are best at int8 as at fp32.
+concatenated pairs. Weights are drawn so that the same tokens are best at int8 as at fp32.
 """
 
 import io
@@ -25,7 +25,7 @@ from model.importers.probes import probes
 
 LANGUAGES = 202
 TRAINED = 1500  # pieces that are trained
-LONGEST = 16  # letters of a piece that is joined from others
+LONGEST = 16  # letters of a concatenated piece
 SMALL = 0.02  # deviation of weights in the layers: what a token reads dominates what it predicts
 README = "---\nlicense: cc0-1.0\n---\nRandom weights.\n"
 Files = dict[str, bytes]

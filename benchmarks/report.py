@@ -93,9 +93,10 @@ when it needs room.
 
 """
 SERVINGS = """
-Memory is that of all processes of the service: when it is ready, after it decoded, and after it
-returned attention and scores, whose graphs are opened then. The ratio is the memory after decoding,
-divided by the weights on disk. tokens/s are those of one source with one beam.
+Memory is summed over all processes of the service. It is measured when the service is ready, after
+decoding, and after attention and scoring, which open their graphs on first use. The ratio is the
+memory after decoding, divided by the size of the weights on disk. tokens/s is measured with one
+source and one beam.
 
 """
 

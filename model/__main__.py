@@ -13,7 +13,7 @@ try:
     from model.data.pairs import read_pairs
     from model.evaluate import accuracy, by_source, predict
     from model.export.answers import answer
-    from model.export.bundle import Step, WeightType, write_bundle
+    from model.export.bundle import Progress, WeightType, write_bundle
     from model.export.calibrate import samples
     from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
@@ -94,15 +94,15 @@ def export(
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
     trained = load_model(model)
-    write_bundle(trained, card, weights, bundle, precision, step=timed_steps())
+    write_bundle(trained, card, weights, bundle, precision, progress=timed_progress())
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
         report_int8(bundle, trained.transformer)
 
 
-def timed_steps() -> Step:
-    """Return a function that prints each step, and the seconds since the start, to stderr."""
+def timed_progress() -> Progress:
+    """Return a function that prints each stage, and the seconds since the start, to stderr."""
     began = monotonic()
     return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
 
@@ -172,7 +172,7 @@ def convert_command(
         weights=weights,
     )
     try:
-        proofs = convert(checkpoint, bundle, options, timed_steps())
+        proofs = convert(checkpoint, bundle, options, timed_progress())
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error

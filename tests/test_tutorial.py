@@ -5,7 +5,6 @@ One trains for minutes, so these tests are long.
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from itertools import groupby
@@ -18,16 +17,14 @@ import torch
 import transformers
 
 from tests.conftest import opened
+from tests.documentation import assert_answered_as_shown, curl_calls
 from tests.emulation import needs_emulator, run_on_avx2
 from tests.int8_answers import decode
-from tests.test_readme import compact
 
 pytestmark = pytest.mark.long
 
 TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(encoding="utf-8")
-CALLS = re.findall(
-    r"^\$ curl -s localhost:8000(\S+) .*?-d (.*)\n((?:(?!\$ |```).*\n)+)", TUTORIAL, re.M
-)
+CALLS = [*curl_calls(TUTORIAL)]
 assert len(CALLS) == 3
 CHUNK = 250  # sources of a request
 GENERATED = 200  # sources that Hugging Face decodes too
@@ -130,9 +127,6 @@ def client(ledger):
         yield client
 
 
-@pytest.mark.parametrize(("path", "body", "answer"), CALLS)
-def test_the_curl_lines_of_the_tutorial_answer_as_shown(client, path, body, answer):
-    (content,) = shlex.split(body)
-    found = client.post(path, content=content, headers={"content-type": "application/json"}).text
-    pattern = ".*".join(re.escape(part) for part in compact(answer).split("…"))
-    assert re.fullmatch(pattern, compact(found)), found
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.path)
+def test_the_curl_lines_of_the_tutorial_answer_as_shown(client, call):
+    assert_answered_as_shown(client, call)

@@ -29,7 +29,7 @@ from model.network.transformer import Transformer
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Prove = Callable[[Path], tuple[TrainedModel, Card]]
 SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
-Step = Callable[[str], None]  # called with the name of each step as it starts
+Progress = Callable[[str], None]  # called with the name of each stage as it starts
 
 
 def write_bundle(
@@ -39,7 +39,7 @@ def write_bundle(
     bundle: Path,
     precision: Precision = Precision.fp32,
     prove: Prove | None = None,
-    step: Step = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> None:
     """Write a bundle, and replace an existing one only once the new one is whole.
 
@@ -50,7 +50,7 @@ def write_bundle(
     check_target(bundle, card.name)
     try:
         with replacement(bundle) as new:
-            write_model(trained.transformer, weight_type, precision, new, step)
+            write_model(trained.transformer, weight_type, precision, new, progress)
             tokenizers = trained.source_tokenizer, trained.target_tokenizer
             for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 # its own save raises no OSError when the disk is full
@@ -77,7 +77,11 @@ def check_target(bundle: Path, name: str) -> None:
 
 
 def write_model(
-    model: Transformer, weight_type: WeightType, precision: Precision, bundle: Path, step: Step
+    model: Transformer,
+    weight_type: WeightType,
+    precision: Precision,
+    bundle: Path,
+    progress: Progress,
 ) -> None:
     """Write weights, parity.npz and graphs, one graph at a time.
 
@@ -89,12 +93,12 @@ def write_model(
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
     writers: list[SaveGraph] = []
     if precision is not Precision.int8:
-        step(f"writing the weights at {weight_type}")
+        progress(f"writing the weights at {weight_type}")
         writers.append(write_fp32(model, weight_type, bundle / "fp32"))
     if precision is not Precision.fp32:
-        step("calibrating int8, and writing its weights")
+        progress("calibrating int8, and writing its weights")
         writers.append(write_int8(model, bundle / "int8"))
-    step(f"exporting {len(GRAPHS)} graphs")
+    progress(f"exporting {len(GRAPHS)} graphs")
     for name, proto in export_graphs(model):
         for save in writers:
             save(name, copy_of(proto))

@@ -1,7 +1,7 @@
 """Write the model card of a converted checkpoint from its README, its files and the proofs."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,7 +64,7 @@ def write_card(
         f"Licence of the weights: {licence}. Languages: {languages}.",
         "",
         *language_lines(usage),
-        *task_lines(checkpoint),
+        *task_lines(checkpoint.config.get("task_specific_params") or {}),
         "## What was proved",
         "",
         as_text(proofs),
@@ -88,8 +88,10 @@ def write_card(
 
 
 def language_lines(usage: Usage) -> list[str]:
-    """Return the codes of a request's languages, which need not be those of README.md; nothing if
-    there is no choice."""
+    """Return the language codes that a request may give; nothing if there is no choice.
+
+    README.md may write the same languages in another way.
+    """
     lines: list[str] = []
     for slot, codes in (
         ("source_language", usage.source_languages),
@@ -100,14 +102,13 @@ def language_lines(usage: Usage) -> list[str]:
     return lines
 
 
-def task_lines(checkpoint: Checkpoint) -> list[str]:
+def task_lines(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a table of the tasks that config.json lists; nothing if it lists none.
 
     No request inherits their options: the checkpoint does not say which task a text is of.
     """
-    tasks = checkpoint.config.get("task_specific_params") or {}
     rows: list[str] = []
-    for task, options in cast("dict[str, dict[str, Any]]", tasks).items():
+    for task, options in tasks.items():
         others = (f"{name} {value}" for name, value in options.items() if name != "prefix")
         prefix = options.get("prefix")
         rows.append(f"| {task} | {f'`{prefix}`' if prefix else ''} | {', '.join(others)} |")

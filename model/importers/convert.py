@@ -8,7 +8,7 @@ import torch
 
 from model.checkpoint import TrainedModel
 from model.export.answers import answer
-from model.export.bundle import Step, check_target, write_bundle
+from model.export.bundle import Progress, check_target, write_bundle
 from model.export.manifest import Card, Precision
 from model.export.weights import WeightType, fp32_products, release_weights
 from model.importers import bart, t5
@@ -64,9 +64,9 @@ class Options:
     weights: WeightType | None  # None: as the checkpoint stores them
 
 
-def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Proof]:
-    """Write the bundle of a checkpoint, and return what was proved of it. `step` is
-    called with the name of each step as it starts.
+def convert(folder: Path, bundle: Path, options: Options, progress: Progress) -> list[Proof]:
+    """Write the bundle of a checkpoint, and return its proofs. `progress` is called with the name
+    of each stage as it starts.
 
     One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime.
     Raise InputError naming what is missing, damaged or not expressed by our network, and
@@ -74,7 +74,7 @@ def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Pr
     """
     check_target(bundle, options.name)
     check_folder(folder)
-    step("reading the checkpoint")
+    progress("reading the checkpoint")
     checkpoint = Checkpoint(folder)
     config = read_model(checkpoint, options.max_length).config
     licence = find_licence(checkpoint, options.licence)
@@ -82,13 +82,13 @@ def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Pr
     check_sizes(checkpoint, vocabularies, config)
     usage = read_usage(checkpoint, vocabularies, config)
     checkpoint.close()
-    step("comparing the tokenizers with the checkpoint's own")
+    progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
     pairs = read_pairs(vocabularies, usage, config)
-    step("comparing the network with Hugging Face's")
+    progress("comparing the network with Hugging Face's")
     theirs = ask_hugging_face(checkpoint, pairs)
     model = read_model(Checkpoint(folder), options.max_length)
-    proofs.append(prove_network(model, pairs, theirs))
+    proofs.append(theirs if isinstance(theirs, Proof) else prove_network(model, pairs, theirs))
     del theirs
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
@@ -97,14 +97,14 @@ def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Pr
         model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
     )
 
-    def card() -> Card:
+    def card(proofs: Sequence[Proof]) -> Card:
         return write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
 
     def prove(files: Path) -> tuple[TrainedModel, Card]:
-        step("computing torch's answers for the graphs")
+        progress("computing torch's answers for the graphs")
         answers = answer(model, pairs)
         release_weights(model)  # they are written, and the graphs need memory for theirs
-        proofs.extend(prove_graphs(files, model, answers, step))
+        proofs.extend(prove_graphs(files, model, answers, progress))
         raise_failed(proofs)
         origin = {
             "checkpoint": folder.resolve().name,
@@ -115,10 +115,10 @@ def convert(folder: Path, bundle: Path, options: Options, step: Step) -> list[Pr
         }
         if (int8 := files / "int8").is_dir():
             origin["fp32_products"] = fp32_products(model, int8)
-        return replace(trained, usage=replace(usage, origin=origin)), card()
+        return replace(trained, usage=replace(usage, origin=origin)), card(proofs)
 
     weights = options.weights or stored_type(checkpoint)
-    write_bundle(trained, card(), weights, bundle, options.precision, prove, step)
+    write_bundle(trained, card(proofs), weights, bundle, options.precision, prove, progress)
     return proofs
 
 

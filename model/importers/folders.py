@@ -1,4 +1,4 @@
-"""Recognise what is no checkpoint, and say what to give instead."""
+"""Recognise folders that are not checkpoints, and say what to give instead."""
 
 import re
 from pathlib import Path

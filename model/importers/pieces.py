@@ -14,9 +14,9 @@ from tokenizers.models import BPE, Unigram
 from model.importers.piece_file import Kind, Piece, PieceFile
 from model.network.config import InputError
 
-SPACE = "\u2581"  # what sentencepiece writes for a space
+SPACE = "\u2581"  # stands for a space in sentencepiece
 HIDDEN = " "  # ends the name of a piece that no text reaches
-TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # cuts a typed "<0x41>", which is text and no byte
+TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # splits a typed "<0x41>", which is text, not a byte
 USER_SCORE = -0.1  # sentencepiece's own score of user-defined symbols
 MARIAN_SPECIAL = ("</s>", "<pad>")
 DECOMPOSED, COMPOSED = "e\u0301", "\u00e9"

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.export.answers import Answer, torch_log_probs
-from model.export.bundle import Step
+from model.export.bundle import Progress
 from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
@@ -105,10 +105,8 @@ def ask_hugging_face(checkpoint: Checkpoint, pairs: Pairs) -> list[LogProbs] | P
     return log_probs
 
 
-def prove_network(model: Transformer, pairs: Pairs, theirs: list[LogProbs] | Proof) -> Proof:
+def prove_network(model: Transformer, pairs: Pairs, theirs: Sequence[LogProbs]) -> Proof:
     """Compare log-probs with those of Hugging Face."""
-    if isinstance(theirs, Proof):
-        return theirs
     largest, holds = 0.0, True
     for (source, target), expected in zip(pairs, theirs, strict=False):
         difference = np.abs(torch_log_probs(model, source, target) - expected)
@@ -129,7 +127,7 @@ def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> LogPro
 
 
 def prove_graphs(
-    folder: Path, model: Transformer, answers: Sequence[Answer], step: Step
+    folder: Path, model: Transformer, answers: Sequence[Answer], progress: Progress
 ) -> list[Proof]:
     """Compare the graphs of each precision in a bundle's folder with the network's answers.
 
@@ -145,7 +143,7 @@ def prove_graphs(
         except ModuleNotFoundError:
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
-        step(f"comparing the {precision} graphs with torch")
+        progress(f"comparing the {precision} graphs with torch")
         found = compare(folder / precision, answers)
         result = f"{found.same_best:.1%} of best tokens, log-probs differ by {found.mean:.1e}"
         at_fp32 = precision == "fp32"

@@ -11,7 +11,7 @@ from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
 
-TIED = {  # by two equalities: of both embeddings, and of output projection and target embedding
+TIED = {  # (both embeddings are equal, the output projection equals the target embedding)
     (True, True): Tied.all,
     (True, False): Tied.embeddings,
     (False, True): Tied.target,

@@ -83,7 +83,8 @@ def read_config(checkpoint: Checkpoint, tied: Tied, max_length: int) -> Transfor
 def is_scaled(checkpoint: Checkpoint) -> bool:
     """Return whether hidden states are scaled before the output projection.
 
-    T5 1.0 scales them. Only tied embeddings tell it apart, and true is the default of that field.
+    T5 1.0 scales them. A configuration without `scale_decoder_outputs` is that of a later version
+    only if its `tie_word_embeddings` is false.
     """
     config = checkpoint.config
     if config["model_type"] == "mt5":
@@ -93,8 +94,10 @@ def is_scaled(checkpoint: Checkpoint) -> bool:
 
 
 def read_embeddings(reader: StateReader) -> Tied:
-    """Read the embeddings and the output projection. Their values tell which are tied:
-    configurations are wrong about it."""
+    """Read the embeddings and the output projection, and return which are tied.
+
+    The values are compared, because configurations are often wrong about it.
+    """
     checkpoint = reader.checkpoint
     held = [name for name in EMBEDDINGS if name in checkpoint]
     embedding = checkpoint.tensor(held[0] if held else EMBEDDINGS[0])

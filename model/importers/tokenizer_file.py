@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, decoders
 from model.importers.pieces import HIDDEN, Converted
 from model.network.config import InputError
 
-Encode = Callable[[str], list[int]]
 MODELS = ("Unigram", "BPE")
 
 
@@ -75,7 +74,7 @@ def hide(model: dict[str, Any], hidden: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def encode_with(library: Tokenizer) -> Encode:
+def encode_with(library: Tokenizer) -> Callable[[str], list[int]]:
     """Return the library's own encoding of texts, without what it adds around them."""
     return lambda text: library.encode(text, add_special_tokens=False).ids
 

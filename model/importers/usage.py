@@ -28,7 +28,7 @@ class Ends:
 def read_usage(
     checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig
 ) -> Usage:
-    """Raise InputError naming an option of decoding that Heed does not have."""
+    """Return how the model is used. Raise InputError naming a decoding option that Heed lacks."""
     if checkpoint.config_name == OWN:
         own = read_description(checkpoint)
         return Usage(

@@ -16,7 +16,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.own_tokenizers import plain_tokenizers
 from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
-from model.importers.tokenizer_file import Encode, convert_library, encode_with, open_library
+from model.importers.tokenizer_file import convert_library, encode_with, open_library
 from model.network.config import InputError
 from model.usage import Codes
 
@@ -136,7 +136,7 @@ def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         added = {token.content for token in library.get_added_tokens_decoder().values()}
         names = sorted(vocabulary if in_pieces else added, key=vocabulary.__getitem__)
         languages = {
-            found[1]: prefix_ids(encode_with(library), name) if in_pieces else [vocabulary[name]]
+            found[1]: prefix_ids(library, name) if in_pieces else [vocabulary[name]]
             for name in names
             if (found := code.fullmatch(name))
         }
@@ -180,8 +180,6 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
 def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
     languages are pieces."""
-    from sentencepiece import SentencePieceProcessor
-
     (path,) = need(checkpoint, "t5")
     file = read_pieces(path)
     options = checkpoint.optional_json("tokenizer_config.json")
@@ -189,18 +187,18 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     extra = min(int(options.get("extra_ids", 100)), room)
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
     special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
-    encode = cast("Encode", SentencePieceProcessor(model_file=str(path)).encode)
+    side = side_of(path, file.names + masks, special + masks)
     languages = {
-        found[1]: prefix_ids(encode, name)
+        found[1]: prefix_ids(side.tokenizer, name)
         for name in file.user_defined
         if (found := CODE["t5"].fullmatch(name))
     }
-    side = side_of(path, file.names + masks, special + masks)
     return Vocabularies(side, side, languages)
 
 
-def prefix_ids(encode: Encode, name: str) -> list[int]:
+def prefix_ids(tokenizer: Tokenizer, name: str) -> list[int]:
     """Return the ids that a language token adds at the start of a text."""
+    encode = encode_with(tokenizer)
     alone, after = encode("a"), encode(f"{name} a")
     return after[: len(after) - len(alone)]
 

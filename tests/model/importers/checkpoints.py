@@ -11,11 +11,13 @@ import sentencepiece
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import nn
 
 from model.importers.probes import probes
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "deu_Latn")
+SHAPES = ("safetensors", "shards", "bin")  # of weights on disk
 PIECES = 1500
 SIZES = {
     "d_model": 32,
@@ -122,11 +124,12 @@ def store(model, folder, shape):
     """Write the weights of a folder again: as `safetensors`, in three `shards` or as a `bin`."""
     if shape == "safetensors":
         return
+    stored = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     if shape == "bin":
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
         return
-    sizes = [parameter.nbytes for parameter in model.parameters()]  # a tied one is listed once
+    sizes = [tensor.nbytes for tensor in stored.values()]
     model.save_pretrained(folder, max_shard_size=(sum(sizes) - max(sizes)) // 2)
     assert len([*folder.glob("model-*.safetensors")]) >= 3
 

@@ -9,101 +9,95 @@ from model.data.pairs import pad
 from model.importers.bart import KINDS, read_bart
 from model.importers.checkpoint import Checkpoint
 from model.importers.t5 import read_t5
+from tests.model.importers.checkpoints import randomise, store
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
-SHAPES = ("safetensors", "shards", "bin")
-BART = ("bart", "mbart", "marian", "marian of two vocabularies", "pegasus", "m2m_100")
-T5 = ("t5", "t5 1.1", "mt5", "umt5")
-PAD = {"marian": 39, "marian of two vocabularies": 39, "t5": 0, "pegasus": 0}
+TWO = {"decoder_vocab_size": 44, "share_encoder_decoder_embeddings": False}
+BART = {  # the beginning of the names of a family's classes, the id of padding, and other fields
+    "bart": ("Bart", 1, {}),
+    "mbart": ("MBart", 1, {}),
+    "marian": ("Marian", 39, {}),
+    "marian of two vocabularies": ("Marian", 39, TWO),
+    "pegasus": ("Pegasus", 0, {}),
+    # a pad at the start, which no such checkpoint has, would have no position
+    "m2m_100": ("M2M100", 1, {"decoder_start_token_id": 2}),
+}
+T5 = {"t5": "T5", "t5 1.1": "T5", "mt5": "MT5", "umt5": "UMT5"}
+OWN_OUTPUT = ("t5 1.1", "mt5")  # the output projection is a matrix of its own
+
+
+def random_bart(random):
+    """Return random sizes and options of a configuration of BART's family."""
+    heads, d_ff = int(random.integers(1, 4)), int(random.integers(4, 60))
+    return {
+        "d_model": heads * int(random.choice([4, 7, 8, 16])),
+        "encoder_layers": int(random.integers(1, 3)),
+        "decoder_layers": int(random.integers(1, 3)),
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": d_ff,
+        "decoder_ffn_dim": d_ff,
+        "max_position_embeddings": int(random.integers(24, 60)),
+        "activation_function": str(random.choice(["relu", "gelu", "gelu_new", "swish"])),
+        "scale_embedding": bool(random.integers(2)),
+        "tie_word_embeddings": bool(random.integers(2)),
+    }
+
+
+def random_t5(random):
+    """Return random sizes and options of a configuration of T5's family."""
+    functions = ["relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"]
+    return {
+        "d_model": int(random.integers(5, 33)),
+        "d_kv": int(random.choice([4, 7, 8, 16])),
+        "d_ff": int(random.integers(4, 60)),
+        "num_layers": int(random.integers(1, 3)),
+        "num_decoder_layers": int(random.integers(1, 3)),
+        "num_heads": int(random.integers(1, 4)),
+        "relative_attention_num_buckets": int(random.choice([8, 32])),
+        "relative_attention_max_distance": int(random.choice([20, 128])),
+        "layer_norm_epsilon": float(random.choice([1e-6, 1e-5, 1e-3])),
+        "feed_forward_proj": str(random.choice(functions)),
+        "tie_word_embeddings": bool(random.integers(2)),
+    }
 
 
 def bart_like(family, random):
-    heads, vocabulary = int(random.integers(1, 4)), 40
-    pad_id = PAD.get(family, 1)
-    common = {
-        "vocab_size": vocabulary,
-        "d_model": 8 * heads * int(random.integers(1, 3)),
-        "encoder_layers": int(random.integers(1, 4)),
-        "decoder_layers": int(random.integers(1, 4)),
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 24,
+    name, pad_id, own = BART[family]
+    fields = random_bart(random) | {
+        "vocab_size": 40,
+        "tie_word_embeddings": True,
         "max_position_embeddings": 32,
-        "activation_function": str(random.choice(["relu", "gelu", "gelu_new", "swish"])),
-        "scale_embedding": bool(random.integers(2)),
         "pad_token_id": pad_id,
         "eos_token_id": 2,
         "decoder_start_token_id": int(random.choice([pad_id, 2])),
         "forced_eos_token_id": None,
     }
-    match family:
-        case "bart":
-            return transformers.BartConfig(**common)
-        case "mbart":
-            return transformers.MBartConfig(**common)
-        case "marian":
-            return transformers.MarianConfig(**common)
-        case "marian of two vocabularies":
-            sizes = {"decoder_vocab_size": 44, "share_encoder_decoder_embeddings": False}
-            return transformers.MarianConfig(**common, **sizes)
-        case "pegasus":
-            return transformers.PegasusConfig(**common)
-        case _:
-            # a pad at the start, which no such checkpoint has, would have no position
-            return transformers.M2M100Config(**common | {"decoder_start_token_id": 2})
+    return name, fields | own
 
 
 def t5_like(family, random):
-    common = {
-        "vocab_size": 40,
-        "d_model": 8 * int(random.integers(1, 4)),
-        "d_kv": int(random.choice([4, 8, 16])),
-        "d_ff": 24,
-        "num_layers": int(random.integers(1, 4)),
-        "num_decoder_layers": int(random.integers(1, 4)),
-        "num_heads": int(random.integers(1, 4)),
-        "relative_attention_num_buckets": int(random.choice([8, 32])),
-        "relative_attention_max_distance": int(random.choice([20, 128])),
-        "decoder_start_token_id": 0,
-    }
-    gated = {"feed_forward_proj": str(random.choice(["gated-gelu", "gated-silu"]))}
-    match family:
-        case "t5":
-            return transformers.T5Config(**common, feed_forward_proj="relu")
-        case "t5 1.1":
-            return transformers.T5Config(**common, **gated, tie_word_embeddings=False)
-        case "mt5":
-            return transformers.MT5Config(**common, **gated)
-        case _:
-            return transformers.UMT5Config(**common, **gated)
+    own = {"vocab_size": 40, "decoder_start_token_id": 0}
+    own["tie_word_embeddings"] = family not in OWN_OUTPUT
+    return T5[family], random_t5(random) | own
 
 
-def random_model(family, seed):
-    """A model of Hugging Face in which no weight, norm or bias has its first value."""
+def random_model(family, seed, **changes):
+    """Return a model of Hugging Face in which no weight, norm or bias has its first value."""
     random = np.random.default_rng(seed)
-    config = (bart_like if family in BART else t5_like)(family, random)
+    name, fields = (bart_like if family in BART else t5_like)(family, random)
+    config = getattr(transformers, f"{name}Config")(**fields | changes)
     config._attn_implementation = "eager"  # the only one that gives weights
-    torch.manual_seed(seed)
-    name = type(config).__name__.removesuffix("Config")
     kind = "MTModel" if name == "Marian" else "ForConditionalGeneration"
-    model = getattr(transformers, f"{name}{kind}")(config).eval()
-    for key, parameter in model.named_parameters():
-        if "embed_positions" not in key or name in ("Bart", "MBart"):
-            nn.init.normal_(parameter, 1.0 if "norm" in key else 0.0, 0.3)
-    if hasattr(model, "final_logits_bias"):
-        model.final_logits_bias.normal_()
-    if family in ("t5 1.1", "mt5"):  # whose output projection is a matrix of its own
+    model = randomise(getattr(transformers, f"{name}{kind}")(config), seed)
+    if family in OWN_OUTPUT:  # transformers 5 makes T5's matrices one
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.3)
     return model
 
 
 def save(model, folder, shape):
-    if shape == "bin":
-        model.config.save_pretrained(folder)
-        torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    else:
-        model.save_pretrained(folder, max_shard_size="20KB" if shape == "shards" else "5GB")
+    model.save_pretrained(folder)
+    store(model, folder, shape)
 
 
 def read(folder):

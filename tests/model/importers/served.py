@@ -1,16 +1,12 @@
 """Convert a checkpoint, serve the bundle, and compare its answers with Hugging Face's model."""
 
-import contextlib
 import json
 
 import numpy as np
 import torch
-from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from model.__main__ import app as commands
-from service.app import create_app
-from service.settings import Settings
 
 KINDS = ("encoder", "decoder", "cross")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -28,10 +24,13 @@ def convert(folder, precision="fp32"):
     return bundle
 
 
-@contextlib.contextmanager
-def serve(bundle):
-    with TestClient(create_app(Settings(bundles=[bundle], precision="fp32"))) as client:
-        yield client
+def refusal(folder, bundle):
+    """Return the one sentence that refuses to convert a folder."""
+    done = run(folder, bundle)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("heed: "))
+    return sentence
 
 
 def post(client, path, **body):

@@ -8,7 +8,7 @@ SIZES = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 2}
 SPECIAL = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
 
-def write(name, folder, seed, changes, symbols=(), **files):
+def write(name, folder, seed, changes, symbols=(), generation=None, **files):
     """Write a checkpoint of the classes that begin with `name`; with 128 rows more than pieces, as
     T5 has, unless `changes` say so."""
     pieces = train_pieces("unigram", symbols)
@@ -16,8 +16,8 @@ def write(name, folder, seed, changes, symbols=(), **files):
     chosen["vocab_size"] += chosen.pop("extra_rows")
     config = getattr(transformers, f"{name}Config")(**chosen)
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
-    special = {key: chosen[key] for key in SPECIAL}
-    return save(model, folder, {"max_length": 24} | special, seed, spiece__model=pieces, **files)
+    generation = {"max_length": 24} | {key: chosen[key] for key in SPECIAL} | (generation or {})
+    return save(model, folder, generation, seed, spiece__model=pieces, **files)
 
 
 def write_t5(folder, seed=0, **changes):
@@ -26,9 +26,10 @@ def write_t5(folder, seed=0, **changes):
 
 
 def write_flan(folder, seed=0, **changes):
-    """T5 1.1 and FLAN: an output projection of its own."""
+    """T5 1.1 and FLAN: an output projection of its own; a repetition penalty and other rules."""
     own = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    return write("T5", folder, seed, own | changes)
+    rules = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_length": 6}
+    return write("T5", folder, seed, own | changes, generation=rules)
 
 
 def write_mt5(folder, seed=0, **changes):

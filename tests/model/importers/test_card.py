@@ -1,7 +1,5 @@
 """The model card of a converted checkpoint says what its files say, and what requests send."""
 
-from types import SimpleNamespace
-
 from model.importers.card import language_lines, task_lines
 from model.usage import Usage
 
@@ -9,12 +7,11 @@ from model.usage import Usage
 def test_tasks_are_listed_with_their_prefixes():
     english = {"prefix": "translate English to German: ", "max_length": 300, "num_beams": 4}
     tasks = {"summarization": {"min_length": 30}, "translation_en_to_de": english}
-    checkpoint = SimpleNamespace(config={"task_specific_params": tasks})
-    assert task_lines(checkpoint)[-3:-1] == [
+    assert task_lines(tasks)[-3:-1] == [
         "| summarization |  | min_length 30 |",
         "| translation_en_to_de | `translate English to German: ` | max_length 300, num_beams 4 |",
     ]
-    assert task_lines(SimpleNamespace(config={"task_specific_params": None})) == []
+    assert task_lines({}) == []
 
 
 def test_languages_are_those_of_requests():

@@ -10,6 +10,7 @@ import torch
 from model.checkpoint import load_model
 from model.importers.probes import probes
 from model.network.config import InputError
+from tests.conftest import opened
 from tests.model.importers import checkpoints
 from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
 from tests.model.importers.served import (
@@ -17,7 +18,6 @@ from tests.model.importers.served import (
     convert,
     post,
     run,
-    serve,
     start_of,
 )
 
@@ -38,7 +38,7 @@ def converted(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(converted):
-    with serve(converted[2]) as client:
+    with opened(converted[2], precision="fp32") as client:
         yield client
 
 

@@ -1,9 +1,8 @@
 """What is no checkpoint is refused in one sentence that says what to give instead."""
 
 import pytest
-from typer.testing import CliRunner
 
-from model.__main__ import app as commands
+from tests.model.importers.served import refusal
 
 ADVICE = {  # the files of a folder, and what is said
     ("config.json", "tf_model.h5"): "weights of TensorFlow only (tf_model.h5): download model.safe",
@@ -28,14 +27,6 @@ ADVICE = {  # the files of a folder, and what is said
 }
 
 
-def refusal(folder, bundle):
-    done = CliRunner().invoke(commands, ["convert", str(folder), str(bundle)])
-    assert done.exit_code == 2
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("heed: "))
-    assert not bundle.exists()
-    return line
-
-
 @pytest.mark.parametrize(("files", "said"), ADVICE.items())
 def test_a_folder_of_another_kind_is_named(tmp_path, files, said):
     folder = tmp_path / "given"
@@ -47,9 +38,10 @@ def test_a_folder_of_another_kind_is_named(tmp_path, files, said):
             (folder / path).mkdir()
         else:
             (folder / path).write_text(content)
-    line = refusal(folder, tmp_path / "bundle")
-    assert said.format(folder=folder) in line
-    assert "1a" not in line or "snapshots/1a" in said
+    sentence = refusal(folder, tmp_path / "bundle")
+    assert said.format(folder=folder) in sentence
+    assert "1a" not in sentence or "snapshots/1a" in said
+    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize(

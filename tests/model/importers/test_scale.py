@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from typer.testing import CliRunner
 
 from benchmarks.memory import run
 from benchmarks.random_checkpoint import TINY, nllb, write_checkpoint
-from model.__main__ import app as commands
 from tests.conftest import opened
 from tests.model.importers.checkpoints import write_marian, write_nllb
+from tests.model.importers.served import convert, post
 
 REPOSITORY = Path(__file__).parents[3]
 # 0.5 GB, of which the tied matrix takes 40 %, as in NLLB-600M
@@ -73,8 +72,7 @@ def test_a_killed_conversion_leaves_the_old_bundle_and_the_next_removes_the_rest
     assert (bundle / "bundle.json").read_text() == "old"
     (rest,) = {*names_beside(bundle)} - {"bundle", "checkpoint"}
     assert rest.startswith(".bundle-")
-    done = CliRunner().invoke(commands, ["convert", str(folder), str(bundle)])
-    assert done.exit_code == 0, done.output
+    assert convert(folder, "both") == bundle
     assert json.loads((bundle / "bundle.json").read_text())["name"] == "bundle"
     assert names_beside(bundle) == ["bundle", "checkpoint"]
 
@@ -110,18 +108,15 @@ def test_int8_alone_decodes_as_hugging_face_does(tmp_path):
     """At most positions: its numbers are rounded."""
     (tmp_path / "nllb").mkdir()
     theirs = write_nllb(tmp_path / "nllb")
-    done = CliRunner().invoke(
-        commands, ["convert", str(tmp_path / "nllb"), str(tmp_path / "int8"), "--precision", "int8"]
-    )
-    assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "int8").iterdir() if path.is_dir()) == ["int8"]
+    bundle = convert(tmp_path / "nllb", "int8")
+    assert [path.name for path in bundle.iterdir() if path.is_dir()] == ["int8"]
     languages = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
-    with opened(tmp_path / "int8") as client:
+    with opened(bundle) as client:
         assert client.get("/v1/models").json()["models"][0]["precision"] == "int8"
         texts = ["house", "water", "tree", "the sun", "one", "two", "three", "hand", "day", "stone"]
-        body = {"source": texts, "beam_size": 1, "no_repeat_ngram_size": 0, **languages}
-        results = client.post("/v1/decode", json=body).json()["results"]
-        sources = client.post("/v1/tokenize", json={"text": texts, **languages}).json()["results"]
+        plain = {"beam_size": 1, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+        results = post(client, "/v1/decode", source=texts, **plain, **languages)
+        sources = post(client, "/v1/tokenize", text=texts, **languages)
     same = 0
     for source, result in zip(sources, results, strict=True):
         ours = result["hypotheses"][0]["token_ids"]

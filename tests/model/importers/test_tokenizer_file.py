@@ -3,20 +3,16 @@
 import pytest
 import tokenizers
 import transformers
-from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from model.__main__ import app as commands
 from model.importers.checkpoint import Checkpoint
 from model.importers.piece_file import PieceFile
 from model.importers.probes import probes
 from model.importers.proofs import prove_pieces
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
-from service.app import create_app
-from service.settings import Settings
+from tests.conftest import opened
 from tests.model.importers.checkpoints import (
     LANGUAGES,
     names_of,
@@ -27,6 +23,7 @@ from tests.model.importers.checkpoints import (
     write_pegasus,
 )
 from tests.model.importers.conftest import serve
+from tests.model.importers.served import post, run
 from tests.model.importers.t5_checkpoints import write_flan, write_madlad
 from tests.model.importers.test_pieces import check_places
 
@@ -162,18 +159,16 @@ def test_such_a_folder_is_converted_and_decodes_as_generate_does(tmp_path):
     folder, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     folder.mkdir()
     model, tokenizer = write("nllb", folder)
-    arguments = ["convert", str(folder), str(bundle), "--precision", "fp32"]
-    done = CliRunner().invoke(commands, arguments)
+    done = run(folder, bundle, "--precision", "fp32")
     assert done.exit_code == 0, done.output
     assert "| source tokenizer | tokenizers " in done.output
     tokenizer.src_lang = "deu_Latn"
     texts = [text for text in probes() if "<" not in text][:40]
     languages = {"source_language": "deu_Latn", "target_language": "fra_Latn"}
     forced = tokenizer.convert_tokens_to_ids("fra_Latn")
-    settings = Settings(bundles=[bundle], precision="fp32")
-    with TestClient(create_app(settings)) as client:
-        answer = client.post("/v1/decode", json={"source": texts, **languages})
-    for text, result in zip(texts, answer.json()["results"], strict=True):
+    with opened(bundle, precision="fp32") as client:
+        results = post(client, "/v1/decode", source=texts, **languages)
+    for text, result in zip(texts, results, strict=True):
         inputs = tokenizer(text, return_tensors="pt")
         (expected,) = model.generate(**inputs, forced_bos_token_id=forced).tolist()
         assert result["hypotheses"][0]["token_ids"] == expected[2:]

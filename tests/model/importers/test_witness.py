@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from model.importers.probes import probes
+from tests.conftest import opened
 from tests.model.importers.checkpoints import let_texts_end
 from tests.model.importers.kinds import LANGUAGES, WRITERS
-from tests.model.importers.served import convert, post, serve, start_of
+from tests.model.importers.served import convert, post, start_of
 
 pytestmark = [
     pytest.mark.long,
@@ -19,7 +20,7 @@ TEXTS = probes()[:40]
 LENGTH = 20
 SEARCH = {"length_penalty": 1.0, "early_stopping": True, "no_repeat_ngram_size": 0}
 SEARCH |= {"max_new_tokens": LENGTH, "min_new_tokens": 1}
-# Keys of old configurations that CTranslate2 reads and today's classes have no more
+# CTranslate2 reads these keys of old configurations; today's classes no longer have them
 POST_NORM = {"normalize_before": False, "normalize_embedding": True}
 PRE_NORM = {"normalize_before": True, "normalize_embedding": False}
 OWN = {"tie_word_embeddings": False}
@@ -75,7 +76,7 @@ def test_hypotheses_are_those_of_ctranslate2(tmp_path, kind):
     write(kind, folder)
     bundle = convert(folder)
     start = start_of(bundle, languages)
-    with serve(bundle) as client:
+    with opened(bundle, precision="fp32") as client:
         sources = post(client, "/v1/tokenize", text=TEXTS, **languages)
         ids = [source["token_ids"] for source in sources]
         for beam_size in (1,) if kind in SCALED else (1, 4):

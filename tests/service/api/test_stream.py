@@ -2,19 +2,12 @@
 
 import asyncio
 import json
-import os
 import random
-import signal
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from service.app import create_app
-from service.errors import PassFailed
-from service.settings import DEFAULT_BUNDLE, Provider, Settings
 
 WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", "rhythm"]
 
@@ -174,113 +167,6 @@ def test_a_refusal_before_the_first_event_is_an_ordinary_problem(server, body, s
     answer = httpx2.post(f"{server}/v1/decode", json={**body, "stream": True})
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
-
-
-LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
-
-
-@pytest.fixture
-def client():
-    opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened), raise_server_exceptions=False) as client:
-        yield client
-
-
-def send_until(client, at_first_event, *, reads=True):
-    """Run the application as a server would, and return all that it sent.
-
-    `at_first_event` returns whether the client leaves then. A client that does not read blocks the
-    sender after the first event.
-    """
-    sent, gone, began = [], asyncio.Event(), []
-    bodies = iter([{"type": "http.request", "body": json.dumps(LONG).encode()}])
-
-    async def receive():
-        if message := next(bodies, None):
-            return message
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        sent.append(message)
-        if message.get("body") and not began:
-            began.append(True)
-            if at_first_event():
-                gone.set()
-            if not reads:
-                await asyncio.Event().wait()
-
-    scope = {
-        "type": "http",
-        "asgi": {"spec_version": "2.3"},
-        "method": "POST",
-        "path": "/v1/decode",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    client.portal.call(client.app, scope, receive, send)
-    return b"".join(message.get("body", b"") for message in sent).decode()
-
-
-def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
-    engine = client.app.state.models["g2p-en"].engine
-    text = send_until(client, lambda: os.kill(engine._process.pid, signal.SIGKILL))
-    *_, (name, problem) = events_of(text)
-    assert name == "error"
-    assert (problem["status"], problem["code"]) == (503, "unavailable")
-    assert client.get("/readyz").status_code == 503
-    assert client.get("/livez").status_code == 503  # only a new start helps
-
-
-def test_a_client_that_leaves_a_stream_frees_its_rows(client):
-    engine = client.app.state.models["g2p-en"].engine
-    text = send_until(client, lambda: True)
-    assert "event: done" not in text
-    assert_nothing_left(client, engine)
-
-
-def assert_nothing_left(client, engine):
-    async def rows_left():
-        for _ in range(500):
-            if not (await engine.status()).rows:
-                return 0
-            await asyncio.sleep(0.01)
-        return (await engine.status()).rows
-
-    assert client.portal.call(rows_left) == 0
-    assert not engine._pending
-    assert not engine._listeners
-
-
-def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
-    monkeypatch.setattr("service.api.stream.GRACE", 0.1)
-    client.app.state.settings = client.app.state.settings.model_copy(update={"timeout": 1.0})
-    text = send_until(client, lambda: False, reads=False)
-    assert text.count("event: ") == len(events_of(text))
-    assert "event: done" not in text
-    assert_nothing_left(client, client.app.state.models["g2p-en"].engine)
-
-
-def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):
-    """Their rows too, although the answer ends with the first failure."""
-    engine = client.app.state.models["g2p-en"].engine
-    submit, submitted, failed = engine.submit, [], []
-
-    def submit_and_fail(entries, on_progress):
-        def fail_at_first_progress(place, progress):
-            on_progress(place, progress)
-            if not failed:
-                failed.append(place)
-                submitted[place].set_exception(PassFailed("broken"))
-
-        submitted.extend(submit(entries, fail_at_first_progress))
-        return submitted
-
-    monkeypatch.setattr(engine, "submit", submit_and_fail)
-    answer = client.post("/v1/decode", json=LONG)
-    *_, (name, problem) = events_of(answer.text)
-    assert (name, problem["code"]) == ("error", "pass_failed")
-    assert all(future.done() for future in submitted)
 
 
 async def stream_one(url, word, options, leaves):

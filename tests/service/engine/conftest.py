@@ -1,6 +1,12 @@
 import pytest
 
 from service.attention import Selection
+from service.bundle import load_bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny):
+    return load_bundle(tiny)
 
 
 @pytest.fixture(scope="session")

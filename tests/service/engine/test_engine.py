@@ -1,3 +1,5 @@
+"""An entry is answered as it would be alone, whichever entries share its batch."""
+
 import threading
 from concurrent.futures import wait
 from contextlib import contextmanager
@@ -12,15 +14,12 @@ from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.batch import BatchKey
 from service.engine.engine import Engine
-from service.engine.messages import Entry, Status
-from service.engine.worker import Worker
-from service.errors import Overloaded, PassFailed, Unavailable
-from service.runtime.cache import Cache
+from service.engine.messages import Entry
+from service.errors import Overloaded, Unavailable
 from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
 
 SETTINGS = Settings(provider=Provider.cpu, max_queue=50, max_sources=50, threads=2)
-UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
 
 
@@ -32,11 +31,6 @@ def running(bundle, settings=SETTINGS):
         yield engine
     finally:
         engine.close()
-
-
-@pytest.fixture(scope="module")
-def tiny_bundle(tiny):
-    return load_bundle(tiny)
 
 
 def entry(source, max_new_tokens=0, beam_size=1, **wanted):
@@ -161,98 +155,6 @@ def test_targets_of_several_languages_share_a_batch(tiny_bundle, every_weight):
     assert len(set(decoded)) == 4  # one for each language
 
 
-def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
-    with running(tiny_bundle) as engine:
-        step = engine.session.step
-
-        def fail(*_):
-            raise RuntimeError("out of memory")
-
-        engine.session.step = fail
-        with pytest.raises(PassFailed, match="RuntimeError"):
-            answers(engine, [entry([4, 5], max_new_tokens=3) for _ in range(3)])
-        (encoded,) = answers(engine, [entry([4, 5])])
-        engine.session.step = step
-        (decoded,) = answers(engine, [entry([4, 5], max_new_tokens=3)])
-        assert encoded.memory.shape == (2, 35)
-        assert len(decoded.hypotheses[0].token_ids) == 3
-        assert engine.status.ready
-
-
-def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
-    """Its neighbours fail too, because their memory may be damaged; later entries do not."""
-
-    with running(tiny_bundle, ONE_WORKER) as engine:
-        begun, go_on = hold_steps(engine)
-        engine.queue.put([first := entry([4, 5], 20)])
-        assert begun.wait(10)
-        with monkeypatch.context() as broken:
-            broken.setattr(Cache, "_make_room", out_of_memory)
-            engine.queue.put([second := entry([4, 5], 20)])
-            go_on.set()
-            outcomes = [one.result.exception(60) for one in (first, second)]
-        assert {type(outcome) for outcome in outcomes} == {PassFailed}
-        (answer,) = answers(engine, [entry([4, 5], 3)])
-        assert len(answer.hypotheses[0].token_ids) == 3
-        assert engine.status.rows == 0
-
-
-def hold_steps(engine):
-    """Let every step set the first event that is returned, then wait for the second."""
-    step, begun, go_on = engine.session.step, threading.Event(), threading.Event()
-
-    def held(*arguments):
-        begun.set()
-        assert go_on.wait(10)
-        return step(*arguments)
-
-    engine.session.step = held
-    return begun, go_on
-
-
-def out_of_memory(*_):
-    raise MemoryError
-
-
-@pytest.mark.parametrize("stdout", ["full", "closed", "absent"])
-def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, stdout):
-    with open("/dev/null", "w") as closed:
-        pass
-    with running(tiny_bundle, ONE_WORKER) as engine, open("/dev/full", "w", buffering=1) as full:
-        streams = {"full": full, "closed": closed, "absent": None}
-        monkeypatch.setattr("sys.stdout", streams[stdout])
-        with pytest.raises(PassFailed):
-            answers(engine, [entry([UNKNOWN_ID], 3)])
-        (answer,) = answers(engine, [entry([4, 5], 3)])
-        assert len(answer.hypotheses[0].token_ids) == 3
-
-
-def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
-    """The rows beside them fail, because their memory may be damaged."""
-    with running(tiny_bundle, ONE_WORKER) as engine:
-        begun, go_on = hold_steps(engine)
-        engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
-        assert begun.wait(10)
-        with monkeypatch.context() as broken:
-            broken.setattr(Cache, "compact", out_of_memory)
-            cancelled.result.cancel()
-            go_on.set()
-            with pytest.raises(PassFailed):
-                kept.result.result(60)
-        (answer,) = answers(engine, [entry([4, 5], 3)])
-        assert len(answer.hypotheses[0].token_ids) == 3
-        assert engine.status == Status(ready=True, rows=0)
-
-
-def test_a_failed_pass_is_logged_with_its_model_and_entries(tiny_bundle, capsys):
-    with running(tiny_bundle, ONE_WORKER) as engine, pytest.raises(PassFailed):
-        answers(engine, [entry([UNKNOWN_ID], 3)])
-    said = capsys.readouterr().out
-    assert "pass failed" in said
-    assert f"model={tiny_bundle.manifest.name}" in said
-    assert "entries=1" in said
-
-
 def test_caches_for_a_number_of_rows_that_nobody_uses_are_freed(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
         for beam_size in (1, 2, 3, 4, 5):
@@ -298,47 +200,6 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
     assert len(rows) == len(kept[0].hypotheses[0].token_ids) > 4
     assert rows[:3] == [40, 40, 40]
     assert set(rows[3:]) == {20}
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_dying_worker_fails_what_it_holds_and_is_not_ready(tiny_bundle, monkeypatch):
-    """An error in the guard itself ends the worker."""
-
-    with running(tiny_bundle) as engine:
-
-        def fail(*_):
-            raise MemoryError
-
-        engine.session.step = fail
-        monkeypatch.setattr(Worker, "_guard", fail)
-        entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
-        assert engine.status.ready
-        engine.queue.put(entries)
-        outcomes = [one.result.exception(60) for one in entries]
-        assert not engine.status.ready
-        with pytest.raises(Unavailable):
-            engine.queue.put([entry([4])])
-    assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
-
-
-def test_a_stalled_worker_is_not_ready(tiny_bundle, monkeypatch):
-    with running(tiny_bundle) as engine:
-        started, go_on = threading.Event(), threading.Event()
-        encode = engine.session.encode
-
-        def slow(sources):
-            started.set()
-            go_on.wait(10)
-            return encode(sources)
-
-        engine.session.encode = slow
-        engine.queue.put([one := entry([4], max_new_tokens=2)])
-        assert started.wait(10)
-        assert engine.status.ready
-        monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
-        assert not engine.status.ready
-        go_on.set()
-        assert one.result.result(60)
 
 
 def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):

@@ -1,0 +1,107 @@
+"""Requests that no endpoint can read are refused, in an answer that is small."""
+
+import httpx2
+import pytest
+
+ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status", "code"),
+    [
+        (b'{"source": "a"', "application/json", 400, "unparsable"),
+        (b"\xff\xfe{}", "application/json", 400, "unparsable"),
+        (b"[" * 100_000, "application/json", 400, "unparsable"),
+        (b'{"source": "a"}', "text/plain", 415, "unsupported_media_type"),
+        (b"source=a", "application/x-www-form-urlencoded", 415, "unsupported_media_type"),
+        (b'{"source": "' + b"a" * 5_000_000 + b'"}', "application/json", 413, "too_large"),
+        (b"", "application/json", 422, "invalid"),
+        (b"null", "application/json", 422, "invalid"),
+        (b"[1]", "application/json", 422, "invalid"),
+    ],
+)
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_body_that_cannot_be_read_is_refused(server, path, content, content_type, status, code):
+    headers = {"content-type": content_type}
+    answer = httpx2.post(server + path, content=content, headers=headers, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert httpx2.get(f"{server}/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "coding", "status", "said"),
+    [
+        (b"\x1f\x8b\x08", "gzip", 415, "content-encoding gzip is not supported: send the body unc"),
+        (b'{"source": "\xff"}', "identity", 400, "the body is not UTF-8: byte 0xff at 12"),
+        (b"[" * 100_000, "identity", 400, "the body is nested too deeply: send a flat JSON object"),
+    ],
+)
+def test_an_unreadable_body_is_explained_without_the_words_of_python(
+    client, content, coding, status, said
+):
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    answer = client.post("/v1/decode", content=content, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["detail"].startswith(said)
+
+
+def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
+    answer = client.get("/v2")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in answer.json()["detail"]
+    assert "/docs" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/decode", "POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("DELETE", "/v1/models/g2p-en", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/static-offline-docs/swagger-ui.css", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_the_answer_to_a_wrong_method_names_the_right_ones(client, method, path, allow):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+    named = allow.replace(", ", " or ")
+    assert answer.json()["detail"] == f"{method} is not supported here: send {named}"
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ({"source": "a", LONG: 1}, 422),
+        ({"source": "a", "attention": {LONG: 1}}, 422),
+        ({"source": "a", **{f"{i}{LONG}": 1 for i in range(10)}}, 422),
+        ({"source": "a", 10 * LONG: 1}, 422),
+        ({"source": "a", "model": LONG}, 404),
+        ({"source": "a", "beam_size": LONG}, 422),
+    ],
+)
+def test_a_refusal_is_small_however_much_was_sent(client, content, status):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", **content})
+    assert answer.status_code == status
+    assert len(answer.content) < 8_000
+    assert "x" * 65 not in answer.text
+
+
+def test_a_refusal_is_small_however_long_the_content_type_is(client):
+    answer = client.post("/v1/decode", content=b"{}", headers={"content-type": LONG})
+    assert answer.status_code == 415
+    assert len(answer.content) < 8_000
+
+
+def test_a_refusal_is_small_however_long_the_path_is(client):
+    answer = client.get(f"/{LONG[:50_000]}")
+    assert answer.status_code == 404
+    assert len(answer.content) < 8_000

@@ -1,0 +1,149 @@
+"""Requests that fail once they are read are answered with a problem, and nothing is left behind."""
+
+import asyncio
+import gc
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.exceptions import HTTPException
+from structlog.testing import capture_logs
+
+from service.app import create_app
+from service.errors import DeadlineExceeded, PassFailed, Unavailable
+from service.settings import Provider, Settings
+from tests.conftest import TINY
+
+
+def decode_scope():
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/decode",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RuntimeError("secret"), 500, "internal"),
+        (PassFailed("broken"), 500, "pass_failed"),
+        (Unavailable("closing"), 503, "unavailable"),
+        (DeadlineExceeded("late"), 504, "deadline_exceeded"),
+        (HTTPException(502, "elsewhere"), 502, "bad_gateway"),
+    ],
+)
+def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
+    client, monkeypatch, error, status, code
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    headers = {"X-Request-Id": "mine-1"}
+    with capture_logs() as logged:
+        answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "mine-1"
+    assert "secret" not in answer.text
+    (line,) = (each for each in logged if each["event"] == "request failed")
+    found = {name: line[name] for name in ("log_level", "request_id", "instance", "status", "code")}
+    assert found == {
+        "log_level": "error",
+        "request_id": "mine-1",
+        "instance": "/v1/decode",
+        "status": status,
+        "code": code,
+    }
+
+
+def test_an_error_of_the_client_is_not_logged(client):
+    with capture_logs() as logged:
+        assert client.post("/v1/decode", json={"source": 5}).status_code == 422
+    assert not logged
+
+
+def assert_no_rows(client):
+    """Every worker drops abandoned rows at its next step."""
+    engine = client.app.state.models["g2p-en"].engine
+    deadline = time.monotonic() + 10
+    while (rows := client.portal.call(engine.status).rows) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert rows == 0
+
+
+def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(client, limit, caplog):
+    limit(timeout=1e-4)
+    body = {"model": "g2p-en", "source": ["transformer"] * 100}
+    answer = client.post("/v1/decode", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+    limit()
+    again = client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert again.status_code == 200
+    assert_no_rows(client)
+    gc.collect()
+    assert caplog.text == ""
+
+
+def test_a_full_queue_says_when_to_come_back():
+    """Of 30 requests at once two are decoded and one waits."""
+    settings = Settings(
+        bundles=[TINY], threads=2, max_queue=1, max_sources=1, max_batch_tokens=1, self_check=False
+    )
+    with TestClient(create_app(settings)) as client, ThreadPoolExecutor(30) as pool:
+        answers = [
+            *pool.map(lambda _: client.post("/v1/decode", json={"source": "red"}), range(30))
+        ]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert {answer.json()["code"] for answer in refused} == {"overloaded"}
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+
+
+def test_a_client_that_leaves_frees_its_rows(client, caplog):
+    body = json.dumps({"model": "g2p-en", "source": ["transformer"] * 100}).encode()
+    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    sent = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        sent.append(message)
+
+    client.portal.call(client.app, decode_scope(), receive, send)
+    assert sent[0]["status"] == 499  # to nobody
+    client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
+    assert_no_rows(client)
+    gc.collect()
+    assert caplog.text == ""
+
+
+def test_a_body_that_stops_arriving_is_given_up(tiny):
+    """The service answers 408 instead of waiting for the rest."""
+    settings = Settings(bundles=[tiny], provider=Provider.cpu, timeout=0.05)
+    sent = []
+
+    async def run():
+        app, parts = (
+            create_app(settings),
+            [{"type": "http.request", "body": b"{", "more_body": True}],
+        )
+
+        async def receive():
+            return parts.pop() if parts else await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        async with app.router.lifespan_context(app):
+            await app(decode_scope(), receive, send)
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 408
+    detail = json.loads(sent[1]["body"])["detail"]
+    assert detail == "no part of the body arrived for 0.05 seconds: send it faster"

@@ -1,0 +1,155 @@
+"""Heatmaps of attention: every token has its label, and every matrix its place and colours."""
+
+import base64
+import io
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.formats.colours import viridis
+from service.formats.fonts import font_of, fonts, has
+from service.formats.heatmaps import ROOM, draw_blocks
+from service.formats.picture import Cells, Label
+from service.formats.png import to_png
+from service.formats.svg import to_svg
+from service.tokenizer import Token
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+HOSTILE = [
+    "<script>'&'</script>",
+    "]]>",
+    "😀",
+    "👩‍👩‍👧",
+    "e\u0301\u0302\u0327",
+    "שלום",
+    "مرحبا",
+    "日本語",
+    "नमस्ते",
+    "\x00\x1b\n\t",
+    "\ufffe\U000e0001",
+    "▁" * 4096,
+    "",
+]
+
+
+def block_of(weights, rows, columns):
+    return {
+        "kind": "cross",
+        "layers": [*range(weights.shape[0] if weights.ndim == 4 else 1)],
+        "heads": [*range(weights.shape[-3] if weights.ndim > 2 else 1)],
+        "axes": [*["layer", "head"][4 - weights.ndim :], "target", "source"],
+        "rows": [Token(text, 4, 0, 1) for text in rows],
+        "columns": [Token(text, 4, 0, 1) for text in columns],
+        "data": weights,
+    }
+
+
+def weights_of(*shape):
+    weights = np.random.default_rng(0).random(shape).astype(np.float32) ** 4
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def texts_of(root):
+    return [text.text or "" for text in root.findall(f"{SVG}text")]
+
+
+def test_any_token_can_be_drawn():
+    """Each is a label of the SVG, long ones shortened; the PNG has a title."""
+    count = len(HOSTILE)
+    block = block_of(weights_of(count, count), HOSTILE, HOSTILE)
+    picture = draw_blocks([block], "<&>\x00", '"')
+    root = ElementTree.fromstring(to_svg(picture))
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == root.find(f"{SVG}title").text
+    labels = texts_of(root)[3:]  # after what the picture, the block and the matrix are
+    for labelled in (labels[:count], labels[count:]):
+        assert labelled[:9] == HOSTILE[:9]
+        assert labelled[9] == "␀␛␊␉"
+        assert labelled[11] == "▁" * 23 + "…"
+    assert not root.findall(f".//{SVG}script")
+    image = Image.open(io.BytesIO(to_png(picture)))
+    assert image.text["Title"].startswith("cross attention: ")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (60, 60), (200, 200), (200, 1), (1, 200)])
+def test_every_token_has_a_label_that_overlaps_no_other(shape):
+    rows, columns = ([f"{side}{i}" for i in range(n)] for side, n in zip("rc", shape, strict=True))
+    root = ElementTree.fromstring(
+        to_svg(draw_blocks([block_of(weights_of(*shape), rows, columns)], "a", "b"))
+    )
+    places = {text.text: text for text in root.findall(f"{SVG}text") if text.text in rows + columns}
+    assert len(places) == sum(shape)
+    for names, axis in ((rows, "y"), (columns, "x")):
+        at = np.array([float(places[name].get(axis)) for name in names])
+        assert (np.diff(at) >= 12 - 0.01).all()  # the size of the font
+    (cells,) = root.findall(f"{SVG}image")
+    assert float(cells.get("width")) <= ROOM
+
+
+def test_a_grid_has_a_title_for_each_matrix_and_one_scale():
+    weights = weights_of(2, 3, 4, 5)
+    root = ElementTree.fromstring(
+        to_svg(draw_blocks([block_of(weights, "abcd", "efghi")], "efghi", "abcd"))
+    )
+    titles = [f"layer {layer}; head {head}" for layer in range(2) for head in range(3)]
+    images = root.findall(f"{SVG}image")
+    for image, matrix in zip(images, weights.reshape(6, 4, 5), strict=True):
+        content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+        cells = np.array(Image.open(io.BytesIO(content)))
+        np.testing.assert_array_equal(cells, viridis(matrix / weights.max()))
+    assert [text for text in texts_of(root) if text.startswith("layer")] == titles
+    assert len(root.findall(f"{SVG}image")) == 6
+    assert any(f"bright {weights.max():.3g}" in text for text in texts_of(root))
+    for i, image in enumerate(root.findall(f"{SVG}image")):
+        across, down = (float(image.get(axis)) for axis in "xy")
+        first = root.findall(f"{SVG}image")[0]
+        assert (across > float(first.get("x"))) == (i % 3 > 0)
+        assert (down > float(first.get("y"))) == (i >= 3)
+
+
+def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
+    tokens = [f"token{i}" for i in range(512)]
+    picture = draw_blocks([block_of(weights_of(6, 8, 512, 512), tokens, tokens)], "a", "b")
+    cells = [shape for shape in picture.shapes if isinstance(shape, Cells)]
+    assert len(cells) == 48
+    assert all(max(shape.colours.shape) < 512 for shape in cells)
+    png = to_png(picture)
+    assert max(Image.open(io.BytesIO(png)).size) < 8000
+
+
+@pytest.mark.parametrize("upwards", [False, True])
+def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
+    """Left of the first cell, or turned by 90 degrees and below it."""
+    rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
+    picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
+    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    image = np.array(Image.open(io.BytesIO(to_png(picture))).convert("L"))
+    left, top = round(2 * cells.x), round(2 * cells.y)
+    below = image[top + 56 + 4 :, left : left + 56]
+    beside = image[top : top + 56, : left - 4]
+    dark = (below if upwards else beside) < 100
+    places = np.argwhere(dark)
+    height, width = np.ptp(places, axis=0)
+    assert (height > 3 * width) == upwards
+    assert max(height, width) > 80
+
+
+@pytest.mark.parametrize("text", ["abc", "日本", "שלום", "😀"])
+def test_a_label_is_written_in_a_font_that_has_it(text):
+    """If this machine has one; it always has one for Latin letters."""
+    able = [font for font in fonts(12) if all(has(font, letter) for letter in text)]
+    assert font_of(text, 12) in (able or fonts(12))
+    assert able or text != "abc"
+
+
+def test_wide_labels_have_the_room_they_need():
+    rows = ["W" * 24, "i"]
+    picture = draw_blocks([block_of(weights_of(2, 2), rows, ["WWW", "@@@"])], "", "")
+    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    assert cells.x > font_of(rows[0], 12).getlength(rows[0])
+    turned = [shape for shape in picture.shapes if isinstance(shape, Label) and shape.upwards]
+    assert [label.text for label in turned] == ["WWW", "@@@"]
