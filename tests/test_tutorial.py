@@ -92,6 +92,7 @@ def test_held_out_lines_are_exact_and_int8_loses_little(ledger, held_out, beam_s
     assert share_exact(ledger[2], held_out, "int8", beam_size) >= exact - 0.005
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_decoding_without_options_is_what_generate_does_to_the_end(ledger, held_out):
     _, checkpoint, bundle = ledger
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint).eval()
