@@ -10,6 +10,7 @@ from service.api.responses import PROBLEMS
 from service.api.steps import find_model, models_of
 from service.api.validation_attention import ATTENTION_GRAPHS
 from service.attention import AttentionKind
+from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
 from service.errors import Unavailable
 
@@ -24,6 +25,10 @@ class ModelCard(BaseModel):
     attribution: str = Field(description="Whom to credit for the model and its data.")
     precision: str = Field(description="Precision of the loaded weights, such as fp32 or int8.")
     provider: str = Field(description="ONNX Runtime execution provider that computes.")
+    instructions: list[str] = Field(
+        description="Instruction sets of the CPU on which the speed of int8 depends: AVX2, AVX-512,"
+        " VNNI, AMX. Empty for other CPUs."
+    )
     attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
     limits: dict[str, int] = Field(
         description="Longest source and target in tokens, special tokens included."
@@ -62,6 +67,7 @@ def describe(model: Model) -> ModelCard:
         attribution=manifest.attribution,
         precision=opened.precision,
         provider=opened.provider,
+        instructions=instruction_sets(read_cpuinfo()),
         attention=[kind for kind, graph in ATTENTION_GRAPHS.items() if graph in opened.graphs],
         limits=manifest.limits.model_dump(),
         max_new_tokens=manifest.decoding.max_new_tokens,

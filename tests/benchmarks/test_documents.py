@@ -7,41 +7,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import attention, pronunciation_report
-from benchmarks.document import describe_machine, instruction_sets, machine_line
+from benchmarks.document import describe_machine, machine_line
 from benchmarks.pronunciation_report import Line, render, worst_words
 from benchmarks.report import render as render_performance
 from benchmarks.report import write as write_performance
 from model.evaluate import accuracy
 
 DOCS = Path(__file__).parents[2] / "docs"
-CPUINFO = """processor\t: 0
-model name\t: A CPU
-flags\t\t: fpu sse4_2 {flags}
-vmx flags\t: vnmi
-"""
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("", []),
-        ("avx", []),
-        ("avx2", ["AVX2"]),
-        ("avx2 avx_vnni", ["AVX2", "VNNI"]),
-        ("avx2 avx512f avx512bw", ["AVX2", "AVX-512"]),
-        (
-            "avx2 avx512f avx512_vnni amx_bf16 amx_tile amx_int8",
-            ["AVX2", "AVX-512", "VNNI", "AMX"],
-        ),
-    ],
-)
-def test_the_instruction_sets_of_a_cpu_are_named(flags, expected):
-    assert instruction_sets(CPUINFO.format(flags=flags)) == expected
-
-
-@pytest.mark.parametrize("cpuinfo", ["", "processor\t: 0\nFeatures\t: fp asimd\n"])
-def test_a_cpu_without_x86_flags_has_no_instruction_sets(cpuinfo):
-    assert instruction_sets(cpuinfo) == []
 
 
 def test_the_machine_line_leaves_out_what_is_not_known():

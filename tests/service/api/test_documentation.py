@@ -66,7 +66,10 @@ def test_without_the_default_model_examples_are_for_the_first(tiny, tmp_path):
 
 
 def assert_alike(found, shown):
-    """Numbers agree to 0.02, since int8 rounds differently on other machines; base64 in length."""
+    """Numbers agree to 0.02, since int8 rounds differently on other machines; base64 in length.
+
+    The instruction sets are those of the machine.
+    """
     if isinstance(shown, float):
         assert math.isclose(found, shown, abs_tol=0.02)
     elif isinstance(shown, list):
@@ -75,7 +78,7 @@ def assert_alike(found, shown):
             assert_alike(*each)
     elif isinstance(shown, dict):
         assert found.keys() == shown.keys()
-        for key in shown:
+        for key in shown.keys() - {"instructions"}:
             assert_alike(found[key], shown[key])
     elif isinstance(shown, str) and len(shown) > 300:
         assert len(found) == len(shown)

@@ -8,6 +8,8 @@ import httpx2
 import numpy as np
 import pytest
 
+from service.cpu import instruction_sets, read_cpuinfo
+
 WORDS = ["cat", "dog", "house", "river", "stone", "cloud", "paper", "light", "garden", "window"]
 ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
 
@@ -175,6 +177,7 @@ def test_models_are_described(client):
     assert g2p == models[0]
     assert g2p["attention"] == ["encoder", "decoder", "cross"]
     assert g2p["provider"] == "CPUExecutionProvider"
+    assert g2p["instructions"] == instruction_sets(read_cpuinfo())
     assert g2p["limits"] == {"max_source_length": 64, "max_target_length": 64}
     assert "Carnegie Mellon" in g2p["attribution"]
 

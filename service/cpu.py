@@ -1,0 +1,32 @@
+"""The CPU: the instruction sets that decide how fast, and how exactly, int8 is computed."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")  # Linux only
+# Each with its Linux CPU flags, of which one is enough.
+INSTRUCTIONS = {
+    "AVX2": {"avx2"},
+    "AVX-512": {"avx512f"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "AMX": {"amx_int8", "amx_bf16"},
+}
+
+
+@cache
+def read_cpuinfo() -> str:
+    """Return Linux's description of the CPUs, or an empty text."""
+    return CPUINFO.read_text() if CPUINFO.exists() else ""
+
+
+def instruction_sets(cpuinfo: str) -> list[str]:
+    """Return those of INSTRUCTIONS that the first CPU has. Empty if it is not an x86 CPU."""
+    flags = set(find_field(cpuinfo, "flags").split())
+    return [name for name, any_of in INSTRUCTIONS.items() if flags & any_of]
+
+
+def find_field(cpuinfo: str, name: str) -> str:
+    """Return the field of the first CPU, or an empty text."""
+    found = re.search(rf"^{name}[ \t]*:[ \t]*(.*)$", cpuinfo, re.MULTILINE)
+    return found[1] if found else ""
