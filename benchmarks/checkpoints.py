@@ -42,8 +42,8 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
 
     Yields all results so far after each shape: the next may not fit into memory or on the disk.
     """
-    write_checkpoint(TINY, work / "tiny")
-    own = run(convert_command(work / "tiny", work / "bundle", "both"), REPOSITORY).peak
+    write_checkpoint(TINY, work / "least")
+    own = run(convert_command(work / "least", work / "bundle", "both"), REPOSITORY).peak
     conversions: list[Conversion] = []
     servings: list[Serving] = []
     for shape, precisions in plan.items():
