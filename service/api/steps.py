@@ -43,11 +43,15 @@ def find_model(request: Request, name: str | None) -> Model:
 
 
 class TextField(NamedTuple):
-    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it."""
+    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
+
+    `remedy` is what helps against a text that is too long, beside shortening it.
+    """
 
     pointer: str
     value: TextsOrIds
     tokenizer: Tokenizer
+    remedy: str = ""
 
 
 async def read_texts(request: Request, seconds: dict[str, float], field: TextField) -> list[Tokens]:
@@ -121,7 +125,7 @@ def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
 
     Stop when these have MOST_FAULTS faults: a refusal names no more.
     """
-    pointer, value, tokenizer = field
+    pointer, value, tokenizer, remedy = field
     if isinstance(value, str):
         items: list[tuple[str, str | list[int]]] = [(pointer, value)]
     else:
@@ -135,7 +139,10 @@ def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
                 sequences.append(tokenizer.encode(item, place))
             else:
                 sequences.append(tokenizer.read_ids(item, place))
-        except (Invalid, TooLarge) as error:
+        except TooLarge as error:
+            advice = remedy if isinstance(item, str) else ""
+            errors.append(TooLarge.at(place, error.faults[0].detail + advice))
+        except Invalid as error:
             errors.append(error)
     return sequences
 
