@@ -70,7 +70,8 @@ async def read_pairs(
     them, and the errors of `read_fields`."""
     sources, targets = count_texts(source.value), count_texts(target.value)
     if sources != targets:
-        detail = f"holds {targets} targets for {sources} sources: give one for each source"
+        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
+        detail = f"holds {counts}: give one for each source"
         raise Invalid.at(target.pointer, detail)
     read_sources, read_targets = await read_fields(request, seconds, [source, target])
     return read_sources, read_targets
@@ -78,6 +79,10 @@ async def read_pairs(
 
 def count_texts(value: TextsOrIds) -> int:
     return 1 if isinstance(value, str) else len(value)
+
+
+def how_many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 async def read_fields(

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.field_types import Plain
+from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
@@ -30,8 +30,7 @@ class TokenizeRequest(LanguageRequest):
 
 
 class DetokenizeRequest(ModelRequest):
-    token_ids: list[list[int]] = Field(
-        min_length=1,
+    token_ids: IdLists = Field(
         description="Lists of token ids, one for each text.",
         examples=[[[28, 26, 11, 2]]],
     )
