@@ -57,8 +57,14 @@ REFUSED = [
     (
         "slots",
         {**LANGUAGES, "target_language": "zh"},
-        "/target_language is 'zh', which this model does not know: give one that it has; GET"
-        " /v1/models/slots lists its target languages",
+        "/target_language is 'zh', which this model does not know: give another, such as fra_Latn,"
+        " fry_Latn; GET /v1/models/slots lists its target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "source_language": "English"},
+        "/source_language is 'English', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages",
     ),
     (
         "only",
