@@ -11,7 +11,7 @@ from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
 from service.api.steps import TextField, find_model, read_texts, respond
-from service.api.validation_languages import read_languages
+from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 
@@ -74,9 +74,11 @@ async def tokenize(
     target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
-    encoded = body.text if body.side == "source" else ()
-    languages = read_languages(body, model, encoded, decodes=False)
-    tokenizer = languages.source if body.side == "source" else model.target
+    if body.side == "source":
+        tokenizer = read_languages(body, model, body.text, decodes=False).source
+    else:
+        refuse_languages(body, "on the tokens of targets, which hold no language")
+        tokenizer = model.target
     field = TextField("/text", body.text, tokenizer)
     texts = await read_texts(request, seconds, field)
 

@@ -23,7 +23,7 @@ class Languages(NamedTuple):
 
 
 def read_languages(
-    body: LanguageRequest, model: Model, sources: TextsOrIds = (), *, decodes: bool = True
+    body: LanguageRequest, model: Model, sources: TextsOrIds, *, decodes: bool = True
 ) -> Languages:
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
@@ -79,6 +79,12 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
             f" GET /v1/models/{model.name} lists its {side} languages",
         )
     return codes[given]
+
+
+def refuse_languages(body: LanguageRequest, where: str) -> None:
+    """Raise Invalid for each language of a request in which none has an effect."""
+    given = [slot for slot in get_args(Slot) if getattr(body, slot) is not None]
+    raise_errors([Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}") for slot in given])
 
 
 def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:

@@ -99,6 +99,18 @@ def test_refusals_say_which_language_to_send(ask, model, languages, detail):
         assert (status, problem["detail"]) == (422, detail)
 
 
+@pytest.mark.parametrize("model", ["slots", "prefixed", "tiny"])
+@pytest.mark.parametrize("slot", LANGUAGES)
+def test_a_language_has_no_effect_on_the_tokens_of_a_target(ask, model, slot):
+    body = {"text": "abc", "side": "target"}
+    assert ask(model, "/v1/tokenize", **body)[0] == 200
+    status, problem = ask(model, "/v1/tokenize", **body, **{slot: LANGUAGES[slot]})
+    assert status == 422
+    assert problem["detail"] == (
+        f"/{slot} has no effect on the tokens of targets, which hold no language: omit {slot}"
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "path", "others", "slot", "code", "ids"),
     [
