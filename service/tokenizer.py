@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -62,19 +62,19 @@ class Tokenizer:
         self,
         library: Library,
         limit: int,
-        forbidden: Sequence[int],
+        forbidden: Mapping[int, str],
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         generated: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
-        (padding, unknown) is refused; so are the ids themselves, unless a decoder may have
-        `generated` them."""
+        is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
+        comes with what it stands for, such as padding."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
         self._forbidden = frozenset(forbidden)
-        self._forbidden_ids = frozenset(() if generated else forbidden)
+        self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
@@ -189,8 +189,9 @@ class Tokenizer:
         return f"send only {' '.join(allowed)}"
 
     def _but(self) -> str:
-        ids = ", ".join(map(str, sorted(self._forbidden_ids)))
-        return f" except {ids} (padding, unknown)" if ids else ""
+        named = [f"{i} ({self._forbidden_ids[i]})" for i in sorted(self._forbidden_ids)]
+        are = "are" if len(named) > 1 else "is"
+        return f", of which {' and '.join(named)} {are} refused" if named else ""
 
     def _check_length(self, length: int, pointer: str) -> None:
         if length > self._limit:
@@ -243,7 +244,9 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target. Raises StartupError if one has more tokens than
     the model."""
     manifest = bundle.manifest
-    forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
+    forbidden = {manifest.pad_id: "padding"}
+    if manifest.unknown_id is not None:
+        forbidden[manifest.unknown_id] = "unknown"
     source = Tokenizer(
         open_library(
             bundle,
