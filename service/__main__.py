@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import math
 import signal
@@ -23,10 +24,12 @@ SHUTDOWN_TIMEOUT = 15.0
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> None:
-    """Serve until a signal arrives. Raise StartupError if a bundle cannot be served.
+    """Serve until a signal arrives. Raise StartupError if a bundle cannot be served, or the address
+    cannot be listened on.
 
     The lifespan is entered here, and not by uvicorn, which would log the error and exit.
     """
+    await check_address(settings.host, settings.port)
     app = create_app(settings, open_engine)
     config = uvicorn.Config(
         app,
@@ -39,6 +42,22 @@ async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> N
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
         await uvicorn.Server(config).serve()
+
+
+async def check_address(host: str, port: int) -> None:
+    """Raise StartupError if nothing can listen there: uvicorn would say so in an error number, and
+    only after the models have been opened."""
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, host, port, start_serving=False
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            detail = "is taken: choose another one with HEED_PORT"
+        else:
+            detail = f"cannot be used ({error.strerror}): change HEED_HOST or HEED_PORT"
+        raise StartupError(f"port {port} of {host} {detail}") from error
+    server.close()
 
 
 def stop(*_: object) -> None:

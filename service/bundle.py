@@ -15,6 +15,7 @@ GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"
 Count = Annotated[int, Field(ge=1)]
 
 FORMAT_VERSION = 2
+NAMED = 10  # bundles that an error names
 
 # Ranges of search options, in bundles and in requests
 LeastTokens = Annotated[int, Field(ge=0)]
@@ -145,10 +146,7 @@ def load_bundle(root: Path) -> Bundle:
     """
     path = root / "bundle.json"
     if not path.is_file():
-        raise StartupError(
-            f"{root} is not a bundle: it has no bundle.json; write one with"
-            " `python -m model export`, or `convert` for a checkpoint of another library"
-        )
+        raise StartupError(describe_missing(root))
     manifest = read_manifest(path)
     bundle = Bundle(root, manifest)
     for name, file in manifest.files.items():
@@ -167,6 +165,22 @@ def load_bundle(root: Path) -> Bundle:
         raise StartupError(f'{path}: these files have no entry in "files": {", ".join(unlisted)}')
     check_numbers(manifest, path)
     return bundle
+
+
+def describe_missing(root: Path) -> str:
+    """Return why `root` is not a bundle, and name the bundles in it."""
+    if not root.exists():
+        return f"{root} does not exist: give the folder of a bundle"
+    if not root.is_dir():
+        return f"{root} is a file: give the folder of a bundle"
+    inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))
+    if inside:
+        found = ", ".join(inside[:NAMED]) + ("…" if len(inside) > NAMED else "")
+        return f"{root} is not a bundle, but holds some: give one or several of {found}"
+    return (
+        f"{root} is not a bundle: it has no bundle.json; write one with"
+        " `python -m model export`, or `convert` for a checkpoint of another library"
+    )
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -179,7 +179,9 @@ class Settings(BaseSettings):
     @field_validator("bundles", mode="before")
     @classmethod
     def split_at_commas(cls, value: object) -> object:
-        return [path for path in value.split(",") if path] if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return [path.strip() for path in value.split(",") if path.strip()]
 
     @field_validator("port", mode="before")
     @classmethod

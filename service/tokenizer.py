@@ -2,7 +2,8 @@
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
+NO_CHARACTER = "\U0010ffff"  # of Unicode's, for good
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
@@ -62,19 +64,19 @@ class Tokenizer:
         self,
         library: Library,
         limit: int,
-        forbidden: Sequence[int],
+        forbidden: Mapping[int, str],
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         generated: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
-        (padding, unknown) is refused; so are the ids themselves, unless a decoder may have
-        `generated` them."""
+        is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
+        comes with what it stands for, such as padding."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
         self._forbidden = frozenset(forbidden)
-        self._forbidden_ids = frozenset(() if generated else forbidden)
+        self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
@@ -82,6 +84,7 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         if None not in byte_ids:
             self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
+        self._unknown = unknown_ids(library) - self._bytes.keys()
         self._prefix = [self._special(i) for i in prefix]
         self._suffix = [self._special(i) for i in suffix]
 
@@ -92,8 +95,8 @@ class Tokenizer:
         other._suffix = [self._special(i) for i in suffix]
         return other
 
-    def encode(self, text: str, pointer: str) -> Tokens:
-        """Tokenize a text.
+    def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
+        """Tokenize a text. One that must be `known` has no part that the model reads as unknown.
 
         Raises Invalid if it has no token or text outside the vocabulary, TooLarge beyond the limit.
         """
@@ -105,7 +108,7 @@ class Tokenizer:
         names = map(visible, encoding.tokens)
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
         self._check_length(len(self._prefix) + len(read) + len(self._suffix), pointer)
-        refused = self._forbidden | self._special_ids
+        refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
             raise Invalid.at(
@@ -189,8 +192,9 @@ class Tokenizer:
         return f"send only {' '.join(allowed)}"
 
     def _but(self) -> str:
-        ids = ", ".join(map(str, sorted(self._forbidden_ids)))
-        return f" except {ids} (padding, unknown)" if ids else ""
+        named = [f"{i} ({self._forbidden_ids[i]})" for i in sorted(self._forbidden_ids)]
+        are = "are" if len(named) > 1 else "is"
+        return f", of which {' and '.join(named)} {are} refused" if named else ""
 
     def _check_length(self, length: int, pointer: str) -> None:
         if length > self._limit:
@@ -198,6 +202,13 @@ class Tokenizer:
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
+
+
+def unknown_ids(library: Library) -> set[int]:
+    """Return the ids of a text that no vocabulary has; none if the library cannot read it."""
+    with suppress(Exception):  # the library raises nothing narrower
+        return {token.id for token in library.model.tokenize(NO_CHARACTER)}
+    return set()
 
 
 def visible(name: str) -> str:
@@ -243,7 +254,8 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target. Raises StartupError if one has more tokens than
     the model."""
     manifest = bundle.manifest
-    forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
+    named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
+    forbidden = {i: name for i, name in named.items() if i is not None}
     source = Tokenizer(
         open_library(
             bundle,

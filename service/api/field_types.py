@@ -6,7 +6,7 @@ not once per form. Each form has a tag ("as text"), which JSON pointers to fault
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 
@@ -48,6 +48,13 @@ def check_not_empty(text: str) -> str:
     return text
 
 
+def check_lists(value: Any) -> Any:
+    """Raise for a list of ids, among others, that should be a list of such lists."""
+    if isinstance(value, list) and (not value or isinstance(value[0], list)):
+        return value
+    raise PydanticCustomError("lists", "must be a list of lists of ids, such as [[5, 6], [7]]")
+
+
 Unicode = Annotated[str, AfterValidator(check_unicode)]
 Text = Annotated[Unicode, Tag("as text")]
 Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
@@ -56,6 +63,7 @@ Ids = Annotated[
     Field(min_length=1, fail_fast=True),
     Tag("as ids"),
 ]
+IdLists = Annotated[list[list[int]], BeforeValidator(check_lists), Field(min_length=1)]
 Sequences = Annotated[
     Text | Texts | Ids,
     Discriminator(

@@ -19,6 +19,7 @@ from service.sentences import Span, cut, replace, split
 from service.tokenizer import Token, Tokenizer, Tokens
 
 Split = Literal["none", "sentences"]
+REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ async def read_sources(
     sources, and the errors of `read_fields`.
     """
     if how == "none":
-        tokens = await read_texts(request, seconds, source)
+        tokens = await read_texts(request, seconds, source._replace(remedy=REMEDY))
         return Sources(tokens, [{"result": i} for i in range(len(tokens))])
     texts = texts_of(source)
     started, limit = time.monotonic(), settings_of(request).max_sources

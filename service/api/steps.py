@@ -43,11 +43,15 @@ def find_model(request: Request, name: str | None) -> Model:
 
 
 class TextField(NamedTuple):
-    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it."""
+    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
+
+    `remedy` is what helps against a text that is too long, beside shortening it.
+    """
 
     pointer: str
     value: TextsOrIds
     tokenizer: Tokenizer
+    remedy: str = ""
 
 
 async def read_texts(request: Request, seconds: dict[str, float], field: TextField) -> list[Tokens]:
@@ -66,7 +70,8 @@ async def read_pairs(
     them, and the errors of `read_fields`."""
     sources, targets = count_texts(source.value), count_texts(target.value)
     if sources != targets:
-        detail = f"holds {targets} targets for {sources} sources: give one for each source"
+        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
+        detail = f"holds {counts}: give one for each source"
         raise Invalid.at(target.pointer, detail)
     read_sources, read_targets = await read_fields(request, seconds, [source, target])
     return read_sources, read_targets
@@ -74,6 +79,10 @@ async def read_pairs(
 
 def count_texts(value: TextsOrIds) -> int:
     return 1 if isinstance(value, str) else len(value)
+
+
+def how_many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 async def read_fields(
@@ -121,7 +130,7 @@ def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
 
     Stop when these have MOST_FAULTS faults: a refusal names no more.
     """
-    pointer, value, tokenizer = field
+    pointer, value, tokenizer, remedy = field
     if isinstance(value, str):
         items: list[tuple[str, str | list[int]]] = [(pointer, value)]
     else:
@@ -135,7 +144,10 @@ def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
                 sequences.append(tokenizer.encode(item, place))
             else:
                 sequences.append(tokenizer.read_ids(item, place))
-        except (Invalid, TooLarge) as error:
+        except TooLarge as error:
+            advice = remedy if isinstance(item, str) else ""
+            errors.append(TooLarge.at(place, error.faults[0].detail + advice))
+        except Invalid as error:
             errors.append(error)
     return sequences
 

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.field_types import Plain
+from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
 from service.api.steps import TextField, find_model, read_texts, respond
-from service.api.validation_languages import read_languages
+from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
@@ -31,8 +31,7 @@ class TokenizeRequest(LanguageRequest):
 
 
 class DetokenizeRequest(ModelRequest):
-    token_ids: list[list[int]] = Field(
-        min_length=1,
+    token_ids: IdLists = Field(
         description="Lists of token ids, one for each text.",
         examples=[[[28, 26, 11, 2]]],
     )
@@ -76,9 +75,11 @@ async def tokenize(
     target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
-    encoded = body.text if body.side == "source" else ()
-    languages = read_languages(body, model, encoded, decodes=False)
-    tokenizer = languages.source if body.side == "source" else model.target
+    if body.side == "source":
+        tokenizer = read_languages(body, model, body.text, decodes=False).source
+    else:
+        refuse_languages(body, "on the tokens of targets, which hold no language")
+        tokenizer = model.target
     field = TextField("/text", body.text, tokenizer)
     texts = await read_texts(request, seconds, field)
 

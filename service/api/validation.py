@@ -181,7 +181,8 @@ def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) 
         return []
     try:
         if isinstance(prefix, str):
-            return target.encode(prefix, "/target_prefix").ids[:-1]  # without the eos at its end
+            tokens = target.encode(prefix, "/target_prefix", known=True)
+            return tokens.ids[:-1]  # without the eos at its end
         ids = target.read_ids(prefix, "/target_prefix").ids
     except TooLarge as error:
         # A prefix that leaves no room contradicts the model: always 422, as in read_max_new_tokens
@@ -205,7 +206,7 @@ def read_allowed_targets(
             raise Invalid.at(f"/{name}", detail)
     allowed: dict[tuple[int, ...], None] = {}
     for i, text in enumerate(body.allowed_targets):
-        ids = target.encode(text, f"/allowed_targets/{i}").ids
+        ids = target.encode(text, f"/allowed_targets/{i}", known=True).ids
         if ids[: len(prefix)] != prefix:
             continue
         generated = ids[len(prefix) :]

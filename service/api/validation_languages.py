@@ -1,5 +1,6 @@
 """Validate the languages of a request: the model must know them, and get those that it needs."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NamedTuple, get_args
@@ -22,7 +23,7 @@ class Languages(NamedTuple):
 
 
 def read_languages(
-    body: LanguageRequest, model: Model, sources: TextsOrIds = (), *, decodes: bool = True
+    body: LanguageRequest, model: Model, sources: TextsOrIds, *, decodes: bool = True
 ) -> Languages:
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
@@ -70,13 +71,20 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
         raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")
     if given not in codes:
         near = nearest(given, codes)
-        advice = f"did you mean {' or '.join(near)}?" if near else "give one that it has;"
+        some = ", ".join(sorted(codes)[:NAMED])
+        advice = f"did you mean {' or '.join(near)}?" if near else f"give another, such as {some};"
         raise Invalid.at(
             f"/{slot}",
             f"is {given!r}, which this model does not know: {advice}"
             f" GET /v1/models/{model.name} lists its {side} languages",
         )
     return codes[given]
+
+
+def refuse_languages(body: LanguageRequest, where: str) -> None:
+    """Raise Invalid for each language of a request in which none has an effect."""
+    given = [slot for slot in get_args(Slot) if getattr(body, slot) is not None]
+    raise_errors([Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}") for slot in given])
 
 
 def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
@@ -90,9 +98,14 @@ def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
 
 
 def nearest(given: str, codes: Iterable[str]) -> list[str]:
-    """Return codes that begin alike or are spelled alike, at most NAMED: "en" finds "eng_Latn"."""
+    """Return codes that begin alike or are spelled alike, at most NAMED: "en" and "English" find
+    "eng_Latn"."""
     folded = {code.casefold(): code for code in sorted(codes)}
     typed = given.casefold()
-    begin = [code for code in folded if code.startswith(typed) or typed.startswith(code)]
+    begin = [
+        code
+        for code in folded
+        if code.startswith(typed) or typed.startswith(re.split(r"[_-]", code)[0] or code)
+    ]
     alike = get_close_matches(typed, folded, NAMED)
     return [folded[code] for code in dict.fromkeys([*begin, *alike])][:NAMED]

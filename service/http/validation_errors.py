@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 from service.errors import (
+    MOST_FAULTS,
     Fault,
     HeedError,
     Invalid,
@@ -31,6 +32,7 @@ OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fair
     "input_ids": TEXT,
     "inputs": TEXT,
     "labels": ("target",),
+    "messages": TEXT,
     "lenpen": ("length_penalty",),
     "max_decoding_length": ("max_new_tokens",),
     "max_length": ("max_new_tokens",),
@@ -44,13 +46,17 @@ OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fair
     "num_return_sequences": ("num_hypotheses",),
     "output_attentions": ("attention",),
     "prompt": TEXT,
+    "sentence": ("split", *TEXT),
+    "sentences": ("split", *TEXT),
+    "source": ("text",),
+    "split_sentences": ("split",),
     "sampling_temperature": ("temperature",),
     "sampling_topk": ("top_k",),
     "sampling_topp": ("top_p",),
-    "sources": ("source",),
-    "src": ("source",),
+    "sources": TEXT,
+    "src": TEXT,
     "src_lang": ("source_language",),
-    "src_text": ("source",),
+    "src_text": TEXT,
     "stop_sequences": ("stop",),
     "target_text": ("target",),
     "text": ("source",),
@@ -71,20 +77,30 @@ def refuse(request: Request, error: RequestValidationError) -> HeedError:
         found = shorten(content_type) or "absent"
         return UnsupportedMediaType(f"content-type is {found}: send application/json")
     body = request.scope["route"].body_field.field_info.annotation
-    return Invalid.of([read_fault(each, body) for each in error.errors()])
+    return Invalid.of(read_faults(error.errors()[:MOST_FAULTS], body))
 
 
-def read_fault(error: Any, body: type[BaseModel]) -> Fault:
+def read_faults(errors: Sequence[Any], body: type[BaseModel]) -> list[Fault]:
+    """Return pydantic's errors as faults. The last unknown field of each object lists its fields:
+    every one that did would fill the refusal."""
+    unknown = {
+        each["loc"][:-1]: i for i, each in enumerate(errors) if each["type"] == "extra_forbidden"
+    }
+    return [read_fault(each, body, i in unknown.values()) for i, each in enumerate(errors)]
+
+
+def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     """Return one of pydantic's errors as a fault. Its location starts with "body"."""
     location = error["loc"][1:]
-    if error["type"] == "extra_forbidden":
-        *parents, unknown = location
-        known = field_names(body, parents)
-        near = near_fields(str(unknown), known)
-        hint = f": did you mean {' or '.join(near)}? The" if near else "; the"
-        detail = f"is not a field{hint} fields are {', '.join(known)}"
-        return Fault(pointer_to(parents) + segment(unknown), detail)
-    return Fault(pointer_to(location), describe_fault(error))
+    if error["type"] != "extra_forbidden":
+        return Fault(pointer_to(location), describe_fault(error))
+    *parents, unknown = location
+    known = field_names(body, parents)
+    near = near_fields(str(unknown), known)
+    detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
+    if lists_fields:
+        detail += f"{' The' if near else '; the'} fields are {', '.join(known)}"
+    return Fault(pointer_to(parents) + segment(unknown), detail)
 
 
 def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

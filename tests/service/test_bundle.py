@@ -28,6 +28,21 @@ def test_no_bundle_is_not_a_traceback(tmp_path):
         load_bundle(tmp_path)
 
 
+def test_a_path_that_is_no_folder_is_called_so(copy):
+    with pytest.raises(StartupError, match="nothing does not exist: give the folder of a bundle"):
+        load_bundle(copy / "nothing")
+    with pytest.raises(StartupError, match=r"bundle\.json is a file: give the folder of a bundle"):
+        load_bundle(copy / "bundle.json")
+
+
+def test_a_folder_of_bundles_names_those_that_it_holds(copy):
+    shutil.copytree(copy, copy.with_name("another"))
+    (copy.with_name("empty")).mkdir()
+    found = f"holds some: give one or several of {copy.with_name('another')}, {copy}$"
+    with pytest.raises(StartupError, match=found):
+        load_bundle(copy.parent)
+
+
 def test_weights_that_nobody_vouches_for_are_refused(copy):
     files = json.loads((copy / "bundle.json").read_text())["files"]
     del files["fp32/model.safetensors"]

@@ -58,7 +58,7 @@ def test_the_service_imports_no_torch():
 
 
 def test_a_forced_provider_that_is_missing_is_a_start_up_error():
-    done = python("-m", "service", HEED_PROVIDER="tensorrt")
+    done = python("-m", "service", HEED_PROVIDER="tensorrt", HEED_PORT="0")
     assert done.returncode == 1
     assert done.stderr.startswith("heed: provider tensorrt is not installed; choose one of: ")
     assert "cpu" in done.stderr
@@ -71,7 +71,12 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
         (["--port", "99999"], {}, "settings: port must be at most 65535"),
         ([], {"HEED_PORT": "abc"}, "settings: port must be an integer"),
         ([], {"HEED_BUNDLES": ""}, "settings: bundles must have 1 or more items"),
-        ([], {"HEED_BUNDLES": "/nowhere,/else"}, "/nowhere is not a bundle"),
+        (
+            ["--port", "0"],
+            {"HEED_BUNDLES": " /nowhere ,/else"},
+            "/nowhere does not exist: give the folder of a",
+        ),
+        (["--host", "203.0.113.1"], {}, "port 8000 of 203.0.113.1 cannot be used ("),
         ([], {"HEED_MAX_QUEUE": "9"}, "settings: max_sources is 256 but max_queue is 9"),
         ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
         ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
@@ -86,6 +91,17 @@ def test_a_wrong_setting_is_a_line_that_names_it(arguments, variables, said):
     assert done.stderr.startswith("heed: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_a_start_up_error_before_any_model_is_opened():
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = python("-m", "service", HEED_PORT=str(port), HEED_BUNDLES="/nowhere")
+    assert done.returncode == 1
+    said = f"heed: port {port} of 127.0.0.1 is taken: choose another one with HEED_PORT\n"
+    assert done.stderr == said
 
 
 def test_help_shows_the_default_bundle_as_a_path():

@@ -1,6 +1,7 @@
 """Settings: what they accept from flags and variables, and what they refuse."""
 
 import os
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -77,6 +78,11 @@ def test_an_empty_host_is_refused_and_two_others_are_named(host):
 
 def test_every_setting_is_described():
     assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_spaces_around_the_commas_between_bundles_are_no_part_of_them(monkeypatch):
+    monkeypatch.setenv("HEED_BUNDLES", " a, b c ,, ")
+    assert Settings().bundles == [Path("a"), Path("b c")]
 
 
 def test_the_default_bundle_is_served():

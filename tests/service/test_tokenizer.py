@@ -60,7 +60,7 @@ def test_whatever_was_typed_for_an_apostrophe_is_one(words, apostrophe):
 
 def test_a_space_between_characters_has_a_place_of_its_own():
     library = build_spaced()
-    target = Tokenizer(library, limit=9, forbidden=[])
+    target = Tokenizer(library, limit=9, forbidden={})
     ids = library.encode("ab cd").ids
     assert [(t.text, t.start, t.end) for t in target.decode(ids).tokens][1:4] == [
         ("b", 1, 2),
@@ -81,7 +81,7 @@ def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
     library.save(str(tmp_path / "tokenizer.json"))
     bundle = type(load_bundle(g2p))(tmp_path, load_bundle(g2p).manifest)
     library = open_library(bundle, "tokenizer.json", 9, compose=True)
-    read = Tokenizer(library, 9, []).encode("mo\u0323\u0302m", "/")
+    read = Tokenizer(library, 9, {}).encode("mo\u0323\u0302m", "/")
     assert [(t.text, t.start, t.end) for t in read.tokens] == [
         ("m", 0, 1),
         ("\u1ed9", 1, 4),
@@ -91,7 +91,7 @@ def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
 
 def test_a_name_is_shown_without_the_space_that_hides_it():
     library = Library(WordLevel({"</s> ": 0, "a": 1, " ": 2}))
-    tokenizer = Tokenizer(library, 9, [])
+    tokenizer = Tokenizer(library, 9, {})
     assert [tokenizer.name(i) for i in range(3)] == ["</s>", "a", " "]
 
 
@@ -153,6 +153,29 @@ def test_ids_outside_the_vocabulary_or_the_limit_are_refused(words, ids, error, 
     assert refusal.value.faults[0].pointer == pointer
 
 
+@pytest.mark.parametrize(
+    ("forbidden", "allowed"),
+    [
+        ({}, "ids are 0 to 8"),
+        ({8: "padding"}, "ids are 0 to 8, of which 8 (padding) is refused"),
+        (
+            {3: "unknown", 0: "padding"},
+            "ids are 0 to 8, of which 0 (padding) and 3 (unknown) are refused",
+        ),
+    ],
+)
+def test_the_refusal_of_an_id_names_exactly_the_refused_ids(forbidden, allowed):
+    words = Library(WordLevel({str(i): i for i in range(9)}, "0"))
+    tokenizer = Tokenizer(words, 9, forbidden)
+    for token_id in (-1, 9, *forbidden):
+        with pytest.raises(Invalid) as refusal:
+            tokenizer.read_ids([token_id], "/source")
+        said = f"/source/0 is {token_id}, which is not allowed: {allowed}"
+        assert refusal.value.detail == said
+    for token_id in set(range(9)) - forbidden.keys():
+        assert tokenizer.read_ids([token_id], "/source").ids == [token_id]
+
+
 @pytest.mark.parametrize("length", [65, 100_000])
 def test_a_long_text_is_refused_with_the_limit(words, length):
     with pytest.raises(TooLarge, match="the limit is 64 tokens"):
@@ -166,7 +189,7 @@ def byte_tokenizer():
     library = Library(BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    return Tokenizer(library, 1000, [])
+    return Tokenizer(library, 1000, {})
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))

@@ -87,7 +87,7 @@ def serve(converted: Converted) -> Tokenizer:
     library = type(converted.tokenizer).from_str(converted.tokenizer.to_str())
     if converted.compose:
         library.normalizer = with_compose(library.normalizer)
-    return Tokenizer(library, 1 << 20, [])
+    return Tokenizer(library, 1 << 20, {})
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def test_log_probs_and_attention_are_those_of_hugging_face(converted, served):
     kind, _, bundle, theirs = converted
     languages = LANGUAGES.get(kind, {})
     sources = post(served, "/v1/tokenize", text=TEXTS[:10], **languages)
-    targets = post(served, "/v1/tokenize", text=TEXTS[10:20], side="target", **languages)
+    targets = post(served, "/v1/tokenize", text=TEXTS[10:20], side="target")
     pairs = [(s["token_ids"], t["token_ids"]) for s, t in zip(sources, targets, strict=True)]
     assert_same_answers(served, theirs, pairs, bundle, languages, banned(kind, theirs))
 

@@ -57,8 +57,14 @@ REFUSED = [
     (
         "slots",
         {**LANGUAGES, "target_language": "zh"},
-        "/target_language is 'zh', which this model does not know: give one that it has; GET"
-        " /v1/models/slots lists its target languages",
+        "/target_language is 'zh', which this model does not know: give another, such as fra_Latn,"
+        " fry_Latn; GET /v1/models/slots lists its target languages",
+    ),
+    (
+        "slots",
+        {**LANGUAGES, "source_language": "English"},
+        "/source_language is 'English', which this model does not know: did you mean eng_Cyrl or"
+        " eng_Latn? GET /v1/models/slots lists its source languages",
     ),
     (
         "only",
@@ -91,6 +97,18 @@ def test_refusals_say_which_language_to_send(ask, model, languages, detail):
     ):
         status, problem = ask(model, path, **body, **languages)
         assert (status, problem["detail"]) == (422, detail)
+
+
+@pytest.mark.parametrize("model", ["slots", "prefixed", "tiny"])
+@pytest.mark.parametrize("slot", LANGUAGES)
+def test_a_language_has_no_effect_on_the_tokens_of_a_target(ask, model, slot):
+    body = {"text": "abc", "side": "target"}
+    assert ask(model, "/v1/tokenize", **body)[0] == 200
+    status, problem = ask(model, "/v1/tokenize", **body, **{slot: LANGUAGES[slot]})
+    assert status == 422
+    assert problem["detail"] == (
+        f"/{slot} has no effect on the tokens of targets, which hold no language: omit {slot}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ EVERY_KIND = {"kinds": ["encoder", "decoder", "cross"], "alignment": "argmax"}
         ("/v1/score", {"source": ["red", "one"], "target": ["abc", "i"]}),
         ("/v1/encode", {"source": "three red"}),
         ("/v1/tokenize", {"text": "three red"}),
-        ("/v1/tokenize", {"text": "abc", "side": "target"}),
     ],
 )
 def test_languages_are_the_ids_of_their_codes(ask, path, body):

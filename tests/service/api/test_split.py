@@ -189,6 +189,24 @@ def test_what_cannot_be_split_is_refused_with_its_place(post, body, status, deta
     assert refuse(post, **body)[1].startswith(detail)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "offered"),
+    [
+        ("/v1/decode", {"source": "heed\n" * 40}, True),  # tokenized
+        ("/v1/decode", {"source": ["heed\n" * 2000]}, True),  # too many characters to tokenize
+        ("/v1/decode", {"source": "a" * 65, "split": "sentences"}, False),
+        ("/v1/decode", {"source": [[5] * 65]}, False),
+        ("/v1/encode", {"source": "heed\n" * 40}, False),
+        ("/v1/score", {"source": "heed", "target": "N " * 65}, False),
+    ],
+)
+def test_a_text_that_is_too_long_may_be_split_where_that_is_possible(post, path, body, offered):
+    status, problem = post(path, **body)
+    assert status == 413
+    said = 'shorten it, or send "split": "sentences" to decode its sentences one by one'
+    assert (said in problem["detail"]) is offered
+
+
 def test_every_bad_sentence_is_named_ten_at_most(post):
     status, problem = post("/v1/decode", source=["7\na\n8"] * 9, split="sentences")
     assert status == 422

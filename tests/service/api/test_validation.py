@@ -1,6 +1,9 @@
 """Search options, through the engine and through HTTP."""
 
+import hashlib
+import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from service.engine.engine import Engine
 from service.engine.messages import Entry
 from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
+from tests.conftest import edit_manifest, opened
 
 
 def draw(random_):
@@ -200,6 +204,53 @@ def test_answers_stay_among_the_allowed_targets(post):
     assert found[-1]["text"] == "K AE1 T"
     (after,) = decode(post, "read", allowed_targets=allowed, target_prefix="K")
     assert after["text"] == "K AE1 T"
+
+
+@pytest.fixture(scope="module")
+def reader(tiny, tmp_path_factory):
+    """POST to a model that reads unknown letters, as converted ones do: (path, **body)."""
+    bundle = shutil.copytree(tiny, tmp_path_factory.mktemp("reader") / "reader")
+    path = bundle / "target.tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] != "<unk>"]
+    path.write_text(json.dumps(tokenizer))
+    files = json.loads((bundle / "bundle.json").read_text())["files"]
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    files[path.name] = {"size": path.stat().st_size, "sha256": sha256}
+    edit_manifest(bundle, unknown_id=None, files=files)
+    with opened(bundle) as client:
+
+        def send(path, **body):
+            answer = client.post(path, json={"source": "red", **body})
+            return answer.status_code, answer.json()
+
+        yield send
+
+
+@pytest.mark.parametrize(
+    ("options", "pointer"),
+    [
+        ({"allowed_targets": ["ab", "Øa日b"]}, "/allowed_targets/1"),
+        ({"target_prefix": "Øa日b"}, "/target_prefix"),
+    ],
+)
+def test_unknown_letters_are_refused_where_the_answer_must_hold_them(reader, options, pointer):
+    status, problem = reader("/v1/decode", **options)
+    assert status == 422
+    said = "has 'Ø' at offset 0, '日' at offset 2, which the vocabulary lacks: "
+    assert problem["detail"].startswith(f"{pointer} {said}")
+
+
+def test_targets_with_unknown_letters_have_a_score(reader):
+    status, answer = reader("/v1/score", target="Øa")
+    assert status == 200
+    assert answer["results"][0]["tokens"] == ["<unk>", "a", "<eos>"]
+
+
+@pytest.mark.parametrize("options", [{"allowed_targets": ["ab"]}, {"target_prefix": "ab"}])
+def test_known_letters_begin_the_answer(reader, options):
+    (found,) = decode(reader, "red", **options)
+    assert found["text"].startswith("ab")
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
