@@ -15,6 +15,7 @@ from pydantic_settings import CliApp
 from service.app import OpenEngine, create_app
 from service.engine.client import EngineClient
 from service.errors import StartupError
+from service.http.protocol import Protocol
 from service.logs import configure_logs
 from service.settings import Settings
 
@@ -35,6 +36,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> N
         app,
         settings.host,
         settings.port,
+        http=Protocol,
         lifespan="off",
         timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
     )
@@ -45,8 +47,10 @@ async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> N
 
 
 async def check_address(host: str, port: int) -> None:
-    """Raise StartupError if nothing can listen there: uvicorn would say so in an error number, and
-    only after the models have been opened."""
+    """Raise StartupError if the address cannot be bound.
+
+    Uvicorn would report it only after the models are open, as an error number.
+    """
     try:
         server = await asyncio.get_running_loop().create_server(
             asyncio.Protocol, host, port, start_serving=False
@@ -55,7 +59,7 @@ async def check_address(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             detail = "is taken: choose another one with HEED_PORT"
         else:
-            detail = f"cannot be used ({error.strerror}): change HEED_HOST or HEED_PORT"
+            detail = f"cannot be used ({error.strerror or error}): change HEED_HOST or HEED_PORT"
         raise StartupError(f"port {port} of {host} {detail}") from error
     server.close()
 

@@ -10,7 +10,7 @@ INSTRUCTIONS = {
     "AVX2": {"avx2"},
     "AVX-512": {"avx512f"},
     "VNNI": {"avx512_vnni", "avx_vnni"},
-    "AMX": {"amx_int8", "amx_bf16"},
+    "AMX": {"amx_int8"},
 }
 
 

@@ -19,7 +19,7 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
-NO_CHARACTER = "\U0010ffff"  # of Unicode's, for good
+NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
@@ -96,7 +96,7 @@ class Tokenizer:
         return other
 
     def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
-        """Tokenize a text. One that must be `known` has no part that the model reads as unknown.
+        """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
 
         Raises Invalid if it has no token or text outside the vocabulary, TooLarge beyond the limit.
         """

@@ -41,7 +41,7 @@ class OnnxKernel(TorchKernel):
         mixed = symbolic(
             f"{MICROSOFT}::MultiHeadAttention",
             (queries, *memory, None, valid_lengths.int()),
-            {"num_heads": heads},
+            {"num_heads": heads, "mask_filter_value": torch.finfo(query.dtype).min},
             dtype=query.dtype,
             shape=(sources, queries.size(1), heads * width),
             version=1,

@@ -49,7 +49,7 @@ def check_not_empty(text: str) -> str:
 
 
 def check_lists(value: Any) -> Any:
-    """Raise for a list of ids, among others, that should be a list of such lists."""
+    """Raise unless the value is a list of lists. A single list of ids is the usual mistake."""
     if isinstance(value, list) and (not value or isinstance(value[0], list)):
         return value
     raise PydanticCustomError("lists", "must be a list of lists of ids, such as [[5, 6], [7]]")

@@ -26,8 +26,8 @@ class ModelCard(BaseModel):
     precision: str = Field(description="Precision of the loaded weights, such as fp32 or int8.")
     provider: str = Field(description="ONNX Runtime execution provider that computes.")
     instructions: list[str] = Field(
-        description="Instruction sets of the CPU on which the speed of int8 depends: AVX2, AVX-512,"
-        " VNNI, AMX. Empty for other CPUs."
+        description="Instruction sets of this CPU that make int8 fast: AVX2, AVX-512, VNNI, AMX."
+        " Empty on other CPUs, and outside Linux."
     )
     attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
     limits: dict[str, int] = Field(

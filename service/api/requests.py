@@ -128,8 +128,7 @@ class Searching(LanguageRequest):
         default=None,
         description="Number of beams: partial hypotheses kept at each decoding step. 1 is greedy"
         " search. The worst of many beams may contain special tokens such as padding; exclude them"
-        " with suppress_tokens. null: the model's own; 1 with a temperature above"
-        " 0.",
+        " with suppress_tokens. null: the model's own; 1 with a temperature above 0.",
     )
     length_penalty: LengthPenalty | None = Field(
         default=None,

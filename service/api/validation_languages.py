@@ -102,10 +102,12 @@ def nearest(given: str, codes: Iterable[str]) -> list[str]:
     "eng_Latn"."""
     folded = {code.casefold(): code for code in sorted(codes)}
     typed = given.casefold()
+    language = re.split(r"[_-]", typed)[0]
+    stems = {code: re.split(r"[_-]", code)[0] or code for code in folded}
     begin = [
         code
-        for code in folded
-        if code.startswith(typed) or typed.startswith(re.split(r"[_-]", code)[0] or code)
+        for code, stem in stems.items()
+        if code.startswith(typed) or stem == language or (len(stem) > 2 and typed.startswith(stem))
     ]
     alike = get_close_matches(typed, folded, NAMED)
     return [folded[code] for code in dict.fromkeys([*begin, *alike])][:NAMED]

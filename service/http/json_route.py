@@ -9,6 +9,9 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
+
+from service.errors import Abandoned
 
 PLAIN = {"application/json", "application/json; charset=utf-8"}
 
@@ -16,12 +19,18 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JsonRoute(APIRoute):
-    """Calls `endpoint(body, request)` with the body of a POST request."""
+    """Calls `endpoint(body, request)` with the body of a POST request.
+
+    Raises TypeError if the endpoint has other parameters, which it could not resolve.
+    """
 
     def get_route_handler(self) -> Handler:
         by_fastapi = super().get_route_handler()
         if self.body_field is None:
             return by_fastapi
+        needs = self.dependant
+        if needs.dependencies or needs.path_params or needs.query_params or needs.header_params:
+            raise TypeError(f"{self.path} has other parameters than body and request")
         model: Any = self.body_field.field_info.annotation
         read = TypeAdapter(model).validate_json
 
@@ -29,6 +38,8 @@ class JsonRoute(APIRoute):
             if request.headers.get("content-type", "").lower() in PLAIN:
                 try:
                     body = read(await request.body())
+                except ClientDisconnect as error:
+                    raise Abandoned("the client left before its body had arrived") from error
                 except ValidationError:
                     pass  # FastAPI reads the body again, and names its faults
                 else:

@@ -23,7 +23,7 @@ from service.errors import (
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
 TEXT = ("source", "text")
-OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fairseq and vLLM
+OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "bad_words_ids": ("suppress_tokens",),
     "decoder_input_ids": ("target_prefix", "target"),
     "do_sample": ("temperature",),
@@ -32,11 +32,11 @@ OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fair
     "input_ids": TEXT,
     "inputs": TEXT,
     "labels": ("target",),
-    "messages": TEXT,
     "lenpen": ("length_penalty",),
     "max_decoding_length": ("max_new_tokens",),
     "max_length": ("max_new_tokens",),
     "max_tokens": ("max_new_tokens",),
+    "messages": TEXT,
     "min_decoding_length": ("min_new_tokens",),
     "min_length": ("min_new_tokens",),
     "n": ("num_hypotheses",),
@@ -46,14 +46,14 @@ OTHER_NAMES = {  # our fields, by their names in Hugging Face, CTranslate2, fair
     "num_return_sequences": ("num_hypotheses",),
     "output_attentions": ("attention",),
     "prompt": TEXT,
-    "sentence": ("split", *TEXT),
-    "sentences": ("split", *TEXT),
-    "source": ("text",),
-    "split_sentences": ("split",),
     "sampling_temperature": ("temperature",),
     "sampling_topk": ("top_k",),
     "sampling_topp": ("top_p",),
+    "sentence": ("split", *TEXT),
+    "sentences": ("split", *TEXT),
+    "source": ("text",),
     "sources": TEXT,
+    "split_sentences": ("split",),
     "src": TEXT,
     "src_lang": ("source_language",),
     "src_text": TEXT,

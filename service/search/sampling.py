@@ -8,7 +8,8 @@ from service.search.options import SearchOptions
 from service.search.rules import Allowed, best_first
 
 COLDEST = 1e-30  # a lower temperature would draw the same token, and divide by zero in float32
-FIRST, MORE = 128, 8  # tokens that are ranked at first to find top_p, and by how many times more
+FIRST = 128  # tokens that the first search for top_p ranks
+MORE = 8  # factor by which each further search ranks more
 BLOCK = 256  # probabilities whose sum one step of a draw skips
 
 
@@ -20,7 +21,7 @@ def warp(
 
     The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
     probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`. These are
-    found without sorting the vocabulary.
+    rarely found by sorting the whole vocabulary.
     """
     with np.errstate(over="ignore"):  # a low temperature sends all but the best to -inf
         scaled = (log_probs - log_probs.max()) / max(temperature, COLDEST)  # (N,)
@@ -63,6 +64,6 @@ def inverse_cdf(probs: NDArray[np.floating], share: float) -> int:
     block = min(int(np.searchsorted(sums, wanted, side="right")), int(np.flatnonzero(blocks)[-1]))
     first = block * BLOCK
     inside = probs[first : first + BLOCK].astype(np.float64)
-    wanted -= sums[block] - blocks[block]  # what the blocks before it hold
+    wanted -= sums[block - 1] if block else 0.0  # the sum of the blocks before it
     index = int(np.searchsorted(np.cumsum(inside), wanted, side="right"))
     return first + min(index, int(np.flatnonzero(inside)[-1]))  # never one of probability 0

@@ -117,10 +117,13 @@ def test_blocks_find_the_index_that_a_plain_sum_finds(seed, size, zeros, share):
     random = np.random.default_rng(seed)
     probs = np.where(random.random(size) < zeros, 0, random.random(size))
     probs[random.integers(size)] = 0.5
-    index = inverse_cdf(probs, share)
-    assert probs[index] > 0
     sums = np.cumsum(probs)
-    assert sums[index] - probs[index] - 1e-9 <= share * sums[-1] <= sums[index] + 1e-9
+    at_a_border = sums[int(share * size)] / sums[-1]
+    near = (np.nextafter(at_a_border, 0), at_a_border, np.nextafter(at_a_border, 1))
+    for each in (share, *(border for border in near if border < 1)):
+        index = inverse_cdf(probs, each)
+        assert probs[index] > 0
+        assert sums[index] - probs[index] - 1e-9 <= each * sums[-1] <= sums[index] + 1e-9
 
 
 Options = st.fixed_dictionaries(
