@@ -184,11 +184,12 @@ def raise_failed(proofs: list[Proof]) -> None:
 
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
     """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
-    search then needs no rule for them."""
+    search then needs no rule for them, unless a repetition penalty multiplies log-probs before."""
     if checkpoint.config_name == OWN:
         return usage
     generation = Generation(checkpoint)
-    if not (generation.bad_ids and generation.renormalizes):
+    penalizes = usage.decoding["repetition_penalty"] != 1
+    if not (generation.bad_ids and generation.renormalizes) or penalizes:
         return usage
     with torch.no_grad():
         model.generator.bias[generation.bad_ids] = BANNED

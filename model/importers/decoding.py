@@ -66,6 +66,7 @@ class Generation:
         least = self._count("min_new_tokens") if new else self._count("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
         decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
+        decoding["renormalize"] = self.renormalizes
         return decoding
 
     def max_new_tokens(self, positions: int, forced: int) -> int:
@@ -92,7 +93,7 @@ class Generation:
 
     @property
     def renormalizes(self) -> bool:
-        """Whether the probabilities of the ids that are left sum to 1."""
+        """Whether log-probs are normalized again after bans and the repetition penalty."""
         return bool(self._options.get("renormalize_logits"))
 
     def _has(self, name: str) -> bool:

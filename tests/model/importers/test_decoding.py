@@ -16,6 +16,7 @@ OPTIONS = {  # of old checkpoints, which have them in config.json
     "early_stopping": True,
     "no_repeat_ngram_size": 2,
     "repetition_penalty": 1.3,
+    "renormalize_logits": True,
     "suppress_tokens": [7],
     "task_specific_params": {"summarization": {"num_beams": 9}},
 }
@@ -51,7 +52,7 @@ def test_options_of_config_json_count_if_there_is_no_other_file(folder, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(config | OPTIONS))
     theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).generation_config
     ours = Generation(Checkpoint(tmp_path)).decoding(0)
-    names = {"beam_size": "num_beams"}
+    names = {"beam_size": "num_beams", "renormalize": "renormalize_logits"}
     for name in ours.keys() - {"min_new_tokens"}:
         assert ours[name] == getattr(theirs, names.get(name, name))
     assert ours["beam_size"] == 3
