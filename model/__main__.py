@@ -149,8 +149,12 @@ def convert_command(
         typer.Option(help="number type of the weights on disk; the checkpoint's own if omitted"),
     ] = None,
     max_length: Annotated[
-        int, positive("longest text in tokens, for networks that have no limit, such as T5")
-    ] = 512,
+        int | None,
+        positive(
+            "longest text in tokens, for T5 and its kin, which have no limit (512 if omitted);"
+            " refused for networks with a table of positions"
+        ),
+    ] = None,
 ) -> None:
     """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
 

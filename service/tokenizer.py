@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's 
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
@@ -66,10 +67,11 @@ class Tokenizer:
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         generated: bool = False,
+        languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
         (padding, unknown) is refused; so are the ids themselves, unless a decoder may have
-        `generated` them."""
+        `generated` them. `languages` are those of targets, if sources hold their ids."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
@@ -84,6 +86,8 @@ class Tokenizer:
             self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
         self._prefix = [self._special(i) for i in prefix]
         self._suffix = [self._special(i) for i in suffix]
+        codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
+        self._typed = {self.name(i): code for i, code in codes.items()}
 
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
         """Return this tokenizer with other ids before and after the ids of a text."""
@@ -95,10 +99,15 @@ class Tokenizer:
     def encode(self, text: str, pointer: str) -> Tokens:
         """Tokenize a text.
 
-        Raises Invalid if it has no token or text outside the vocabulary, TooLarge beyond the limit.
+        Raises Invalid if it has no token or text outside the vocabulary, or begins with the name of
+        a language token, TooLarge beyond the limit.
         """
         if len(text) > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{len(text)} characters")
+        start = text.lstrip()
+        if name := next((each for each in self._typed if start.startswith(each)), None):
+            advice = f"remove it, and give target_language {self._typed[name]!r}"
+            raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
             raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
@@ -244,6 +253,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     the model."""
     manifest = bundle.manifest
     forbidden = [i for i in (manifest.pad_id, manifest.unknown_id) if i is not None]
+    in_source = "target_language" in (*manifest.source_prefix, *manifest.source_suffix)
     source = Tokenizer(
         open_library(
             bundle,
@@ -255,6 +265,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         fill(manifest.source_prefix, {}),
         fill(manifest.source_suffix, {}),
+        languages=manifest.languages.target if in_source else {},
     )
     target = Tokenizer(
         open_target(bundle),

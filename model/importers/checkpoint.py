@@ -36,6 +36,7 @@ DAMAGED = (  # what torch.load raises for a file that is damaged or no state dic
     struct.error,
 )
 OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
+GENERATION = "generation_config.json"
 LFS_POINTER = b"version https://git-lfs"
 OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
 WEIGHTS = (  # the first of these that exists is read

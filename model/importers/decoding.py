@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from model.importers.checkpoint import Checkpoint
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import InputError
 from model.usage import GREEDY
 
@@ -37,8 +37,8 @@ class Generation:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raise InputError naming an option that Heed does not have."""
-        self._options = checkpoint.optional_json("generation_config.json")
-        self._name = "generation_config.json"
+        self._options = checkpoint.optional_json(GENERATION)
+        self._name = GENERATION
         if not self._options:
             self._options, self._name = checkpoint.config, "config.json"
         self._folder = checkpoint.folder

@@ -18,7 +18,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
 from model.importers.piece_file import PieceFile
 from model.importers.probes import probes
-from model.importers.tokenizer_file import encode_with, special_names
+from model.importers.tokenizer_file import encode_with
 from model.importers.vocabularies import Side, Vocabularies
 from model.network.transformer import Transformer
 
@@ -71,11 +71,11 @@ def reference_of(side: Side) -> tuple[str, Encode]:
     """
     if isinstance(side.original, PieceFile):
         package, encode = "sentencepiece", sentencepiece_encoder(side.original, side.names)
-        typed = [token for token in side.names if token.startswith(">>")]
+        typed = [name for name in side.original.user_defined if side.hides(name)]
     else:
         assert side.original is not None
         package, encode = "tokenizers", encode_with(side.original)
-        typed = special_names(side.original)
+        typed = [name for name in side.original.get_vocab() if side.hides(name)]
     return package, lambda text: None if any(token in text for token in typed) else encode(text)
 
 

@@ -120,6 +120,21 @@ def test_a_special_token_typed_by_a_user_is_text(words):
         target.encode("<eos>", "/target")
 
 
+def test_a_typed_language_that_stands_before_a_source_is_refused():
+    library = Library(WordLevel({"a": 0, ">>fra<< ": 1, ">>": 2, "fra": 3, "<<": 4}, unk_token="a"))
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Split("a", "isolated")]
+    )
+    library.add_special_tokens([">>fra<< "])
+    tokenizer = Tokenizer(library, 9, [], languages={"fr": [1], "a word": [0]})
+    said = "begins with '>>fra<<', which is text here: remove it, and give target_language 'fr'"
+    for text in (">>fra<< a", " >>fra<<a"):
+        with pytest.raises(Invalid, match=said):
+            tokenizer.encode(text, "/source")
+    assert 1 not in tokenizer.encode("a >>fra<<", "/source").ids
+    assert tokenizer.encode("a", "/source").ids == [0]
+
+
 def test_a_target_ends_with_eos_and_decodes_to_itself(words):
     _, target = words
     read = target.encode("HH IY1 D", "/target")

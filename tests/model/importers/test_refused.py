@@ -74,6 +74,10 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: cut(f, "source.spm"), "source.spm"),
         (lambda f: edit(f, model_type="longt5"), "model_type 'longt5': Heed knows bart, mbart"),
         (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
+        (
+            lambda f: edit(f, model_type="llama", architectures=["LlamaForCausalLM"]),
+            "umt5; it has a decoder alone, and Heed serves encoder-decoders",
+        ),
         (lambda f: edit(f, activation_function="mish"), "activation_function 'mish'"),
         (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
         (lambda f: edit(f, decoder_layers=3), "the checkpoint is incomplete"),
@@ -98,6 +102,11 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     assert said in refusal(folder, bundle)
     assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
+
+
+def test_a_length_that_positions_limit_is_refused(checkpoint, tmp_path):
+    said = "--max-length is for T5 and its kin, which have no limit, but "
+    assert said in refusal(checkpoint, tmp_path / "bundle", "--max-length", "32")
 
 
 class Shell:
