@@ -121,9 +121,9 @@ def report_int8(bundle: Path, transformer: Transformer) -> None:
     release_weights(transformer)
     found = compare(bundle / "int8", answers)
     typer.echo(
-        f"int8 compared with torch on random sources: log-probs of likely tokens differ by"
+        f"int8 compared with torch on random sources: log-probs of probable tokens differ by"
         f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
-        f" {found.same_best:.1%} of the best tokens are the same"
+        f" {found.same_best:.1%} of the most probable tokens are the same"
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from model.importers.piece_file import read, read_vocabulary
+from model.importers.files import read
+from model.importers.piece_file import read_vocabulary
 from model.importers.pieces import Converted, add_special
 from model.network.config import InputError
 

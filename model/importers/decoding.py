@@ -22,6 +22,10 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "force_words_ids": ([],),
     "constraints": ([],),
     "watermarking_config": (),
+    "stop_strings": ([],),
+    "max_time": (),
+    "dola_layers": (),
+    "token_healing": (False,),
 }
 NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and its types
     "num_beams": ("beam_size", (int,)),
@@ -30,6 +34,9 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
     "no_repeat_ngram_size": ("no_repeat_ngram_size", (int,)),
     "repetition_penalty": ("repetition_penalty", (int, float)),
 }
+
+
+EXPECTED = {(int,): "a whole number", (int, float): "a number", (bool,): "true or false"}
 
 
 class Generation:
@@ -59,8 +66,7 @@ class Generation:
             if value is None:
                 continue
             if type(value) not in kinds:
-                expected = " or ".join(kind.__name__ for kind in kinds)
-                raise self._refuse(theirs, f"expected {expected}")
+                raise self._refuse(theirs, f"expected {EXPECTED[kinds]}")
             decoding[ours] = value
         new = self._has("min_new_tokens")  # then min_length does not apply
         least = self._count("min_new_tokens") if new else self._count("min_length") - 1

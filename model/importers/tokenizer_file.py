@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders
 
+from model.importers.files import read
 from model.importers.pieces import HIDDEN, Converted, add_special
 from model.network.config import InputError
 
@@ -15,8 +16,9 @@ MODELS = ("Unigram", "BPE")
 
 def open_library(path: Path) -> Tokenizer:
     """Read the file without the ids, padding and truncation that it may add to texts."""
+    content = read(path)
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises no other class
         raise InputError(f"{path} is not a file of the tokenizers library: {error}") from error
     tokenizer.post_processor = None

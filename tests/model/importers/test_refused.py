@@ -44,6 +44,10 @@ def write_bin(folder):
     (folder / "model.safetensors").unlink()
 
 
+def point(folder, name):
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\n")
+
+
 def write_shards(folder):
     tensors, places = load_file(folder / "model.safetensors"), {}
     for i in (1, 2, 3):
@@ -80,15 +84,22 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         ),
         (lambda f: edit(f, activation_function="mish"), "activation_function 'mish'"),
         (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
-        (lambda f: edit(f, decoder_layers=3), "the checkpoint is incomplete"),
+        (lambda f: edit(f, decoder_layers=3), "incomplete, so download its weights again"),
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
         (lambda f: (f / "README.md").unlink(), "give --licence"),
+        (lambda f: point(f, "model.safetensors"), "model.safetensors is a git-lfs pointer"),
+        (lambda f: point(f, "source.spm"), "source.spm is a git-lfs pointer to the file itself:"),
+        (lambda f: point(f, "vocab.json"), "vocab.json is a git-lfs pointer to the file itself"),
+        (lambda f: point(f, "config.json"), "config.json is a git-lfs pointer to the file itself"),
         (
-            lambda f: (f / "model.safetensors").write_text(
-                "version https://git-lfs.github.com/spec"
-            ),
-            "is a git-lfs pointer",
+            lambda f: (write_bin(f), point(f, "pytorch_model.bin")),
+            "pytorch_model.bin is a git-lfs pointer to the file itself: run git lfs pull",
         ),
+        (
+            lambda f: edit(f, "generation_config.json", early_stopping="never"),
+            "generation_config.json has early_stopping 'never': expected true or false",
+        ),
+        (lambda f: edit(f, "generation_config.json", stop_strings=["."]), "stop_strings ['.']: "),
     ],
 )
 def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
