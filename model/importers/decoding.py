@@ -36,7 +36,11 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
 }
 
 
-EXPECTED = {(int,): "a whole number", (int, float): "a number", (bool,): "true or false"}
+EXPECTED: dict[tuple[type, ...], str] = {
+    (int,): "a whole number",
+    (int, float): "a number",
+    (bool,): "true or false",
+}
 
 
 class Generation:

@@ -86,7 +86,8 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
         (lambda f: edit(f, decoder_layers=3), "incomplete, so download its weights again"),
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
-        (lambda f: (f / "README.md").unlink(), "give --licence"),
+        (lambda f: (f / "README.md").unlink(), "has no README.md that names its license: give --l"),
+        (lambda f: (f / "README.md").write_text("a"), "README.md names no license at its head:"),
         (lambda f: point(f, "model.safetensors"), "model.safetensors is a git-lfs pointer"),
         (lambda f: point(f, "source.spm"), "source.spm is a git-lfs pointer to the file itself:"),
         (lambda f: point(f, "vocab.json"), "vocab.json is a git-lfs pointer to the file itself"),
@@ -113,6 +114,13 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     assert said in refusal(folder, bundle)
     assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
+
+
+def test_a_name_from_the_folder_is_refused_as_such(checkpoint, tmp_path):
+    said = "name 'opus mt', which the folder's name gives, must begin"
+    assert said in refusal(checkpoint, tmp_path / "opus mt")
+    said = "name 'a b' must begin with"
+    assert said in refusal(checkpoint, tmp_path / "opus", "--name", "a b")
 
 
 def test_a_length_that_positions_limit_is_refused(checkpoint, tmp_path):
