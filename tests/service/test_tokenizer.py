@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from tokenizers.models import BPE, WordLevel
 
 from service.bundle import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
+from service.languages import Languages
 from service.tokenizer import Tokenizer, open_library, open_tokenizers
 
 
@@ -133,6 +136,18 @@ def test_a_typed_language_that_stands_before_a_source_is_refused():
             tokenizer.encode(text, "/source")
     assert 1 not in tokenizer.encode("a >>fra<<", "/source").ids
     assert tokenizer.encode("a", "/source").ids == [0]
+
+
+@pytest.mark.parametrize(("place", "refused"), [("source_prefix", True), ("decoder_start", False)])
+def test_only_languages_that_stand_in_sources_are_refused(g2p, place, refused):
+    bundle = load_bundle(g2p)
+    changes = {place: ["target_language"], "languages": Languages(source={}, target={"fr": [2]})}
+    source, _ = open_tokenizers(
+        replace(bundle, manifest=bundle.manifest.model_copy(update=changes))
+    )
+    said = "begins with '<eos>', which is text" if refused else "'<' at offset 0"
+    with pytest.raises(Invalid, match=said):
+        source.encode("<eos>heed", "/source")
 
 
 def test_a_target_ends_with_eos_and_decodes_to_itself(words):
