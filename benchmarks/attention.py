@@ -24,8 +24,8 @@ from benchmarks.document import describe_machine, machine_line, table
 from benchmarks.models import BASE, lettered, write_models
 from benchmarks.serving import serving
 from service.formats.writers import WRITERS
+from service.offsets import Token
 from service.settings import DEFAULT_BUNDLE
-from service.tokenizer import Token
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "attention-performance.md"
 HEAD = """# What it costs to show attention

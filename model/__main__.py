@@ -121,9 +121,9 @@ def report_int8(bundle: Path, transformer: Transformer) -> None:
     release_weights(transformer)
     found = compare(bundle / "int8", answers)
     typer.echo(
-        f"int8 compared with torch on random sources: log-probs of likely tokens differ by"
+        f"int8 compared with torch on random sources: log-probs of probable tokens differ by"
         f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
-        f" {found.same_best:.1%} of the best tokens are the same"
+        f" {found.same_best:.1%} of the most probable tokens are the same"
     )
 
 
@@ -149,8 +149,12 @@ def convert_command(
         typer.Option(help="number type of the weights on disk; the checkpoint's own if omitted"),
     ] = None,
     max_length: Annotated[
-        int, positive("longest text in tokens, for networks that have no limit, such as T5")
-    ] = 512,
+        int | None,
+        positive(
+            "longest text in tokens, for T5 and its kin, which have no limit (512 if omitted);"
+            " refused for networks with a table of positions"
+        ),
+    ] = None,
 ) -> None:
     """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from service.arrays import FloatArray
 from service.bundle import Config
-from service.tokenizer import Token
+from service.offsets import Token
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]

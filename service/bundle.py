@@ -65,7 +65,8 @@ class Limits(Part):
 
 
 class Decoding(Part):
-    """Search options that requests inherit. `suppress_tokens` are added to those of a request."""
+    """Search options that requests inherit. `suppress_tokens` are added to those of a request;
+    `renormalize` cannot be requested."""
 
     max_new_tokens: Count
     min_new_tokens: LeastTokens
@@ -75,6 +76,7 @@ class Decoding(Part):
     no_repeat_ngram_size: NgramSize
     repetition_penalty: RepetitionPenalty
     suppress_tokens: Annotated[list[TokenId], Field(max_length=1 << 16)]
+    renormalize: bool = False  # bundles may lack it
 
 
 class Tokenizers(Part):

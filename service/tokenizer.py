@@ -14,6 +14,7 @@ from service.bundle import Bundle
 from service.compose import with_compose
 from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
 from service.languages import fill
+from service.offsets import Token, close_gaps, place
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
@@ -21,21 +22,8 @@ INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is
 LETTER = "a"
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`start` and `end` count characters of the text; null for special tokens, which have none.
-
-    A character other than a space belongs to one token: of those that share it, to the last. The
-    others have a place without characters.
-    """
-
-    text: str
-    id: int
-    start: int | None
-    end: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +56,12 @@ class Tokenizer:
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         generated: bool = False,
+        languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
         is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
-        comes with what it stands for, such as padding."""
+        comes with what it stands for, such as padding. `languages` are those of targets, if sources
+        hold their ids."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
@@ -87,6 +77,8 @@ class Tokenizer:
         self._unknown = unknown_ids(library) - self._bytes.keys()
         self._prefix = [self._special(i) for i in prefix]
         self._suffix = [self._special(i) for i in suffix]
+        codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
+        self._typed = {self.name(i): code for i, code in codes.items()}
 
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
         """Return this tokenizer with other ids before and after the ids of a text."""
@@ -98,10 +90,15 @@ class Tokenizer:
     def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
         """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
 
-        Raises Invalid if it has no token or text outside the vocabulary, TooLarge beyond the limit.
+        Raises Invalid if it has no token or text outside the vocabulary, or begins with the name of
+        a language token, TooLarge beyond the limit.
         """
         if len(text) > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{len(text)} characters")
+        start = text.lstrip()
+        if name := next((each for each in self._typed if start.startswith(each)), None):
+            advice = f"remove it, and give target_language {self._typed[name]!r}"
+            raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         encoding = self._library.encode(text, add_special_tokens=False)
         if not encoding.ids:
             raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
@@ -216,46 +213,13 @@ def visible(name: str) -> str:
     return name.removesuffix(" ") or name
 
 
-def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
-    """Give every character but spaces to one token, whatever a normalizer made of it.
-
-    A token begins where the last one ended, after spaces, and ends before what it shares with the
-    next. One that shares all it has, such as a normalizer's first space, gets nothing.
-    """
-    stops: list[int] = []
-    shared = len(text)
-    for token in reversed(tokens):
-        start, end = token.start or 0, token.end or 0
-        stops.append(min(end, shared) if shared > start else 0)
-        shared = min(shared, start)
-    stops[0] = max(stops[0], len(text.rstrip()))
-    closed: list[Token] = []
-    end = 0
-    for token, stop in zip(tokens, reversed(stops), strict=True):
-        part = text[end:stop]
-        word = part.lstrip() or part  # a space that joins words belongs to neither
-        end = max(end, stop)
-        closed.append(Token(token.text, token.id, end - len(word), end))
-    return closed
-
-
-def place(text: str, tokens: Sequence[Token], i: int) -> str:
-    """Quote the i-th token as it was typed, with its offset.
-
-    The quote reaches to the next token, so that combining marks stay with their letter.
-    """
-    start, end = tokens[i].start or 0, tokens[i].end or 0
-    following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
-    typed = text[start : max(end, following or 0)].strip() or text[start:end]
-    return f"{typed!r} at offset {start}"
-
-
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target. Raises StartupError if one has more tokens than
     the model."""
     manifest = bundle.manifest
     named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
     forbidden = {i: name for i, name in named.items() if i is not None}
+    in_source = "target_language" in (*manifest.source_prefix, *manifest.source_suffix)
     source = Tokenizer(
         open_library(
             bundle,
@@ -267,6 +231,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         fill(manifest.source_prefix, {}),
         fill(manifest.source_suffix, {}),
+        languages=manifest.languages.target if in_source else {},
     )
     target = Tokenizer(
         open_target(bundle),

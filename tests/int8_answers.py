@@ -12,6 +12,7 @@ import numpy as np
 from service.bundle import load_bundle
 from service.engine.engine import Engine
 from service.engine.messages import Entry
+from service.languages import fill
 from service.runtime.providers import LARGEST, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
 from service.settings import Precision, Provider, Settings
@@ -26,9 +27,17 @@ def largest_product() -> int:
 
 
 def decode(bundle_folder: Path, texts: list[str]) -> list[tuple[str, float]]:
-    """Return text and log-prob of each greedy answer, after the self-check at start."""
+    """Return text and log-prob of each greedy answer, after the self-check at start.
+
+    A target language that stands in the source is the model's first.
+    """
     bundle = load_bundle(bundle_folder)
+    manifest = bundle.manifest
     source, target = open_tokenizers(bundle)
+    first = {"target_language": next(iter(manifest.languages.target.values()), [])}
+    source = source.between(
+        fill(manifest.source_prefix, first), fill(manifest.source_suffix, first)
+    )
     settings = Settings(provider=Provider.cpu, precision=Precision.int8, threads=1)
     engine = Engine(bundle, settings)
     engine.start()

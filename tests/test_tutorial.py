@@ -108,8 +108,7 @@ def test_decoding_without_options_is_what_generate_does_to_the_end(ledger, held_
 
 @needs_emulator
 def test_int8_answers_the_same_on_a_cpu_without_vnni(ledger, held_out, tmp_path):
-    """The texts hold OPUS-MT's token of the language: the script knows no languages."""
-    sources = [line.typed for line in held_out[:: len(held_out) // 100]]
+    sources = [line.source for line in held_out[:: len(held_out) // 100]]
     path = tmp_path / "sources.json"
     path.write_text(json.dumps(sources))
     found = json.loads(run_on_avx2("-m", "tests.int8_answers", str(ledger[2]), str(path)))

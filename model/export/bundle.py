@@ -70,9 +70,10 @@ def check_target(bundle: Path, name: str) -> None:
     if bundle.exists() and not (bundle / "bundle.json").is_file():
         raise InputError(f"{bundle} exists and is not a bundle: name another folder")
     if not re.fullmatch(NAME, name):
+        origin = ", which the folder's name gives," if name == bundle.name else ""
         raise InputError(
-            f"name {name!r} must begin with a letter or digit and have only letters, digits,"
-            " dots, underscores and hyphens"
+            f"name {name!r}{origin} must begin with a letter or digit and have only letters,"
+            " digits, dots, underscores and hyphens: give another --name"
         )
 
 

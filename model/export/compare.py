@@ -17,7 +17,7 @@ class Difference:
 
     mean: float
     largest: float
-    same_best: float  # share of positions where both have the same best token
+    same_best: float  # share of positions with the same most probable token
 
 
 def compare(folder: Path, answers: Sequence[Answer]) -> Difference:

@@ -6,8 +6,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from model.importers.piece_file import read, read_vocabulary
-from model.importers.pieces import Converted, add_tokens
+from model.importers.files import read
+from model.importers.piece_file import read_vocabulary
+from model.importers.pieces import Converted, add_special
 from model.network.config import InputError
 
 
@@ -26,7 +27,7 @@ def convert_byte_level(vocabulary: Path, merges: Path, special: Collection[str] 
     tokenizer = Tokenizer(BPE(ids, read_merges(merges, ids)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    add_tokens(tokenizer, special, special=True)
+    add_special(tokenizer, special)
     tokenizer.encode_special_tokens = True
     return Converted(tokenizer, compose=False, dropped=0)
 

@@ -1,6 +1,7 @@
 """Write the model card of a converted checkpoint from its README, its files and the proofs."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +10,7 @@ import yaml
 
 from model.export.manifest import Card
 from model.importers.checkpoint import Checkpoint
+from model.importers.decoding import NAMES
 from model.importers.proofs import Proof, as_text
 from model.network.config import InputError
 from model.usage import Usage
@@ -34,10 +36,11 @@ def find_licence(checkpoint: Checkpoint, licence: str) -> str:
     """Return `licence`, or what README.md says. Raise InputError if neither names one."""
     found = licence or text_of(read_front_matter(checkpoint.folder).get("license"))
     if not found:
-        raise InputError(
-            f"{checkpoint.folder / 'README.md'} names no license at its head: give --licence, such"
-            " as --licence Apache-2.0"
-        )
+        readme = checkpoint.folder / "README.md"
+        lacks = f"{readme} names no license at its head"
+        if not readme.is_file():
+            lacks = f"{checkpoint.folder} has no README.md that names its license"
+        raise InputError(f"{lacks}: give --licence, such as --licence Apache-2.0")
     return found
 
 
@@ -54,7 +57,7 @@ def write_card(
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
     task = text_of(head.get("pipeline_tag")) or "text to text"
     origin = f"converted from {checkpoint.folder.resolve().name}, a checkpoint of kind {kind}"
-    languages = text_of(head.get("language")) or "not said"
+    languages = name_languages(head, usage)
     files = [f"| {path} | {digest} |" for path, digest in hashes.items()]
     lines = [
         f"# {name}",
@@ -64,7 +67,9 @@ def write_card(
         f"Licence of the weights: {licence}. Languages: {languages}.",
         "",
         *language_lines(usage),
-        *task_lines(checkpoint.config.get("task_specific_params") or {}),
+        *task_lines(
+            checkpoint.config.get("task_specific_params") or {}, len(usage.decoder_start) - 1
+        ),
         "## What was proved",
         "",
         as_text(proofs),
@@ -87,6 +92,12 @@ def write_card(
     )
 
 
+def name_languages(head: Mapping[str, Any], usage: Usage) -> str:
+    """Return the languages that README.md names, or else those of requests."""
+    codes = ", ".join(usage.source_languages | usage.target_languages)
+    return text_of(head.get("language")) or codes or "not said"
+
+
 def language_lines(usage: Usage) -> list[str]:
     """Return the language codes that a request may give; nothing if there is no choice.
 
@@ -102,29 +113,43 @@ def language_lines(usage: Usage) -> list[str]:
     return lines
 
 
-def task_lines(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def task_lines(tasks: Mapping[str, Mapping[str, Any]], forced: int) -> list[str]:
     """Return a table of the tasks that config.json lists; nothing if it lists none.
 
-    No request inherits their options: the checkpoint does not say which task a text is of.
+    No request inherits their options: the checkpoint does not say which task a text is of. `forced`
+    is the number of start ids after the first.
     """
     rows: list[str] = []
     for task, options in tasks.items():
         others = (f"{name} {value}" for name, value in options.items() if name != "prefix")
         prefix = options.get("prefix")
-        rows.append(f"| {task} | {f'`{prefix}`' if prefix else ''} | {', '.join(others)} |")
+        cells = task, f"`{prefix}`" if prefix else "", ", ".join(others)
+        rows.append(f"| {' | '.join(cells)} | {', '.join(request_fields(options, forced))} |")
     if not rows:
         return []
     return [
         "## Tasks",
         "",
-        "Begin a text with the prefix of its task. Options are named as in transformers; set their"
-        " equivalents of Heed in the request.",
+        "Begin a text with the prefix of its task, and send the fields in the request: they are"
+        " Heed's for the options of transformers.",
         "",
-        "| task | prefix | options |",
-        "|---|---|---|",
+        "| task | prefix | options | fields |",
+        "|---|---|---|---|",
         *rows,
         "",
     ]
+
+
+def request_fields(options: Mapping[str, Any], forced: int) -> list[str]:
+    """Return the fields of a request, with their values, that stand for options of `generate`,
+    whose lengths count start ids."""
+    fields: list[str] = []
+    for name, value in options.items():
+        if name in ("max_length", "min_length") and isinstance(value, int):
+            fields.append(f"{name[:3]}_new_tokens {max(value - 1 - forced, 0)}")
+        elif name in NAMES or name in ("max_new_tokens", "min_new_tokens"):
+            fields.append(f"{NAMES[name][0] if name in NAMES else name} {json.dumps(value)}")
+    return fields
 
 
 def text_of(value: Any) -> str:

@@ -10,6 +10,7 @@ import pickle
 import re
 import struct
 import tomllib
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.export.tensor_file import pieces_of
+from model.importers.files import check_pointer, head_of, read
 from model.network.config import InputError
 
 DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
@@ -36,7 +38,9 @@ DAMAGED = (  # what torch.load raises for a file that is damaged or no state dic
     struct.error,
 )
 OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
-LFS_POINTER = b"version https://git-lfs"
+GENERATION = "generation_config.json"
+LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # begins a file of torch before 1.6
+PICKLE = b"\x80"
 OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
 WEIGHTS = (  # the first of these that exists is read
     "model.safetensors",
@@ -84,7 +88,10 @@ class Checkpoint:
         """Return a tensor as it is stored. Raise InputError if there is none of this name, or if it
         holds NaN or infinity."""
         if name not in self._tensors:
-            raise InputError(f"{self.folder} has no tensor {name}: the checkpoint is incomplete")
+            raise InputError(
+                f"{self.folder} has no tensor {name}: the checkpoint is incomplete, so download its"
+                f" weights again, or {self.config_name} belongs to another model"
+            )
         self._unread.discard(name)
         tensor = self._tensors[name]()
         if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
@@ -107,7 +114,7 @@ class Checkpoint:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read(path).decode())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
@@ -117,7 +124,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
 
@@ -131,6 +138,7 @@ def open_weights(folder: Path, entry: str = "") -> dict[str, Callable[[], Tensor
     if path is None:
         raise InputError(f"{folder} has no weights: it needs {' or '.join(WEIGHTS)}")
     if path.suffix in (".bin", ".pt"):
+        check_pointer(path)
         return open_pickle(path, entry)
     if entry:
         raise InputError(
@@ -154,9 +162,7 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
 
 
 def open_file(path: Path) -> dict[str, Callable[[], Tensor]]:
-    with path.open("rb") as file:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise InputError(f"{path} is a git-lfs pointer to the weights: run git lfs pull")
+    check_pointer(path)
     return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path)
 
 
@@ -170,12 +176,19 @@ def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
 
 def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # about the pickle
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except DAMAGED as error:
         if found := OBJECT.search(str(error)):
             raise InputError(
                 f"{path} holds more than tensors, namely {found[1]}, and loading that could run"
                 " code: save the weights alone with torch.save(model.state_dict(), path)"
+            ) from error
+        if is_other_pickle(path):
+            raise InputError(
+                f"{path} is a pickle that torch.save did not write: its objects are not loaded,"
+                " because that could run code; save the weights with"
+                " torch.save(model.state_dict(), path)"
             ) from error
         raise InputError(
             f"{path} is damaged, or is not written by torch.save(model.state_dict(), path)"
@@ -194,6 +207,12 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
             f" model.state_dict(), or name the entry that holds it as state in {OWN}"
         )
     return tensors
+
+
+def is_other_pickle(path: Path) -> bool:
+    """Return whether the file is a pickle, but not one of torch's."""
+    head = head_of(path, len(LEGACY))
+    return head.startswith(PICKLE) and not LEGACY.startswith(head)
 
 
 def is_zip(path: Path) -> bool:

@@ -59,7 +59,7 @@ class FailedProof(Exception):
 class Options:
     name: str
     licence: str  # "": as README.md says
-    max_length: int  # longest text of a network without a position table
+    max_length: int | None  # longest text of a network without a position table; None: t5.LONGEST
     precision: Precision
     weights: WeightType | None  # None: as the checkpoint stores them
 
@@ -122,18 +122,35 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     return proofs
 
 
-def read_model(checkpoint: Checkpoint, max_length: int) -> Transformer:
-    """Return the network of a checkpoint of a known kind. Raise InputError naming those kinds."""
-    if checkpoint.config_name == OWN:
-        return read_plain(checkpoint)
-    kind = checkpoint.config.get("model_type")
-    if kind in bart.KINDS:
-        return read_bart(checkpoint)
-    if kind in t5.KINDS:
-        return read_t5(checkpoint, max_length)
-    known = ", ".join((*bart.KINDS, *t5.KINDS))
+def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transformer:
+    """Return the network of a checkpoint.
+
+    Raise InputError if its kind is unknown, or if `max_length` is given and positions limit it.
+    """
+    is_own = checkpoint.config_name == OWN
+    if not is_own:
+        check_kind(checkpoint)
+    if not is_own and checkpoint.config["model_type"] in t5.KINDS:
+        return read_t5(checkpoint, max_length or t5.LONGEST)
+    if max_length is not None:
+        raise InputError(
+            f"--max-length is for T5 and its kin, which have no limit, but {checkpoint.folder} has"
+            " a table of positions that limits its texts: leave --max-length out"
+        )
+    return read_plain(checkpoint) if is_own else read_bart(checkpoint)
+
+
+def check_kind(checkpoint: Checkpoint) -> None:
+    """Raise InputError naming the known kinds if the checkpoint is of another one."""
+    kind, known = checkpoint.config.get("model_type"), (*bart.KINDS, *t5.KINDS)
+    if kind in known:
+        return
+    named = checkpoint.config.get("architectures") or []
+    decoder_only = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in named)
+    advice = "; it has a decoder alone, and Heed serves encoder-decoders" if decoder_only else ""
     raise InputError(
-        f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows {known}"
+        f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows"
+        f" {', '.join(known)}{advice}"
     )
 
 
@@ -184,11 +201,12 @@ def raise_failed(proofs: list[Proof]) -> None:
 
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
     """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
-    search then needs no rule for them."""
+    search then needs no rule for them, unless a repetition penalty multiplies log-probs before."""
     if checkpoint.config_name == OWN:
         return usage
     generation = Generation(checkpoint)
-    if not (generation.bad_ids and generation.renormalizes):
+    penalizes = usage.decoding["repetition_penalty"] != 1
+    if not (generation.bad_ids and generation.renormalizes) or penalizes:
         return usage
     with torch.no_grad():
         model.generator.bias[generation.bad_ids] = BANNED

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from model.importers.checkpoint import Checkpoint
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import InputError
 from model.usage import GREEDY
 
@@ -22,6 +22,10 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "force_words_ids": ([],),
     "constraints": ([],),
     "watermarking_config": (),
+    "stop_strings": ([],),
+    "max_time": (),
+    "dola_layers": (),
+    "token_healing": (False,),
 }
 NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and its types
     "num_beams": ("beam_size", (int,)),
@@ -32,13 +36,20 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
 }
 
 
+EXPECTED: dict[tuple[type, ...], str] = {
+    (int,): "a whole number",
+    (int, float): "a number",
+    (bool,): "true or false",
+}
+
+
 class Generation:
     """The options under which Hugging Face's `generate` decodes this checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raise InputError naming an option that Heed does not have."""
-        self._options = checkpoint.optional_json("generation_config.json")
-        self._name = "generation_config.json"
+        self._options = checkpoint.optional_json(GENERATION)
+        self._name = GENERATION
         if not self._options:
             self._options, self._name = checkpoint.config, "config.json"
         self._folder = checkpoint.folder
@@ -59,13 +70,13 @@ class Generation:
             if value is None:
                 continue
             if type(value) not in kinds:
-                expected = " or ".join(kind.__name__ for kind in kinds)
-                raise self._refuse(theirs, f"expected {expected}")
+                raise self._refuse(theirs, f"expected {EXPECTED[kinds]}")
             decoding[ours] = value
         new = self._has("min_new_tokens")  # then min_length does not apply
         least = self._count("min_new_tokens") if new else self._count("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
         decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
+        decoding["renormalize"] = self.renormalizes
         return decoding
 
     def max_new_tokens(self, positions: int, forced: int) -> int:
@@ -92,7 +103,7 @@ class Generation:
 
     @property
     def renormalizes(self) -> bool:
-        """Whether the probabilities of the ids that are left sum to 1."""
+        """Whether log-probs are normalized again after bans and the repetition penalty."""
         return bool(self._options.get("renormalize_logits"))
 
     def _has(self, name: str) -> bool:

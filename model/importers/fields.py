@@ -1,8 +1,8 @@
 """Read config.json: the fields that every kind of checkpoint has, under one name or another."""
 
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
-from model.importers.checkpoint import Checkpoint
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
 ACTIVATIONS = {
@@ -44,6 +44,23 @@ def activation(checkpoint: Checkpoint, name: str, value: str) -> Activation:
     return ACTIVATIONS[value]
 
 
+def special_id(checkpoint: Checkpoint, name: str) -> int:
+    """Return an id that `generate` uses: that of generation_config.json, or else of config.json.
+
+    A list of one id stands for it. Raise InputError for several, or if neither file has one.
+    """
+    value, file = checkpoint.optional_json(GENERATION).get(name), GENERATION
+    if value is None:
+        value, file = checkpoint.config.get(name), "config.json"
+    ids = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+        raise InputError(
+            f"{checkpoint.folder}: {file} has {name} {value!r}; expected one id, as a number or a"
+            f" list of one, in {GENERATION} or config.json"
+        )
+    return ids[0]
+
+
 class SpecialIds(TypedDict):
     pad_id: int
     bos_id: int  # the first id that the decoder reads
@@ -53,8 +70,8 @@ class SpecialIds(TypedDict):
 def special_ids(checkpoint: Checkpoint) -> SpecialIds:
     return {
         "pad_id": number(checkpoint, "pad_token_id"),
-        "bos_id": number(checkpoint, "decoder_start_token_id"),
-        "eos_id": number(checkpoint, "eos_token_id"),
+        "bos_id": special_id(checkpoint, "decoder_start_token_id"),
+        "eos_id": special_id(checkpoint, "eos_token_id"),
     }
 
 

@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from model.importers.files import read
 from model.network.config import InputError
 
 UNIGRAM, BPE = 1, 2  # sentencepiece's numbers of its model types
@@ -147,10 +148,3 @@ def read_vocabulary(path: Path) -> list[str]:
         wrong = next(token for token, i in ids.items() if type(i) is not int)
         raise InputError(f"{path} gives {wrong!r} the id {ids[wrong]!r}: give a whole number")
     return [token for _, token in ordered]
-
-
-def read(path: Path) -> bytes:
-    """Raises InputError if there is no such file."""
-    if not path.is_file():
-        raise InputError(f"{path} is missing: copy or download the whole folder")
-    return path.read_bytes()

@@ -39,20 +39,18 @@ def convert_pieces(
     file: PieceFile,
     vocabulary: Sequence[str] | None = None,
     special: Collection[str] = (),
-    typed: Collection[str] = (),
 ) -> Converted:
     """Return the tokenizer of a sentencepiece model whose id i is `vocabulary[i]`; by default the
     file's own order.
 
-    Text never becomes one of the `special` tokens, and their text is left out of decoded text.
-    Names in `typed` are recognised wherever a text has them, such as Marian's >>fra<<. A name that
-    the file lacks is unreachable, unless it is one character: libraries look such pieces up by
-    their text. Raises InputError if the vocabulary lacks the file's unknown piece, or a special or
-    typed name.
+    Text never becomes one of the `special` tokens, and their text is left out of decoded text. A
+    name that the file lacks is unreachable, unless it is one character: libraries look such pieces
+    up by their text. Raises InputError if the vocabulary lacks the file's unknown piece or a
+    special name.
     """
     vocabulary = file.names if vocabulary is None else vocabulary
     known = set(vocabulary)
-    if missing := [name for name in (file.unknown, *special, *typed) if name not in known]:
+    if missing := [name for name in (file.unknown, *special) if name not in known]:
         raise InputError(
             f"{file.path} needs the tokens {', '.join(missing)}, which the vocabulary of"
             f" {len(vocabulary)} tokens lacks: give the vocabulary that belongs to it"
@@ -60,9 +58,9 @@ def convert_pieces(
     if len(known) < len(vocabulary):
         twice = next(name for name in vocabulary if vocabulary.count(name) > 1)
         raise InputError(f"the vocabulary of {file.path} has {twice!r} twice: give every id a name")
-    pieces = {piece.text: piece for piece in file.pieces}
+    pieces, hidden = {piece.text: piece for piece in file.pieces}, {*special}
     stored = [
-        name if name in typed or is_reachable(name, pieces) else name + HIDDEN
+        name if name not in hidden and is_reachable(name, pieces) else name + HIDDEN
         for name in vocabulary
     ]
     ids = {name: i for i, name in enumerate(vocabulary)}
@@ -72,8 +70,7 @@ def convert_pieces(
     if splitters := build_splitters(file):
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters)
     tokenizer.decoder = build_decoder(file)
-    add_tokens(tokenizer, [stored[ids[name]] for name in special], special=True)
-    add_tokens(tokenizer, typed, special=False)
+    add_special(tokenizer, [stored[ids[name]] for name in special])
     tokenizer.encode_special_tokens = True
     dropped = sum(p.kind is Kind.normal and p.text not in known for p in file.pieces)
     return Converted(tokenizer, composes(file), dropped)
@@ -85,8 +82,8 @@ def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
     return pieces[name].kind in (Kind.normal, Kind.user_defined, Kind.byte)
 
 
-def add_tokens(tokenizer: Tokenizer, names: Collection[str], special: bool) -> None:
-    tokenizer.add_tokens([AddedToken(name, special=special, normalized=False) for name in names])
+def add_special(tokenizer: Tokenizer, names: Collection[str]) -> None:
+    tokenizer.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
 
 
 def build_unigram(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> Unigram:

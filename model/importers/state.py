@@ -78,7 +78,8 @@ class StateReader:
             if found is None:
                 raise InputError(
                     f"{folder} has no tensor for {name} (Heed's name of it): the checkpoint is"
-                    f" incomplete, or {self.checkpoint.config_name} is that of another model"
+                    " incomplete, so download its weights again, or"
+                    f" {self.checkpoint.config_name} belongs to another model"
                 )
             if found.shape != expected.shape:
                 raise InputError(

@@ -18,6 +18,7 @@ from model.network.config import InputError, NormKind, Positions, Tied, Transfor
 from model.network.transformer import Transformer
 
 KINDS = ("t5", "mt5", "umt5")
+LONGEST = 512  # tokens of a text: T5 was trained on so many
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 OUTPUT = "lm_head.weight"
 PROJECTIONS = {"query": "q", "key": "k", "value": "v", "output": "o"}

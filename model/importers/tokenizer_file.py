@@ -1,13 +1,14 @@
 """Read a tokenizer.json, which transformers 5 saves in place of a sentencepiece model."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders
 
-from model.importers.pieces import HIDDEN, Converted
+from model.importers.files import read
+from model.importers.pieces import HIDDEN, Converted, add_special
 from model.network.config import InputError
 
 MODELS = ("Unigram", "BPE")
@@ -15,8 +16,9 @@ MODELS = ("Unigram", "BPE")
 
 def open_library(path: Path) -> Tokenizer:
     """Read the file without the ids, padding and truncation that it may add to texts."""
+    content = read(path)
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises no other class
         raise InputError(f"{path} is not a file of the tokenizers library: {error}") from error
     tokenizer.post_processor = None
@@ -25,9 +27,9 @@ def open_library(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def convert_library(library: Tokenizer, path: Path) -> Converted:
-    """Return a tokenizer with the same ids that reads typed special tokens, such as "</s>", as
-    text: their names are hidden as in `pieces`.
+def convert_library(library: Tokenizer, path: Path, languages: Collection[str] = ()) -> Converted:
+    """Return a tokenizer with the same ids that reads typed special tokens, such as "</s>", and
+    the tokens of `languages` as text: their names are hidden as in `pieces`.
 
     Its unknown token is not special: a letter that the vocabulary lacks is read as unknown. Raise
     InputError if the model is neither Unigram nor BPE.
@@ -40,15 +42,16 @@ def convert_library(library: Tokenizer, path: Path) -> Converted:
         )
     unknown = unknown_of(model)
     added: list[dict[str, Any]] = document["added_tokens"]
-    names = {unknown, *(token["content"] for token in added if token["special"])}
+    names = {unknown, *languages, *(token["content"] for token in added if token["special"])}
     hidden = {name: name + HIDDEN for name in names if name}
     document["model"] = hide(model, hidden)
     document["added_tokens"] = [
-        token | {"content": hidden.get(token["content"], token["content"])}
+        token | {"content": hidden[name], "special": True} if name in hidden else token
         for token in added
-        if token["content"] != unknown
+        if (name := token["content"]) != unknown
     ]
     tokenizer = Tokenizer.from_str(json.dumps(document))
+    add_special(tokenizer, [hidden[name] for name in languages])  # those that are pieces
     tokenizer.encode_special_tokens = True
     if tokenizer.decoder is not None:
         tokenizer.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), tokenizer.decoder])
@@ -77,8 +80,3 @@ def hide(model: dict[str, Any], hidden: Mapping[str, str]) -> dict[str, Any]:
 def encode_with(library: Tokenizer) -> Callable[[str], list[int]]:
     """Return the library's own encoding of texts, without what it adds around them."""
     return lambda text: library.encode(text, add_special_tokens=False).ids
-
-
-def special_names(library: Tokenizer) -> list[str]:
-    """Return the names that Hugging Face's tokenizers find in typed text."""
-    return [token.content for token in library.get_added_tokens_decoder().values() if token.special]

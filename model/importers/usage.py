@@ -6,7 +6,8 @@ from typing import Any
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
-from model.importers.fields import number
+from model.importers.fields import number, special_id
+from model.importers.pieces import HIDDEN
 from model.importers.vocabularies import Vocabularies, kind_of
 from model.network.config import InputError, TransformerConfig
 from model.usage import Slot, Usage
@@ -62,8 +63,9 @@ def read_usage(
 
 
 def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation) -> Ends:
-    eos, start = number(checkpoint, "eos_token_id"), number(checkpoint, "decoder_start_token_id")
     options = checkpoint.optional_json("tokenizer_config.json")
+    eos = source_end(checkpoint, vocabularies, options)
+    start = special_id(checkpoint, "decoder_start_token_id")
     forced: Ids = [] if generation.forced_bos_id is None else [generation.forced_bos_id]
     language: Ids = [TARGET] if vocabularies.languages else []
     match kind_of(checkpoint):
@@ -77,6 +79,21 @@ def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Ge
             return Ends([number(checkpoint, "bos_token_id")], [eos], [start, *forced])
         case _:  # Marian, Pegasus and T5, whose language, if any, is that of the target
             return Ends(language, [eos], [start, *forced])
+
+
+def source_end(checkpoint: Checkpoint, vocabularies: Vocabularies, options: dict[str, Any]) -> int:
+    """Return the id that the tokenizer puts after a source. Targets may end with another one."""
+    named = options.get("eos_token") or "</s>"
+    name = str(named["content"] if isinstance(named, dict) else named)
+    tokenizer = vocabularies.source.tokenizer
+    found = (tokenizer.token_to_id(each) for each in (name + HIDDEN, name))
+    token_id = next((each for each in found if each is not None), None)
+    if token_id is None:
+        raise InputError(
+            f"{checkpoint.folder}: the source tokenizer has no {name}, which ends a text: give the"
+            " files that belong to this model"
+        )
+    return token_id
 
 
 def is_mbart_50(checkpoint: Checkpoint, options: dict[str, Any]) -> bool:

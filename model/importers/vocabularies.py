@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 from model.importers.byte_level import convert_byte_level
 from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.compare import Encode, sentencepiece_encoder
+from model.importers.language_codes import LISTS
 from model.importers.own_tokenizers import plain_tokenizers
 from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
@@ -58,6 +60,10 @@ class Side:
     def tokenizer(self) -> Tokenizer:
         return self.converted.tokenizer
 
+    def hides(self, name: str) -> bool:
+        """Whether a typed name is text, though it is that of a token in the original."""
+        return self.tokenizer.token_to_id(name) is None
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabularies:
@@ -68,11 +74,9 @@ class Vocabularies:
     languages: Codes = field(default_factory=dict[str, list[int]])
 
 
-def side_of(
-    path: Path, names: list[str], special: Collection[str], typed: Collection[str] = ()
-) -> Side:
+def side_of(path: Path, names: list[str], special: Collection[str]) -> Side:
     file = read_pieces(path)
-    return Side(convert_pieces(file, names, special, typed), file, names)
+    return Side(convert_pieces(file, names, special), file, names)
 
 
 def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
@@ -131,18 +135,20 @@ def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     library = open_library(checkpoint.folder / STORED)
     vocabulary = library.get_vocab()
     languages: Codes = {}
+    found: dict[str, str] = {}  # the code of each language token
     if code := CODE.get(kind):
         in_pieces = kind == "t5"  # MADLAD's languages are
         added = {token.content for token in library.get_added_tokens_decoder().values()}
         names = sorted(vocabulary if in_pieces else added, key=vocabulary.__getitem__)
+        found = {name: match[1] for name in names if (match := code.fullmatch(name))}
+        encode = encode_with(library)
         languages = {
-            found[1]: prefix_ids(library, name) if in_pieces else [vocabulary[name]]
-            for name in names
-            if (found := code.fullmatch(name))
+            code: prefix_ids(encode, name) if in_pieces else [vocabulary[name]]
+            for name, code in found.items()
         }
     if kind in ("nllb", "mbart"):
         check_languages(checkpoint, languages)
-    side = Side(convert_library(library, checkpoint.folder / STORED), library)
+    side = Side(convert_library(library, checkpoint.folder / STORED, found), library)
     return Vocabularies(side, side, languages)
 
 
@@ -155,7 +161,7 @@ def read_marian(checkpoint: Checkpoint) -> Vocabularies:
         names = read_vocabulary(ids)
         found = {name: i for i, name in enumerate(names) if CODE["marian"].fullmatch(name)}
         codes = codes or {name[2:-2]: [i] for name, i in found.items()}
-        sides.append(side_of(path, names, MARIAN_SPECIAL, found))
+        sides.append(side_of(path, names, [*MARIAN_SPECIAL, *found]))
     return Vocabularies(sides[0], sides[1], codes)
 
 
@@ -187,20 +193,17 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     extra = min(int(options.get("extra_ids", 100)), room)
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
     special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
-    side = side_of(path, file.names + masks, special + masks)
-    languages = {
-        found[1]: prefix_ids(side.tokenizer, name)
-        for name in file.user_defined
-        if (found := CODE["t5"].fullmatch(name))
-    }
+    found = {name: match[1] for name in file.user_defined if (match := CODE["t5"].fullmatch(name))}
+    side = side_of(path, file.names + masks, [*special, *masks, *found])
+    encode = sentencepiece_encoder(file)
+    languages = {code: prefix_ids(encode, name) for name, code in found.items()}
     return Vocabularies(side, side, languages)
 
 
-def prefix_ids(tokenizer: Tokenizer, name: str) -> list[int]:
+def prefix_ids(encode: Encode, name: str) -> list[int]:
     """Return the ids that a language token adds at the start of a text."""
-    encode = encode_with(tokenizer)
-    alone, after = encode("a"), encode(f"{name} a")
-    return after[: len(after) - len(alone)]
+    alone, after = encode("a") or [], encode(f"{name} a") or []
+    return [*after[: len(after) - len(alone)]]
 
 
 def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
@@ -212,6 +215,10 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         (path,) = need(checkpoint, kind)
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
     added = added_tokens(checkpoint, len(names))
+    if kind == "m2m_100" and not any(CODE[kind].fullmatch(name) for name in added):
+        listed = checkpoint.optional_json("tokenizer_config.json").get("language_codes")
+        codes = LISTS.get(str(listed), "").split()
+        added |= {f"__{code}__": i for i, code in enumerate(codes, len(names))}
     for name, i in sorted(added.items(), key=lambda item: item[1]):
         if i == len(names):
             names.append(name)
@@ -221,7 +228,8 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
         if name in added and (found := CODE[kind].fullmatch(name))
     }
     check_languages(checkpoint, languages)
-    special = [name for name in names if name in (*FAIRSEQ[:3], "<mask>") or name in added]
+    hidden = {*FAIRSEQ, "<mask>", *added} - {FAIRSEQ[3]}  # texts may hold unknown letters
+    special = [name for name in names if name in hidden]
     side = side_of(path, names, special)
     return Vocabularies(side, side, languages)
 
@@ -231,7 +239,8 @@ def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
     if not languages:
         raise InputError(
             f"{checkpoint.folder} names no languages: give its tokenizer.json,"
-            " added_tokens.json, or a tokenizer_config.json with added_tokens_decoder"
+            " added_tokens.json, special_tokens_map.json, or a tokenizer_config.json with"
+            " added_tokens_decoder or language_codes"
         )
 
 

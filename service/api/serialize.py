@@ -16,8 +16,9 @@ from service.attention import AttentionKind
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.formats.json import Document
+from service.offsets import Token
 from service.search.protocol import Alternatives, Hypothesis
-from service.tokenizer import Token, Tokens
+from service.tokenizer import Tokens
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)
 

@@ -15,8 +15,9 @@ from service.api.steps import TextField, raise_errors, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge, shorten
 from service.formats.json import Document
 from service.http.waiting import compute, settings_of
+from service.offsets import Token
 from service.sentences import Span, cut, replace, split
-from service.tokenizer import Token, Tokenizer, Tokens
+from service.tokenizer import Tokenizer, Tokens
 
 Split = Literal["none", "sentences"]
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'

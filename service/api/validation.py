@@ -10,7 +10,11 @@ from service.errors import Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
-INHERITED_OPTIONS = Decoding.model_fields.keys() - {"max_new_tokens", "suppress_tokens"}
+INHERITED_OPTIONS = Decoding.model_fields.keys() - {
+    "max_new_tokens",
+    "suppress_tokens",
+    "renormalize",
+}
 CHANGED_OPTIONS = {  # the search takes them in another form than the request gives them
     "max_new_tokens",
     "suppress_tokens",
@@ -57,6 +61,7 @@ def read_search_options(
         max_new_tokens=max_new_tokens,
         num_hypotheses=num_hypotheses,
         suppress_tokens=tuple(sorted(suppressed)),
+        renormalize=manifest.decoding.renormalize,
         allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target),
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,

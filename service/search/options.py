@@ -23,6 +23,7 @@ class SearchOptions:
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # 0: any n-gram may repeat
     suppress_tokens: tuple[int, ...] = ()
+    renormalize: bool = False  # normalize log-probs again after bans and the penalty
     allowed_targets: tuple[tuple[int, ...], ...] = ()  # after target_prefix, eos included; (): any
     temperature: float = 0.0  # 0: do not sample
     top_k: int = 0  # 0: sample from all tokens

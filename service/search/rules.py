@@ -43,6 +43,8 @@ class Rules:
             options.suppress_tokens or options.min_new_tokens or options.no_repeat_ngram_size
         )
         self._penalizes = options.repetition_penalty != 1
+        acts = self._bans or self._penalizes
+        self._renormalizes = options.renormalize and acts and not options.allowed_targets
         self._suppressed = np.array(options.suppress_tokens, np.int64)
         self._trie = trie_of(options.allowed_targets)
         # Beam search needs 2 W allowed tokens: W may be eos, and W others must continue the beams
@@ -67,7 +69,9 @@ class Rules:
         unbounded = options.samples and not options.top_k
         # A beam search penalizes log-probs: a penalty above 1 lowers seen tokens and no others
         lowers = options.beam_size > 1 and options.repetition_penalty > 1
-        if options.allowed_targets or unbounded or (self._penalizes and not lowers):
+        if options.allowed_targets or unbounded or self._renormalizes:
+            return None
+        if self._penalizes and not lowers:
             return None
         count = max(self._least, options.top_k, options.top_log_probs)
         seen = len(self._given) + length  # at most so many different tokens
@@ -116,6 +120,8 @@ class Rules:
             else:
                 allowed = ~np.isin(ids, banned)  # (N,)
             log_probs, ids = log_probs[allowed], ids[allowed]
+        if self._renormalizes and len(ids):
+            log_probs = log_softmax(log_probs)  # (N,)
         return Allowed(log_probs, ids, best)
 
     def ends(self, generated: list[int]) -> bool:

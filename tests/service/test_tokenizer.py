@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from tokenizers.models import BPE, WordLevel
 
 from service.bundle import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
+from service.languages import Languages
 from service.tokenizer import Tokenizer, open_library, open_tokenizers
 
 
@@ -118,6 +121,33 @@ def test_a_special_token_typed_by_a_user_is_text(words):
         source.encode("<pad>", "/source")
     with pytest.raises(Invalid, match="'<eos>' at offset 0"):
         target.encode("<eos>", "/target")
+
+
+def test_a_typed_language_that_stands_before_a_source_is_refused():
+    library = Library(WordLevel({"a": 0, ">>fra<< ": 1, ">>": 2, "fra": 3, "<<": 4}, unk_token="a"))
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Split("a", "isolated")]
+    )
+    library.add_special_tokens([">>fra<< "])
+    tokenizer = Tokenizer(library, 9, [], languages={"fr": [1], "a word": [0]})
+    said = "begins with '>>fra<<', which is text here: remove it, and give target_language 'fr'"
+    for text in (">>fra<< a", " >>fra<<a"):
+        with pytest.raises(Invalid, match=said):
+            tokenizer.encode(text, "/source")
+    assert 1 not in tokenizer.encode("a >>fra<<", "/source").ids
+    assert tokenizer.encode("a", "/source").ids == [0]
+
+
+@pytest.mark.parametrize(("place", "refused"), [("source_prefix", True), ("decoder_start", False)])
+def test_only_languages_that_stand_in_sources_are_refused(g2p, place, refused):
+    bundle = load_bundle(g2p)
+    changes = {place: ["target_language"], "languages": Languages(source={}, target={"fr": [2]})}
+    source, _ = open_tokenizers(
+        replace(bundle, manifest=bundle.manifest.model_copy(update=changes))
+    )
+    said = "begins with '<eos>', which is text" if refused else "'<' at offset 0"
+    with pytest.raises(Invalid, match=said):
+        source.encode("<eos>heed", "/source")
 
 
 def test_a_target_ends_with_eos_and_decodes_to_itself(words):

@@ -24,9 +24,9 @@ def convert(folder, precision="fp32"):
     return bundle
 
 
-def refusal(folder, bundle):
+def refusal(folder, bundle, *options):
     """Return the one sentence that refuses to convert a folder."""
-    done = run(folder, bundle)
+    done = run(folder, bundle, *options)
     assert done.exit_code == 2
     assert done.stdout == ""
     (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("heed: "))

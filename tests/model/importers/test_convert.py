@@ -87,7 +87,7 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
         assert f"{package} {number}" in card
     assert (bundle / "int8").exists() == (kind == "marian")
     assert origin.get("fp32_products") == ([] if kind == "marian" else None)
-    assert ("| 0 of 33 products stay fp32, " in card) == (kind == "marian")
+    assert ("| 0 of 33 products stay fp32; " in card) == (kind == "marian")
 
 
 @pytest.mark.parametrize("converted", ["nllb"], indirect=True)

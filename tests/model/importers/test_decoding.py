@@ -1,13 +1,19 @@
 """The decoding options of a checkpoint, compared with those that `generate` uses."""
 
 import json
+import re
+import shutil
 
 import pytest
 import torch
 import transformers
 
 from model.importers.checkpoint import Checkpoint
+from model.importers.convert import read_model
 from model.importers.decoding import Generation
+from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
+from model.network.config import InputError
 from tests.model.importers.checkpoints import write_bart
 
 OPTIONS = {  # of old checkpoints, which have them in config.json
@@ -16,6 +22,7 @@ OPTIONS = {  # of old checkpoints, which have them in config.json
     "early_stopping": True,
     "no_repeat_ngram_size": 2,
     "repetition_penalty": 1.3,
+    "renormalize_logits": True,
     "suppress_tokens": [7],
     "task_specific_params": {"summarization": {"num_beams": 9}},
 }
@@ -51,7 +58,7 @@ def test_options_of_config_json_count_if_there_is_no_other_file(folder, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(config | OPTIONS))
     theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).generation_config
     ours = Generation(Checkpoint(tmp_path)).decoding(0)
-    names = {"beam_size": "num_beams"}
+    names = {"beam_size": "num_beams", "renormalize": "renormalize_logits"}
     for name in ours.keys() - {"min_new_tokens"}:
         assert ours[name] == getattr(theirs, names.get(name, name))
     assert ours["beam_size"] == 3
@@ -70,3 +77,29 @@ def test_the_greatest_length_is_that_of_generate(folder, length, new):
     with_generation(folder, max_length=length, max_new_tokens=new)
     found = generate(folder, -1e6)
     assert Generation(Checkpoint(folder)).max_new_tokens(64, FORCED) == len(found)
+
+
+@pytest.mark.parametrize("eos_id", [7, [7]])
+def test_ids_of_generation_config_come_before_those_of_config_json(folder, tmp_path, eos_id):
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copied / "config.json").read_text())
+    del config["decoder_start_token_id"]
+    (copied / "config.json").write_text(json.dumps(config | {"eos_token_id": 9}))
+    with_generation(copied, eos_token_id=eos_id, decoder_start_token_id=5, max_length=9)
+    theirs = transformers.BartForConditionalGeneration.from_pretrained(copied)
+    theirs.final_logits_bias[:, 7] = 1e6
+    (found,) = theirs.generate(torch.tensor([[0, 9, 2]])).tolist()
+    checkpoint = Checkpoint(copied)
+    ours = read_model(checkpoint).config
+    usage = read_usage(checkpoint, read_vocabularies(checkpoint), ours)
+    assert [*usage.decoder_start, ours.eos_id] == found
+    assert usage.source_suffix == [2]  # as the tokenizer ends a source
+
+
+@pytest.mark.parametrize("eos_id", [[2, 7], [], "2", True])
+def test_several_ends_are_refused_by_name(folder, tmp_path, eos_id):
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    with_generation(copied, eos_token_id=eos_id)
+    said = f"generation_config.json has eos_token_id {eos_id!r}; expected one id, as a number or a"
+    with pytest.raises(InputError, match=re.escape(said)):
+        read_model(Checkpoint(copied))

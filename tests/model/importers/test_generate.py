@@ -17,6 +17,8 @@ TEXTS = probes()[:40]
 SETTINGS = [  # where early_stopping is absent, it is false
     ("marian", {}),
     ("marian", {"early_stopping": True, "length_penalty": 2.0}),
+    ("marian", {"no_repeat_ngram_size": 2, "min_new_tokens": 3, "suppress_tokens": [9, 40]}),
+    ("marian", {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}),
     ("nllb", {"length_penalty": 0.8, "no_repeat_ngram_size": 3}),
     ("m2m100", {"early_stopping": False, "length_penalty": 2.0}),
     ("mbart", {"early_stopping": True, "length_penalty": 0.8}),

@@ -3,13 +3,18 @@
 import pytest
 import sentencepiece
 import transformers
+from transformers.models.m2m_100 import tokenization_m2m_100 as m2m_100
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
+from model.importers.language_codes import LISTS
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
+from model.network.config import InputError
 from service.languages import fill
+from tests.model.importers.conftest import serve
 from tests.model.importers.kinds import WRITERS, every_language
+from tests.model.importers.test_pieces import check_places
 
 TEXT = "the weather is lovely"
 SOURCE, TARGET = "source_language", "target_language"
@@ -24,7 +29,7 @@ KINDS = {  # the tokenizer, and two of its languages
 def read(folder):
     checkpoint = Checkpoint(folder)
     vocabularies = read_vocabularies(checkpoint)
-    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint, 64).config)
+    usage = read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
     return usage, vocabularies.source.tokenizer.encode(TEXT, add_special_tokens=False).ids
 
 
@@ -48,6 +53,36 @@ def test_a_source_and_a_target_have_the_ids_of_hugging_face(tmp_path, kind):
         assert start[0] == theirs.eos_token_id
 
 
+def test_lists_of_languages_are_those_of_hugging_face():
+    expected = m2m_100.FAIRSEQ_LANGUAGE_CODES
+    assert {name: codes.split() for name, codes in LISTS.items()} == expected
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_m2m100_as_transformers_5_saves_it_has_the_languages_of_its_list(tmp_path, listed):
+    folder, saved = tmp_path / "old", tmp_path / "saved"
+    folder.mkdir()
+    WRITERS["m2m100"](folder, languages=LISTS[listed].split())
+    files = (str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model"))
+    theirs = transformers.M2M100Tokenizer(*files, language_codes=listed)
+    theirs.save_pretrained(saved)
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (folder / name).rename(saved / name)
+    usage, ids = read(saved)
+    assert len(usage.source_languages) == len(LISTS[listed].split())
+    for code, language in usage.source_languages.items():
+        theirs.src_lang = code
+        assert [*language, *ids, *usage.source_suffix] == theirs(TEXT).input_ids
+    library = read_vocabularies(Checkpoint(saved)).source.converted
+    assert serve(library).encode(f"{TEXT} \N{OLD PERSIAN SIGN A}", "/").ids[-1] == 3  # unknown
+
+    (saved / "tokenizer_config.json").unlink()
+    with pytest.raises(
+        InputError, match=r"no languages: .* special_tokens_map.json, .* language_c"
+    ):
+        read(saved)
+
+
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_a_marian_source_begins_with_its_target_language(tmp_path):
     WRITERS["marian"](tmp_path, languages=("fra", "deu"))
@@ -65,3 +100,17 @@ def test_a_madlad_source_begins_with_its_target_language(tmp_path):
     prefix = fill(usage.source_prefix, {TARGET: usage.target_languages["fr"]})
     assert [*prefix, *ids] == theirs.encode(f"<2fr> {TEXT}")
     assert usage.decoder_start == [3]  # its own, not padding
+
+
+@pytest.mark.parametrize("kind", ["marian", "nllb", "m2m100", "mbart", "mbart50", "madlad"])
+def test_a_typed_language_token_is_text(tmp_path, kind):
+    languages = {"languages": ("fra", "deu")} if kind == "marian" else {}
+    WRITERS[kind](tmp_path, **languages)
+    vocabularies = read_vocabularies(Checkpoint(tmp_path))
+    served = serve(vocabularies.source.converted)
+    for ids in vocabularies.languages.values():
+        name = served.name(ids[-1])
+        for text in (f"a {name} b", f"a{name}b", f"{name} </s> Hello"):
+            tokens = served.encode(text, "/").tokens  # it refuses special tokens
+            assert ids[-1] not in [token.id for token in tokens]
+            check_places(text, tokens)

@@ -1,6 +1,7 @@
 import json
 import random
 import unicodedata
+from itertools import product
 
 import pytest
 from hypothesis import example as given_text
@@ -170,8 +171,8 @@ def marian(tmp_path_factory):
 
 def convert_side(folder, side):
     names = read_vocabulary(folder / "vocab.json")
-    languages = [name for name in names if name.startswith(">>")]
-    return convert_pieces(read_pieces(folder / f"{side}.spm"), names, MARIAN_SPECIAL, languages)
+    special = [*MARIAN_SPECIAL, *(name for name in names if name.startswith(">>"))]
+    return convert_pieces(read_pieces(folder / f"{side}.spm"), names, special)
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -185,12 +186,14 @@ def test_marian_ids_are_those_of_hugging_face(marian):
     source, target = (convert_side(marian, side) for side in ("source", "target"))
     assert source.dropped == 2
     compared = 0
-    for text in [*texts, *(f">>fra<< {text}" for text in texts)]:
-        expected = oracle(text).input_ids[:-1]
+    language = {">>fra<< ": [source.tokenizer.token_to_id(">>fra<< ")], "": []}  # by what is typed
+    for text, (typed, prefix) in product(texts, language.items()):
+        expected = oracle(typed + text).input_ids[:-1]
         if oracle.unk_token_id not in expected:
             compared += 1
-            assert source.tokenizer.encode(text).ids == expected
-            assert source.tokenizer.decode(expected) == oracle.decode(expected)
+            ids = source.tokenizer.encode(text).ids
+            assert prefix + ids == expected
+            assert source.tokenizer.decode(ids) == oracle.decode(ids)
         expected = oracle(text_target=text).input_ids[:-1]
         if oracle.unk_token_id not in expected and ">>" not in text:
             assert target.tokenizer.encode(text).ids == expected
@@ -206,11 +209,8 @@ def test_letters_of_the_other_side_are_known_and_its_words_are_not(marian):
 
 def test_the_proof_counts_the_pieces_that_the_vocabulary_lacks(marian):
     names = read_vocabulary(marian / "vocab.json")
-    typed = [name for name in names if name.startswith(">>")]
-    sides = [
-        side_of(marian / f"{side}.spm", names, MARIAN_SPECIAL, typed)
-        for side in ("source", "target")
-    ]
+    special = [*MARIAN_SPECIAL, ">>fra<<", ">>rus<<"]
+    sides = [side_of(marian / f"{side}.spm", names, special) for side in ("source", "target")]
     source, target = prove_pieces(Vocabularies(*sides))
     assert source.holds
     assert target.holds

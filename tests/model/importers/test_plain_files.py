@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -205,12 +206,20 @@ def test_a_file_that_is_cut_short_is_refused(checkpoint, tmp_path, state, share,
     assert "model.pt is damaged" in refusal(Checkpoint, tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"hello", b"version https://git-lfs.github.com/spec/v1\n"])
-def test_a_file_of_another_kind_is_refused(checkpoint, tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"hello", "is damaged"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a git-lfs pointer"),
+        (pickle.dumps({"a": torch.zeros(3)}), "is a pickle that torch.save did not write: its obj"),
+        (pickle.dumps(["a"], protocol=2), "is a pickle that torch.save did not write: its objects"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(checkpoint, tmp_path, content, said):
     checkpoint()
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.pt").write_bytes(content)
-    assert "model.pt is damaged" in refusal(Checkpoint, tmp_path)
+    assert f"model.pt {said}" in refusal(Checkpoint, tmp_path)
 
 
 def test_a_folder_without_weights_or_description_is_refused(tmp_path):

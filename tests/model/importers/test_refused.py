@@ -44,6 +44,10 @@ def write_bin(folder):
     (folder / "model.safetensors").unlink()
 
 
+def point(folder, name):
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\n")
+
+
 def write_shards(folder):
     tensors, places = load_file(folder / "model.safetensors"), {}
     for i in (1, 2, 3):
@@ -74,17 +78,29 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: cut(f, "source.spm"), "source.spm"),
         (lambda f: edit(f, model_type="longt5"), "model_type 'longt5': Heed knows bart, mbart"),
         (lambda f: edit(f, decoder_ffn_dim=64), "encoder_ffn_dim 48 and decoder_ffn_dim 64"),
+        (
+            lambda f: edit(f, model_type="llama", architectures=["LlamaForCausalLM"]),
+            "umt5; it has a decoder alone, and Heed serves encoder-decoders",
+        ),
         (lambda f: edit(f, activation_function="mish"), "activation_function 'mish'"),
         (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
-        (lambda f: edit(f, decoder_layers=3), "the checkpoint is incomplete"),
+        (lambda f: edit(f, decoder_layers=3), "incomplete, so download its weights again"),
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
-        (lambda f: (f / "README.md").unlink(), "give --licence"),
+        (lambda f: (f / "README.md").unlink(), "has no README.md that names its license: give --l"),
+        (lambda f: (f / "README.md").write_text("a"), "README.md names no license at its head:"),
+        (lambda f: point(f, "model.safetensors"), "model.safetensors is a git-lfs pointer"),
+        (lambda f: point(f, "source.spm"), "source.spm is a git-lfs pointer to the file itself:"),
+        (lambda f: point(f, "vocab.json"), "vocab.json is a git-lfs pointer to the file itself"),
+        (lambda f: point(f, "config.json"), "config.json is a git-lfs pointer to the file itself"),
         (
-            lambda f: (f / "model.safetensors").write_text(
-                "version https://git-lfs.github.com/spec"
-            ),
-            "is a git-lfs pointer",
+            lambda f: (write_bin(f), point(f, "pytorch_model.bin")),
+            "pytorch_model.bin is a git-lfs pointer to the file itself: run git lfs pull",
         ),
+        (
+            lambda f: edit(f, "generation_config.json", early_stopping="never"),
+            "generation_config.json has early_stopping 'never': expected true or false",
+        ),
+        (lambda f: edit(f, "generation_config.json", stop_strings=["."]), "stop_strings ['.']: "),
     ],
 )
 def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
@@ -98,6 +114,18 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     assert said in refusal(folder, bundle)
     assert [path.name for path in bundle.iterdir()] == ["bundle.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
+
+
+def test_a_name_from_the_folder_is_refused_as_such(checkpoint, tmp_path):
+    said = "name 'opus mt', which the folder's name gives, must begin"
+    assert said in refusal(checkpoint, tmp_path / "opus mt")
+    said = "name 'a b' must begin with"
+    assert said in refusal(checkpoint, tmp_path / "opus", "--name", "a b")
+
+
+def test_a_length_that_positions_limit_is_refused(checkpoint, tmp_path):
+    said = "--max-length is for T5 and its kin, which have no limit, but "
+    assert said in refusal(checkpoint, tmp_path / "bundle", "--max-length", "32")
 
 
 class Shell:

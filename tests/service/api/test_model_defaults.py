@@ -141,8 +141,23 @@ def test_a_stream_has_the_events_of_the_effective_beam_size(ask, beam_size, even
 
 def test_models_show_their_options_and_origin(ask):
     shown = ask.client.get("/v1/models/chosen").json()
-    assert shown["decoding"] == {**OPTIONS, "max_new_tokens": 12, "suppress_tokens": SUPPRESSED}
+    own = {"max_new_tokens": 12, "suppress_tokens": SUPPRESSED, "renormalize": False}
+    assert shown["decoding"] == OPTIONS | own
     assert (shown["max_new_tokens"], shown["origin"]) == (12, ORIGIN)
     assert ask.client.get("/v1/models/tiny").json()["origin"] == {}
     listed = {each["name"]: each for each in ask.client.get("/v1/models").json()["models"]}
     assert listed["chosen"]["origin"] == {"checkpoint": "none"}
+
+
+def test_the_log_probs_of_a_model_that_renormalizes_sum_to_1(tiny, tmp_path):
+    bundle = shutil.copytree(tiny, tmp_path / "bundle")
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    edit_manifest(bundle, decoding=manifest["decoding"] | {"renormalize": True})
+    others = sorted({*range(manifest["config"]["target_vocab_size"])} - {7})
+    with opened(bundle) as client:
+        body = {"source": SOURCES, "max_new_tokens": 3, "suppress_tokens": others}
+        results = client.post("/v1/decode", json=body).json()["results"]
+    for result in results:
+        (hypothesis,) = result["hypotheses"]
+        assert hypothesis["token_ids"] == [7, 7, 7]
+        assert hypothesis["log_probs"] == [0, 0, 0]

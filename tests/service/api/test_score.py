@@ -15,8 +15,9 @@ from service.api.serialize import write_score
 from service.app import create_app
 from service.engine.messages import Answer
 from service.formats.json import to_json
+from service.offsets import Token
 from service.settings import Provider, Settings
-from service.tokenizer import Token, Tokens
+from service.tokenizer import Tokens
 from tests.conftest import TINY
 
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
+    LogitNormalization,
     MinNewTokensLengthLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -133,6 +134,7 @@ Options = st.fixed_dictionaries(
         "suppress_tokens": st.lists(st.integers(0, 9), max_size=4).map(tuple),
         "repetition_penalty": st.sampled_from([0.7, 1.0, 1.5]),
         "target_prefix": st.lists(st.integers(3, 5), max_size=3).map(tuple),
+        "renormalize": st.booleans(),
     }
 )
 
@@ -154,6 +156,8 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
     processors += [MinNewTokensLengthLogitsProcessor(start, wanted["min_new_tokens"], EOS)]
     if size := wanted["no_repeat_ngram_size"]:
         processors.append(NoRepeatNGramLogitsProcessor(size))
+    if wanted["renormalize"]:
+        processors.append(LogitNormalization())
     for processor in processors:
         expected = processed(processor, history, expected)
     log_probs = log_softmax(logits)
@@ -170,6 +174,10 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
         )
 
 
+def test_nothing_is_normalized_again_where_nothing_acts():
+    assert Rules(SearchOptions(max_new_tokens=9, renormalize=True), [START], EOS, str).plain
+
+
 @pytest.mark.parametrize(
     ("option", "reads_logits"),
     [
@@ -182,6 +190,8 @@ def test_tokens_that_may_follow_are_those_of_hugging_face(wanted, generated, see
         ({"repetition_penalty": 0.9, "beam_size": 4}, True),
         ({"allowed_targets": ((4, EOS),)}, True),
         ({"suppress_tokens": tuple(range(400))}, True),
+        ({"suppress_tokens": (5,), "renormalize": True}, True),
+        ({"top_log_probs": 20, "renormalize": True}, False),
     ],
 )
 def test_logits_are_read_only_where_candidates_are_too_few(option, reads_logits):
