@@ -8,10 +8,12 @@ from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
 from service.errors import Unavailable
 
-# One step of four rows takes less CPU time than two steps of two rows. So if at most FEW rows wait
-# and the busiest worker would then decode at most BUSY rows, it takes them all, and the other cores
-# stay free for the HTTP process. Otherwise the workers share the rows evenly.
-FEW, BUSY = 3, 16  # rows
+# A step costs as much before its first row as for about ten rows. So workers that share few rows
+# take longer than one that decodes them all (docs/adr/0005). If at most FEW rows wait, or are left
+# after a worker has taken its share, and the busiest worker would then decode at most BUSY rows, it
+# takes them all, and the other cores stay free for the HTTP process. Otherwise the workers share
+# the rows evenly.
+FEW, BUSY = 5, 16  # rows
 SHORT = 256  # entries: a queue this short is scanned in far less time than a step takes
 
 

@@ -36,19 +36,19 @@ def test_abandoned_entries_take_no_share_and_no_room():
 
 def test_many_rows_are_shared_out():
     queue = Queue(SCHEDULER, 2)
-    queue.put(wanted := entries(8))
+    queue.put(wanted := entries(12))
     queue.put(left := entries(9))
     for each in left:
         each.result.cancel()
-    assert queue.take(0, [], busy=False) == wanted[:4]
-    assert queue.take(1, [], busy=False) == wanted[4:]
+    assert queue.take(0, [], busy=False) == wanted[:6]
+    assert queue.take(1, [], busy=False) == wanted[6:]
 
 
 def test_a_few_rows_gather_at_the_worker_that_decodes_most():
     queue = Queue(SCHEDULER, 2)
-    queue.put(first := entries(8))
+    queue.put(first := entries(12))
     held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
-    assert held == [first[:4], first[4:]]
+    assert held == [first[:6], first[6:]]
     assert queue.take(1, held[1][1:], busy=True) == []  # one row has ended
     queue.put(more := entries(3))
     assert queue.take(1, held[1][1:], busy=True) == []
@@ -57,7 +57,7 @@ def test_a_few_rows_gather_at_the_worker_that_decodes_most():
 
 def test_a_few_rows_go_to_one_worker_together():
     queue = Queue(SCHEDULER, 2)
-    queue.put(wanted := entries(5))
+    queue.put(wanted := entries(11))
     assert queue.take(1, [], busy=False) == wanted
 
 
