@@ -8,17 +8,19 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
 from benchmarks.models import MeasuredModel
 from benchmarks.report import cell_columns
-from benchmarks.results import PRECISIONS, Cell, Comparison, LengthRow, Precision
+from benchmarks.results import Cell, Comparison, LengthRow, Precision
 from benchmarks.systems import (
     Call,
     Ids,
     Running,
     System,
+    bare_system,
     ctranslate2,
     ctranslate2_systems,
     heed,
@@ -31,6 +33,14 @@ BatchAndBeams = tuple[int, int]
 COMPUTE_TYPES: dict[Precision, str] = {"int8": "int8", "fp32": "float32"}  # CTranslate2's names
 Times = dict[str, list[float]]  # milliseconds of each round, by system
 CORES = os.cpu_count() or 1
+
+
+class Measured(NamedTuple):
+    """Times of the wall and of all cores together, and what each system answers."""
+
+    wall: Times
+    cpu: Times
+    answers: dict[str, Ids]
 
 
 def call_of(
@@ -50,40 +60,47 @@ def opened(systems: Sequence[System], folder: Path) -> Generator[list[Running]]:
         system.close()
 
 
-def measure(
-    systems: Sequence[Running], call: Call, rounds: int, warm_ups: int = 2
-) -> tuple[Times, dict[str, Ids]]:
-    """Return the milliseconds of every round, and the answers of each system.
-
-    Every round calls each system once, so that a slow moment of the machine hits all of them.
-    """
-    answers = {system.name: [system(call) for _ in range(warm_ups)][-1][1] for system in systems}
-    times: Times = {system.name: [] for system in systems}
+def measure(systems: Sequence[Running], call: Call, rounds: int, warm_ups: int = 2) -> Measured:
+    """Call every system once in each round, so that a slow moment of the machine hits all."""
+    answers = {system.name: [system(call) for _ in range(warm_ups)][-1].ids for system in systems}
+    wall: Times = {system.name: [] for system in systems}
+    cpu: Times = {system.name: [] for system in systems}
     for _ in range(rounds):
         for system in systems:
-            times[system.name].append(1000 * system(call)[0])
-    return times, answers
+            timed = system(call)
+            wall[system.name].append(1000 * timed.seconds)
+            cpu[system.name].append(1000 * timed.cpu_seconds)
+    return Measured(wall, cpu, answers)
 
 
-def compare(times: Times, answers: dict[str, Ids], call: Call, precision: Precision) -> Comparison:
-    """Compare Heed with the best setting of CTranslate2, with one ratio per round."""
+def compare(found: Measured, call: Call, precision: Precision) -> Comparison:
+    """Compare Heed with the setting of CTranslate2 that answers soonest, with one ratio per
+    round."""
+    wall, cpu, answers = found
     name = f"heed {precision}"
     settings = [
-        each for each in times if each.startswith(f"ctranslate2 {COMPUTE_TYPES[precision]} ")
+        each for each in wall if each.startswith(f"ctranslate2 {COMPUTE_TYPES[precision]} ")
     ]
-    best = min(settings, key=lambda each: statistics.median(times[each]))
-    ratios = [theirs / ours for theirs, ours in zip(times[best], times[name], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    median = statistics.median(times[name])
+    best = min(settings, key=lambda each: statistics.median(wall[each]))
+    low, middle, high = statistics.quantiles(ratios(wall[best], wall[name]), n=4)
+    median = statistics.median(wall[name])
     return {
         "ms": median,
+        "cpu_ms": statistics.median(cpu[name]),
         "tokens_per_second": 1000 * len(call.sources) * call.new_tokens / median,
         "peer": best,
-        "peer_ms": statistics.median(times[best]),
+        "peer_ms": statistics.median(wall[best]),
+        "peer_cpu_ms": statistics.median(cpu[best]),
         "ratio": middle,
         "quartiles": [low, high],
+        "cpu_ratio": statistics.median(ratios(cpu[best], cpu[name])),
+        "graphs": statistics.median(ratios(cpu[f"bare {precision}"], cpu[name])),
         "same": sum(map(list.__eq__, answers[name], answers[best])),
     }
+
+
+def ratios(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
+    return [their / our for their, our in zip(theirs, ours, strict=True)]
 
 
 def measure_cells(
@@ -94,21 +111,22 @@ def measure_cells(
     cores: int = CORES,
 ) -> list[Cell]:
     """Measure cells, printing each as soon as it is done. Quartiles need at least 2 rounds."""
-    systems = [heed_system(precision) for precision in PRECISIONS]
-    for compute_type in COMPUTE_TYPES.values():
-        systems += ctranslate2_systems(compute_type, cores)
+    systems = [*map(heed_system, model.precisions), *map(bare_system, model.precisions)]
+    for precision in model.precisions:
+        systems += ctranslate2_systems(COMPUTE_TYPES[precision], cores)
     cells: list[Cell] = []
     with opened(systems, folder) as running:
         for batch, beam_size in wanted:
             call = call_of(model, batch, beam_size)
-            times, answers = measure(running, call, rounds)
+            found = measure(running, call, rounds)
             cell: Cell = {
                 "model": model.name,
                 "batch": batch,
                 "beam_size": beam_size,
-                "int8": compare(times, answers, call, "int8"),
-                "fp32": compare(times, answers, call, "fp32"),
+                "int8": compare(found, call, "int8"),
             }
+            if "fp32" in model.precisions:
+                cell["fp32"] = compare(found, call, "fp32")
             typer.echo(" | ".join(cell_columns(cell)))
             cells.append(cell)
     return cells
@@ -129,8 +147,8 @@ def measure_lengths(
     rows: list[LengthRow] = []
     with opened(systems, folder) as running:
         for source, target in lengths:
-            times, _ = measure(running, call_of(model, 1, 1, source, target), rounds, warm_ups=1)
-            ours, *theirs = (statistics.median(each) for each in times.values())
+            found = measure(running, call_of(model, 1, 1, source, target), rounds, warm_ups=1)
+            ours, *theirs = (statistics.median(each) for each in found.wall.values())
             rows.append({"source": source, "target": target, "ms": ours, "peer_ms": min(theirs)})
     return rows
 
@@ -140,8 +158,27 @@ def measure_attention(model: MeasuredModel, folder: Path, rounds: int) -> float:
     plain = call_of(model, 8, 1)
     shown = dataclasses.replace(plain, attention=True)
     with opened([heed_system("int8")], folder) as (system,):
-        times = [[system(call)[0] for call in (plain, shown)] for _ in range(rounds + 2)][2:]
+        times = [[system(call).seconds for call in (plain, shown)] for _ in range(rounds + 2)][2:]
     return statistics.median(with_weights / without for without, with_weights in times) - 1
+
+
+def measure_options(model: MeasuredModel, folder: Path, rounds: int) -> dict[str, float]:
+    """Return the share of time that each option of a search adds to batch 8 at int8."""
+    changes: dict[str, tuple[int, dict[str, float]]] = {
+        "sampling with top_p 0.9, against greedy search": (1, {"temperature": 1.0, "top_p": 0.9}),
+        "4 beams, repetition penalty 1.2, against 4 beams": (
+            4,
+            {"repetition_penalty": 1.2},
+        ),
+    }
+    found: dict[str, float] = {}
+    with opened([heed_system("int8")], folder) as (system,):
+        for name, (beam_size, options) in changes.items():
+            plain = call_of(model, 8, beam_size)
+            changed = dataclasses.replace(plain, options=options)
+            times = [[system(call).seconds for call in (plain, changed)] for _ in range(rounds + 2)]
+            found[name] = statistics.median(after / before for before, after in times[2:]) - 1
+    return found
 
 
 def measure_memory(model: MeasuredModel, folder: Path) -> dict[str, float]:
@@ -177,7 +214,9 @@ def measure_slow_peers(
     for peer in slow_peers(model):
         with opened([peer], folder) as (system,):
             found[peer.name] = {
-                str(batch): min(1000 * system(call_of(model, batch, 1))[0] for _ in range(rounds))
+                str(batch): min(
+                    1000 * system(call_of(model, batch, 1)).seconds for _ in range(rounds)
+                )
                 for batch in (1, 8)
             }
     return found

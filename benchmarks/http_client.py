@@ -55,9 +55,16 @@ class Client:
             "POST /v1/decode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
-        reader, writer = await self._connect()
-        writer.write(head.encode() + body)
-        status, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        while True:
+            reader, writer, is_new = await self._connect()
+            try:
+                writer.write(head.encode() + body)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                break
+            except (ConnectionError, asyncio.IncompleteReadError):
+                if is_new:  # else the server closed the idle connection at this moment
+                    raise
+        status, *headers = answer.lower().split(b"\r\n")
         if b" 200 " not in status:
             raise ConnectionError(
                 f"POST /v1/decode was answered {status.decode()!r} instead of 200: send"
@@ -65,12 +72,13 @@ class Client:
             )
         return reader, writer, headers
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return an idle connection that the server has not closed, or a new one."""
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bool]:
+        """Return an idle connection that the server has not closed, or a new one; and whether it is
+        new."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not reader.at_eof():
-                return reader, writer
+                return reader, writer, False
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._opened.append(writer)
-        return reader, writer
+        return reader, writer, True

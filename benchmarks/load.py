@@ -9,7 +9,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ tokens on average for these words. It has no rotary positions, because CTranslat
 them with sinusoidal ones."""
 SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
 STREAMED = 0.8  # share of the streams that Heed can answer
+TURNS = 4
 CONNECTIONS = 32  # connections used to find how much a server can answer
 WORDS = (Path(__file__).parents[1] / "tests" / "words.txt").read_text().split()
 T = TypeVar("T")
@@ -42,13 +43,15 @@ def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES)
     ):
         ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
         saturation: dict[Server, float] = {
-            name: measure_saturation(port, seconds) for name, port in ports.items()
+            name: len(latencies) / seconds
+            for name, latencies in alternate(ports, seconds, CONNECTIONS).items()
         }
         slower = min(saturation.values())
         loads = [measure_share(ports, seconds, share, slower) for share in shares]
         streams = measure_streams(ours, seconds)
         alone: dict[Server, float] = {
-            name: measure_one_connection(port, seconds / 2) for name, port in ports.items()
+            name: 1000 * statistics.median(latencies)
+            for name, latencies in alternate(ports, seconds, 1).items()
         }
     return {
         "subject": SUBJECT,
@@ -60,10 +63,20 @@ def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES)
     }
 
 
-def measure_saturation(port: int, seconds: float) -> float:
-    """Return the largest number of answers per second that the server reaches."""
-    run(closed_loop(port, min(1.0, seconds), CONNECTIONS))
-    return len(run(closed_loop(port, seconds, CONNECTIONS))) / seconds
+def alternate(
+    ports: Mapping[Server, int], seconds: float, connections: int
+) -> dict[Server, list[float]]:
+    """Return the latencies of a closed loop on each server.
+
+    Servers alternate in TURNS turns, so that a slow moment of the machine hits all. Each runs for
+    `seconds` in total.
+    """
+    latencies: dict[Server, list[float]] = {name: [] for name in ports}
+    for _ in range(TURNS):
+        for name, port in ports.items():
+            run(closed_loop(port, min(0.3, seconds / TURNS), connections))  # warms up
+            latencies[name] += run(closed_loop(port, seconds / TURNS, connections))
+    return latencies
 
 
 def measure_share(ports: dict[Server, int], seconds: float, share: float, slower: float) -> LoadRow:
@@ -86,11 +99,6 @@ def measure_streams(port: int, seconds: float) -> Streams:
     }
 
 
-def measure_one_connection(port: int, seconds: float) -> float:
-    """Return the median milliseconds when each request waits for the answer to the one before."""
-    return 1000 * statistics.median(run(closed_loop(port, seconds, 1)))
-
-
 def measure_engine(folder: Path, seconds: float) -> float:
     """Return the median milliseconds of one word without HTTP."""
     tokenizer, _ = open_tokenizers(load_bundle(folder / "heed"))
@@ -99,7 +107,7 @@ def measure_engine(folder: Path, seconds: float) -> float:
     engine = Running(heed_system("int8"), folder)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        times.append(engine(Call([random_.choice(sources)], 1, NEW_TOKENS))[0])
+        times.append(engine(Call([random_.choice(sources)], 1, NEW_TOKENS)).seconds)
     engine.close()
     return 1000 * statistics.median(times)
 
@@ -126,7 +134,9 @@ async def closed_loop(
         async def ask_again() -> None:
             while (started := time.perf_counter()) < until:
                 await ask(random_.choice(WORDS))
-                latencies.append(time.perf_counter() - started)
+                answered = time.perf_counter()
+                if answered < until:  # later answers would count in a rate over `seconds`
+                    latencies.append(answered - started)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):

@@ -10,11 +10,12 @@ import ctranslate2
 import torch
 from torch import nn
 
+from benchmarks import results
 from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.manifest import Card, Precision
-from model.network.config import TransformerConfig
+from model.network.config import Tied, TransformerConfig
 from model.network.transformer import DecoderLayer, Transformer
 from service.settings import DEFAULT_BUNDLE
 
@@ -26,6 +27,7 @@ class MeasuredModel:
     name: str
     config: TransformerConfig
     length: int
+    precisions: tuple[results.Precision, ...] = results.PRECISIONS  # to measure
 
 
 BASE = MeasuredModel(
@@ -46,6 +48,7 @@ SMALL = MeasuredModel(
         source_vocab_size=40,
         target_vocab_size=60,
         d_model=256,
+        embedding_scale=0,  # sqrt(d_model); replace() would keep that of BASE
         d_ff=1024,
         num_heads=4,
         d_qk=64,
@@ -54,6 +57,31 @@ SMALL = MeasuredModel(
         num_decoder_layers=4,
     ),
     length=8,
+)
+
+SHARED = dataclasses.replace(BASE.config, tied=Tied.all)
+MARIAN = MeasuredModel(  # the sizes of OPUS-MT
+    "Marian",
+    dataclasses.replace(SHARED, source_vocab_size=58101, target_vocab_size=58101),
+    length=32,
+)
+NLLB = MeasuredModel(  # the sizes of NLLB-600M
+    "NLLB",
+    dataclasses.replace(
+        SHARED,
+        source_vocab_size=256206,
+        target_vocab_size=256206,
+        d_model=1024,
+        embedding_scale=0,  # sqrt(d_model), as above
+        d_ff=4096,
+        num_heads=16,
+        d_qk=64,
+        d_v=64,
+        num_encoder_layers=12,
+        num_decoder_layers=12,
+    ),
+    length=32,
+    precisions=("int8",),
 )
 
 
@@ -81,10 +109,12 @@ def like_the_default() -> TrainedModel:
     return TrainedModel(random_model(config), *load_tokenizers(DEFAULT_BUNDLE))
 
 
-def write_models(trained: TrainedModel, folder: Path) -> None:
-    """Write `folder`/heed, a bundle at both precisions, and `folder`/ctranslate2."""
+def write_models(
+    trained: TrainedModel, folder: Path, precision: Precision = Precision.both
+) -> None:
+    """Write the bundle `folder`/heed, and `folder`/ctranslate2."""
     card = Card(name="random", task="-", licence="CC0-1.0", attribution="-", notice="-")
-    write_bundle(trained, card, WeightType.fp32, folder / "heed", Precision.both)
+    write_bundle(trained, card, WeightType.fp32, folder / "heed", precision)
     write_ctranslate2(trained.transformer, folder / "ctranslate2")
 
 

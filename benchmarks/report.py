@@ -6,7 +6,6 @@ from typing import cast
 
 from benchmarks.document import machine_line, table
 from benchmarks.results import (
-    PRECISIONS,
     SERVERS,
     Cell,
     Checkpoints,
@@ -21,16 +20,21 @@ from benchmarks.results import (
 DOCS = Path(__file__).parents[1] / "docs"
 NUMBERS = "performance.json"
 
-COLUMNS = [
-    "cell",
-    *("Heed int8, ms", "CTranslate2 int8, ms", "ratio", "tokens/s", "same"),
-    *("Heed fp32, ms", "CTranslate2 float32, ms", "ratio", "tokens/s", "same"),
-]
+
+def columns_of(ours: str, theirs: str) -> list[str]:
+    times = [f"Heed {ours}, ms", f"CTranslate2 {theirs}, ms"]
+    return [*times, "ratio", "CPU ratio", "graphs", "tokens/s", "same"]
+
+
+COLUMNS = ["cell", *columns_of("int8", "int8"), *columns_of("fp32", "float32")]
 HEAD = """# Performance
 
 `python -m benchmarks` writes this page; do not edit it. Times are milliseconds per call, medians of
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
-in brackets. `same` counts the sources that both systems decode to the same tokens.
+in brackets. `CPU ratio` compares the CPU time, summed over the cores, of CTranslate2 at the same
+setting with Heed's: other work on the machine hardly changes it. `graphs` is the CPU time of Heed's
+graphs in a bare loop, divided by Heed's. `same` counts the sources that both systems decode to the
+same tokens.
 
 Each system runs in a process of its own, with the same random weights and sources, and generates
 the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
@@ -39,8 +43,13 @@ cell, given as workers x threads; Heed uses its defaults.
 {machine}
 
 base: 6 + 6 layers, d_model 512, vocabulary 32,000, 32 tokens in and 32 out. small: 4 + 4 layers,
-d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out.
+d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out. Marian: base with the 58,101 tokens of
+OPUS-MT, embeddings and output tied. NLLB: the sizes of NLLB-600M (12 + 12 layers, d_model 1024,
+vocabulary 256,206), tied.
 
+"""
+OPTIONS = """
+Extra time of search options on Marian int8, batch 8: {options}.
 """
 ATTENTION = """
 Base int8, batch 8, takes {added:.0%} longer with the decoder and cross-attention of all layers and
@@ -115,6 +124,9 @@ def render(results: Results) -> str:
     """Return the document. A short run has only some of its parts."""
     text = HEAD.format(machine=machine_line(results["machine"]), rounds=results["rounds"])
     text += table(COLUMNS, [cell_columns(cell) for cell in results["cells"]])
+    if "options" in results:
+        added = (f"{name} {share:+.0%}" for name, share in results["options"].items())
+        text += OPTIONS.format(options="; ".join(added))
     if "attention" in results:
         text += ATTENTION.format(added=results["attention"])
     if "slow" in results:
@@ -132,8 +144,10 @@ def render(results: Results) -> str:
 
 def cell_columns(cell: Cell) -> list[str]:
     name = f"{cell['model']}, batch {cell['batch']}, beams {cell['beam_size']}"
-    compared = [comparison_columns(cell[each], cell["batch"]) for each in PRECISIONS]
-    return [name, *(column for columns in compared for column in columns)]
+    columns = [name, *comparison_columns(cell["int8"], cell["batch"])]
+    if "fp32" in cell:
+        return columns + comparison_columns(cell["fp32"], cell["batch"])
+    return columns + [""] * (len(COLUMNS) - len(columns))
 
 
 def comparison_columns(found: Comparison, batch: int) -> list[str]:
@@ -143,6 +157,8 @@ def comparison_columns(found: Comparison, batch: int) -> list[str]:
         f"{found['ms']:.1f}",
         f"{found['peer_ms']:.1f} ({setting})",
         f"**{found['ratio']:.2f}** ({low:.2f}-{high:.2f})",
+        f"{found['cpu_ratio']:.2f}" if "cpu_ratio" in found else "",
+        f"{found['graphs']:.2f}" if "graphs" in found else "",
         f"{found['tokens_per_second']:.0f}",
         f"{found['same']}/{batch}",
     ]

@@ -11,12 +11,16 @@ SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 class Comparison(TypedDict):
     """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
 
-    ms: float  # median of the rounds, as in `peer_ms`
+    ms: float  # median of the rounds, as in the other milliseconds
+    cpu_ms: NotRequired[float]  # CPU time of all cores together
     tokens_per_second: float
     peer: str  # the name of that setting
     peer_ms: float
+    peer_cpu_ms: NotRequired[float]  # a run before November 2026 has no CPU times
     ratio: float  # the median of the rounds' ratios; above 1 Heed is faster
     quartiles: list[float]  # the first and the third of these ratios
+    cpu_ratio: NotRequired[float]  # of the CPU milliseconds
+    graphs: NotRequired[float]  # CPU time of Heed's graphs in a bare loop, divided by Heed's
     same: int  # sources that both decode to the same tokens
 
 
@@ -25,7 +29,7 @@ class Cell(TypedDict):
     batch: int
     beam_size: int
     int8: Comparison
-    fp32: Comparison
+    fp32: NotRequired[Comparison]
 
 
 class LengthRow(TypedDict):
@@ -116,6 +120,7 @@ class Results(TypedDict):
     cells: list[Cell]
     memory: NotRequired[dict[str, float]]  # peak MiB by system
     lengths: NotRequired[list[LengthRow]]
+    options: NotRequired[dict[str, float]]  # shares by which options of a search lengthen a call
     attention: NotRequired[float]  # share by which attention weights lengthen a call
     slow: NotRequired[dict[str, dict[str, float]]]  # milliseconds by system and batch
     load: Load

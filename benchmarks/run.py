@@ -14,14 +14,25 @@ from benchmarks.cells import (
     measure_cells,
     measure_lengths,
     measure_memory,
+    measure_options,
     measure_slow_peers,
 )
 from benchmarks.document import describe_machine
 from benchmarks.load import measure_load
-from benchmarks.models import BASE, SMALL, MeasuredModel, lettered, like_the_default, write_models
+from benchmarks.models import (
+    BASE,
+    MARIAN,
+    NLLB,
+    SMALL,
+    MeasuredModel,
+    lettered,
+    like_the_default,
+    write_models,
+)
 from benchmarks.report import NUMBERS, read, write
 from benchmarks.results import Cell, Results
 from model.checkpoint import TrainedModel
+from model.export.manifest import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,7 @@ class Plan:
     """
 
     cells: Sequence[tuple[MeasuredModel, Sequence[BatchAndBeams]]]
+    options: MeasuredModel | None = None  # a model of `cells`, on which search options are timed
     lengths: Sequence[tuple[int, int]] = ()
     rounds: int
     seconds: float  # duration of each load
@@ -40,7 +52,13 @@ class Plan:
 
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
 FULL = Plan(
-    cells=[(BASE, [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]), (SMALL, SMALL_CELLS)],
+    cells=[
+        (BASE, [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]),
+        (SMALL, SMALL_CELLS),
+        (MARIAN, [(1, 1), (8, 1), (1, 4)]),
+        (NLLB, [(1, 1)]),
+    ],
+    options=MARIAN,
     lengths=[
         *((32, target) for target in (32, 64, 128, 256, 512)),
         *((source, 32) for source in (128, 512, 1024)),
@@ -56,7 +74,8 @@ def measure(plan: Plan, served: TrainedModel, work: Path) -> Results:
     cells: list[Cell] = []
     for model, batches in plan.cells:
         folder = work / model.name
-        write_models(lettered(model.config), folder)
+        precision = Precision.both if "fp32" in model.precisions else Precision.int8
+        write_models(lettered(model.config), folder, precision)
         cells += measure_cells(model, folder, plan.rounds, batches)
     write_models(served, work / "served")
     results: Results = {
@@ -65,6 +84,9 @@ def measure(plan: Plan, served: TrainedModel, work: Path) -> Results:
         "cells": cells,
         "load": measure_load(work / "served", plan.seconds),
     }
+    if plan.options:
+        folder = work / plan.options.name
+        results["options"] = measure_options(plan.options, folder, plan.rounds)
     if plan.lengths:
         first = plan.cells[0][0]
         folder = work / first.name

@@ -4,31 +4,57 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # importing the network imports torch, whose memory would count for every system
     from model.network.config import TransformerConfig
 
 Ids = list[list[int]]
-Timed = tuple[float, Ids]  # seconds, and the ids that were generated
+
+
+class Timed(NamedTuple):
+    """Seconds of a call, CPU seconds of all cores together, and the ids that were generated."""
+
+    seconds: float
+    cpu_seconds: float
+    ids: Ids
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A batch of sources. With `attention`, all decoder and cross-attention is returned, too."""
+    """A batch of sources. With `attention`, all decoder and cross-attention is returned, too.
+
+    `options` are those of SearchOptions, which only Heed is given.
+    """
 
     sources: Ids
     beam_size: int
     new_tokens: int
     attention: bool = False
+    options: dict[str, float] = field(default_factory=dict[str, float])
 
 
 Decode = Callable[[Call], Timed]
+
+
+class Stopwatch:
+    """Measures the seconds of its block, and the CPU seconds of all cores together."""
+
+    def __enter__(self) -> "Stopwatch":
+        self._before = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._before[0]
+        self.cpu_seconds = time.process_time() - self._before[1]
+
+    def timed(self, ids: Ids) -> Timed:
+        return Timed(self.seconds, self.cpu_seconds, ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +89,47 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     engine.start()
 
     def run(call: Call) -> Timed:
-        options = SearchOptions(max_new_tokens=call.new_tokens, beam_size=call.beam_size)
+        chosen: dict[str, Any] = {"beam_size": call.beam_size, **call.options}
+        options = SearchOptions(max_new_tokens=call.new_tokens, **chosen)
         sources = [np.array(ids) for ids in call.sources]
-        started = time.perf_counter()
         shown = everything if call.attention else NO_ATTENTION
-        entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
-        engine.queue.put(entries)
-        answers = [entry.result.result() for entry in entries]
-        seconds = time.perf_counter() - started
-        return seconds, [answer.hypotheses[0].token_ids for answer in answers]
+        with Stopwatch() as watch:
+            entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
+            engine.queue.put(entries)
+            answers = [entry.result.result() for entry in entries]
+        return watch.timed([answer.hypotheses[0].token_ids for answer in answers])
+
+    return run
+
+
+def bare_loop(folder: Path, precision: str) -> Decode:
+    """Prepare Heed's graphs in a loop without engine or search: the first candidate is read next.
+
+    With beams the loop runs as many rows, and asks for as many candidates, as a beam search.
+    """
+    import numpy as np
+
+    from service.bundle import load_bundle
+    from service.runtime.session import Session
+    from service.settings import Precision, Provider, Settings
+
+    settings = Settings(provider=Provider.cpu, precision=Precision(precision), self_check=False)
+    bundle = load_bundle(folder / "heed")
+    session, start = Session(bundle, settings), bundle.manifest.start_ids(())[0]
+
+    def run(call: Call) -> Timed:
+        sources, rows = [np.array(ids) for ids in call.sources], len(call.sources) * call.beam_size
+        candidates = 1 if call.beam_size == 1 else 2 * call.beam_size
+        generated: Ids = []
+        with Stopwatch() as watch:
+            _, cross = session.encode(sources)
+            cache = session.new_cache(call.beam_size)
+            cache.insert(cross)
+            tokens = np.full(rows, start)
+            for _ in range(call.new_tokens):
+                tokens = session.step(cache, tokens, candidates).ids[:, 0]
+                generated.append(tokens.tolist())
+        return watch.timed([[*row] for row in zip(*generated, strict=True)][:: call.beam_size])
 
     return run
 
@@ -88,15 +146,14 @@ def ctranslate2(folder: Path, compute_type: str, inter_threads: int, intra_threa
 
     def run(call: Call) -> Timed:
         sources = [[str(token) for token in ids] for ids in call.sources]
-        started = time.perf_counter()
-        results = translator.translate_batch(
-            sources,
-            beam_size=call.beam_size,
-            max_decoding_length=call.new_tokens,
-            max_batch_size=-(-len(call.sources) // inter_threads),
-        )
-        seconds = time.perf_counter() - started
-        return seconds, [[int(token) for token in result.hypotheses[0]] for result in results]
+        with Stopwatch() as watch:
+            results = translator.translate_batch(
+                sources,
+                beam_size=call.beam_size,
+                max_decoding_length=call.new_tokens,
+                max_batch_size=-(-len(call.sources) // inter_threads),
+            )
+        return watch.timed([[int(token) for token in each.hypotheses[0]] for each in results])
 
     return run
 
@@ -111,17 +168,17 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
 
     @torch.inference_mode()
     def run(call: Call) -> Timed:
-        started = time.perf_counter()
-        source_ids = torch.tensor(call.sources)
-        source_length = torch.full((len(source_ids),), source_ids.size(1))
-        memory, _ = model.encoder(source_ids, source_length)
-        cross = model.decoder.cross(memory)
-        ids = torch.full((len(source_ids), 1), model.config.bos_id)
-        for _ in range(call.new_tokens):
-            length = torch.full((len(ids),), ids.size(1))
-            hidden = model.decoder(ids, length, cross, source_length).hidden[:, -1]
-            ids = torch.cat([ids, model.generator(hidden).argmax(-1, keepdim=True)], 1)
-        return time.perf_counter() - started, ids[:, 1:].tolist()
+        with Stopwatch() as watch:
+            source_ids = torch.tensor(call.sources)
+            source_length = torch.full((len(source_ids),), source_ids.size(1))
+            memory, _ = model.encoder(source_ids, source_length)
+            cross = model.decoder.cross(memory)
+            ids = torch.full((len(source_ids), 1), model.config.bos_id)
+            for _ in range(call.new_tokens):
+                length = torch.full((len(ids),), ids.size(1))
+                hidden = model.decoder(ids, length, cross, source_length).hidden[:, -1]
+                ids = torch.cat([ids, model.generator(hidden).argmax(-1, keepdim=True)], 1)
+        return watch.timed(ids[:, 1:].tolist())
 
     return run
 
@@ -136,23 +193,27 @@ def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
     model = to_hugging_face(random_model(config))
 
     def run(call: Call) -> Timed:
-        started = time.perf_counter()
         source_ids = torch.tensor(call.sources)
-        # `generate` expects a protocol that its own models do not declare.
-        ids = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
-            input_ids=source_ids,
-            attention_mask=torch.ones_like(source_ids),
-            max_new_tokens=call.new_tokens,
-            num_beams=call.beam_size,
-            do_sample=False,
-        )
-        return time.perf_counter() - started, ids[:, 1:].tolist()
+        with Stopwatch() as watch:
+            # `generate` expects a protocol that its own models do not declare.
+            ids = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
+                input_ids=source_ids,
+                attention_mask=torch.ones_like(source_ids),
+                max_new_tokens=call.new_tokens,
+                num_beams=call.beam_size,
+                do_sample=False,
+            )
+        return watch.timed(ids[:, 1:].tolist())
 
     return run
 
 
 def heed_system(precision: str) -> System:
     return System(f"heed {precision}", partial(heed, precision=precision))
+
+
+def bare_system(precision: str) -> System:
+    return System(f"bare {precision}", partial(bare_loop, precision=precision))
 
 
 def ctranslate2_systems(compute_type: str, cores: int) -> list[System]:

@@ -17,7 +17,7 @@ from benchmarks.models import (
     write_ctranslate2,
 )
 from benchmarks.random_checkpoint import TINY as TINY_CHECKPOINT
-from benchmarks.report import render_checkpoints, write
+from benchmarks.report import COLUMNS, cell_columns, render_checkpoints, write
 from benchmarks.results import Load
 from benchmarks.run import Plan, measure
 from benchmarks.serving import serving
@@ -67,6 +67,26 @@ def test_cells(small, folder, capsys):
             assert 0 <= cell[precision]["same"] <= cell["batch"]
             assert cell[precision]["quartiles"] == sorted(cell[precision]["quartiles"])
     assert len(capsys.readouterr().out.splitlines()) == len(batches)
+
+
+def test_a_model_may_be_measured_at_int8_only(small, folder):
+    only = dataclasses.replace(small, precisions=("int8",))
+    (cell,) = cells.measure_cells(only, folder, rounds=2, wanted=[(1, 1)], cores=1)
+    assert "fp32" not in cell
+    assert len(cell_columns(cell)) == len(COLUMNS)
+
+
+def test_the_cost_of_search_options(small, folder):
+    sampling, beams = cells.measure_options(small, folder, rounds=1)
+    assert sampling.startswith("sampling with top_p")
+    assert beams.startswith("4 beams, repetition penalty")
+
+
+def test_search_options_reach_heed(small, folder):
+    plain = cells.call_of(small, 1, 1)
+    sampled = dataclasses.replace(plain, options={"temperature": 50.0, "seed": 1})
+    with cells.opened([heed_system("int8")], folder) as (system,):
+        assert system(plain).ids != system(sampled).ids
 
 
 def test_lengths(small, folder):
@@ -196,7 +216,7 @@ def test_all_systems_decode_the_same_tokens(whole_run):
     answers = []
     for system in systems:
         with cells.opened([system], folder) as (running,):
-            answers.append(running(call)[1])
+            answers.append(running(call).ids)
     assert answers == [answers[0]] * 4
     assert {len(ids) for ids in answers[0]} == {TINY.length}
 
