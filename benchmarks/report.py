@@ -33,8 +33,8 @@ HEAD = """# Performance
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
 in brackets. `CPU ratio` compares the CPU time, summed over the cores, of CTranslate2 at the same
 setting with Heed's: other work on the machine hardly changes it. `graphs` is the CPU time of Heed's
-graphs in a bare loop, divided by Heed's. `same` counts the sources that both systems decode to the
-same tokens.
+graphs in a bare loop, divided by Heed's. Both are empty where they were not measured. `same` counts
+the sources that both systems decode to the same tokens.
 
 Each system runs in a process of its own, with the same random weights and sources, and generates
 the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
@@ -42,12 +42,15 @@ cell, given as workers x threads; Heed uses its defaults.
 
 {machine}
 
-base: 6 + 6 layers, d_model 512, vocabulary 32,000, 32 tokens in and 32 out. small: 4 + 4 layers,
-d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out. Marian: base with the 58,101 tokens of
-OPUS-MT, embeddings and output tied. NLLB: the sizes of NLLB-600M (12 + 12 layers, d_model 1024,
-vocabulary 256,206), tied.
+{models}
 
 """
+MODELS = {
+    "base": "6 + 6 layers, d_model 512, vocabulary 32,000, 32 tokens in and 32 out.",
+    "small": "4 + 4 layers, d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out.",
+    "Marian": "base with the 58,101 tokens of OPUS-MT, embeddings and output tied.",
+    "NLLB": "the sizes of NLLB-600M (12 + 12 layers, d_model 1024, vocabulary 256,206), tied.",
+}
 OPTIONS = """
 Extra time of search options on Marian int8, batch 8: {options}.
 """
@@ -122,7 +125,13 @@ def read(docs: Path) -> Results:
 
 def render(results: Results) -> str:
     """Return the document. A short run has only some of its parts."""
-    text = HEAD.format(machine=machine_line(results["machine"]), rounds=results["rounds"])
+    measured = dict.fromkeys(cell["model"] for cell in results["cells"])
+    models = [f"- {name}: {MODELS[name]}" for name in measured if name in MODELS]
+    text = HEAD.format(
+        machine=machine_line(results["machine"]),
+        rounds=results["rounds"],
+        models="\n".join(models),
+    )
     text += table(COLUMNS, [cell_columns(cell) for cell in results["cells"]])
     if "options" in results:
         added = (f"{name} {share:+.0%}" for name, share in results["options"].items())
