@@ -20,8 +20,8 @@ def warp(
     probabilities (M,), which need not sum to 1.
 
     The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
-    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`. These are
-    rarely found by sorting the whole vocabulary.
+    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`. The whole
+    vocabulary is sorted only if no few tokens reach it.
     """
     with np.errstate(over="ignore"):  # a low temperature sends all but the best to -inf
         scaled = (log_probs - log_probs.max()) / max(temperature, COLDEST)  # (N,)
