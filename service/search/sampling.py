@@ -8,8 +8,8 @@ from service.search.options import SearchOptions
 from service.search.rules import Allowed, best_first
 
 COLDEST = 1e-30  # a lower temperature would draw the same token, and divide by zero in float32
-FIRST = 128  # tokens that the first search for top_p ranks
-MORE = 8  # factor by which each further search ranks more
+FIRST = 128  # tokens that are ranked before all are sorted into bins
+BINS, DEPTH = 4096, 16.0  # bins of log-probs; the last one holds all below the best minus DEPTH
 BLOCK = 256  # probabilities whose sum one step of a draw skips
 
 
@@ -20,23 +20,40 @@ def warp(
     probabilities (M,), which need not sum to 1.
 
     The temperature sharpens (below 1) or flattens (above 1) them. Then only the `top_k` most
-    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`. The whole
-    vocabulary is sorted only if no few tokens reach it.
+    probable tokens remain (0: all), and of those the fewest whose sum reaches `top_p`.
     """
     with np.errstate(over="ignore"):  # a low temperature sends all but the best to -inf
         scaled = (log_probs - log_probs.max()) / max(temperature, COLDEST)  # (N,)
     if not top_k and top_p == 1:
         return np.arange(len(scaled)), np.exp(scaled)
-    total = None if top_k else float(np.exp(scaled).sum())
-    count = top_k or FIRST
-    while True:
-        best = best_first(scaled, count)  # (M,)
-        probs = np.exp(scaled[best].astype(np.float64))  # (M,)
-        probs /= total or probs.sum()
-        remains = np.cumsum(probs) - probs < top_p  # (M,): all until the sum has reached top_p
-        if top_k or not remains[-1] or len(best) == len(scaled):
-            return best[remains], probs[remains]
-        count *= MORE
+    best = best_first(scaled, top_k or FIRST)  # (M,)
+    probs = np.exp(scaled[best].astype(np.float64))  # (M,)
+    total = probs.sum() if top_k else np.exp(scaled).sum(dtype=np.float64)
+    remains = np.cumsum(probs) - probs < top_p * total  # (M,): all until the sum has reached top_p
+    if top_k or not remains[-1] or len(best) == len(scaled):
+        return best[remains], probs[remains]
+    many = nucleus(scaled, top_p)
+    return many, np.exp(scaled[many])
+
+
+def nucleus(scaled: FloatArray, top_p: float) -> IntArray:
+    """Return the places of the fewest tokens whose probabilities sum to `top_p` of the total.
+
+    `scaled` (N,) are log-probs plus a constant, at most 0. Only the bin in which the sum reaches
+    `top_p` is sorted: sorting a whole vocabulary takes several times as long.
+    """
+    probs = np.exp(scaled)  # (N,)
+    depth = max(COLDEST, min(DEPTH, -float(scaled.min())))
+    bins = np.minimum(scaled * (-BINS / depth), BINS - 1).astype(np.intp)  # (N,)
+    sums = np.cumsum(np.bincount(bins, probs, BINS))  # (BINS,)
+    wanted = top_p * sums[-1]
+    last = int(np.searchsorted(sums, wanted))
+    inside = np.flatnonzero(bins == last)
+    inside = inside[best_first(scaled[inside], len(inside))]
+    before = np.cumsum(probs[inside], dtype=np.float64) - probs[inside]
+    remains = bins < last  # (N,)
+    remains[inside[before < wanted - sums[:last][-1:].sum()]] = True
+    return np.flatnonzero(remains)
 
 
 def draw(allowed: Allowed, options: SearchOptions, random: np.random.Generator) -> int:

@@ -18,7 +18,7 @@ from transformers import (
 
 from service.search.options import SearchOptions
 from service.search.rules import Allowed, Rules, log_softmax, penalize, repeating
-from service.search.sampling import draw, inverse_cdf, warp
+from service.search.sampling import draw, inverse_cdf, nucleus, warp
 
 START, EOS, SIZE = 0, 2, 30
 Histories = st.lists(st.integers(0, 5), min_size=1, max_size=12)
@@ -73,6 +73,25 @@ def test_probabilities_to_draw_from_are_those_of_hugging_face(
     ours = probabilities(log_softmax(logits), temperature, top_k, top_p)
     # Their float32 sum of thousands of probabilities may end the nucleus a rare token sooner
     np.testing.assert_allclose(ours, probs, rtol=1e-4 if size == SIZE else 2e-3, atol=1e-5)
+
+
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 3000),
+    width=st.sampled_from([0, 1e-4, 1, 10, 100]),  # equal, in one bin, in many, in the last
+    top_p=st.floats(0.001, 0.999),
+)
+def test_bins_find_the_nucleus_that_sorting_finds(seed, size, width, top_p):
+    scaled = (width * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
+    scaled -= scaled.max()
+    probs = np.exp(scaled.astype(np.float64))
+    best = np.argsort(-scaled, kind="stable")
+    sums = np.cumsum(probs[best]) / probs.sum()
+    found = nucleus(scaled, top_p)
+    rounding = 1e-6  # of float32: the last token may be one more or less
+    least, most = np.searchsorted(sums, [top_p - rounding, top_p + rounding])
+    assert least < len(found) <= most + 1
+    assert found.tolist() == sorted(best[: len(found)].tolist())
 
 
 def test_the_lowest_temperature_leaves_the_best_token():
