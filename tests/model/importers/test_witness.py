@@ -18,20 +18,23 @@ pytestmark = [
 ]
 TEXTS = probes()[:40]
 LENGTH = 20
-SEARCH = {"length_penalty": 1.0, "early_stopping": True, "no_repeat_ngram_size": 0}
-SEARCH |= {"max_new_tokens": LENGTH, "min_new_tokens": 1}
+SEARCH = {"early_stopping": True, "no_repeat_ngram_size": 0}
+SEARCH |= {"max_new_tokens": LENGTH, "min_new_tokens": 1, "repetition_penalty": 1.0}
 # CTranslate2 reads these keys of old configurations; today's classes no longer have them
 POST_NORM = {"normalize_before": False, "normalize_embedding": True}
 PRE_NORM = {"normalize_before": True, "normalize_embedding": False}
 OWN = {"tie_word_embeddings": False}
 KINDS = {
     "marian": OWN,
+    "m2m100": PRE_NORM | OWN,
     "bart": POST_NORM | OWN,
     "pegasus": PRE_NORM | OWN,
     "t5": {"extra_rows": 100},  # no rows without a token
+    "flan": {"extra_rows": 100},
     "madlad": {},
 }
-SCALED = ("madlad",)  # by CTranslate2 before their projection, which changes their log-probs
+# States that CTranslate2 scales before the projection although it is not tied: other log-probs
+SCALED = ("flan", "madlad")
 
 
 @torch.no_grad()
@@ -48,6 +51,11 @@ def write(kind, folder):
     return theirs
 
 
+def penalty_of(start):
+    """Return the length penalty: 0 with a language, which CTranslate2 does not count as length."""
+    return 1.0 if len(start) == 1 else 0.0
+
+
 def translate(folder, sources, start, beam_size):
     """Return the ids of every hypothesis. Names of tokens are those of CTranslate2's vocabulary."""
     converted = folder.parent / f"ctranslate2-{beam_size}"
@@ -58,9 +66,10 @@ def translate(folder, sources, start, beam_size):
         [[names[i] for i in source] for source in sources],
         [[names[i] for i in start[1:]]] * len(sources),
         beam_size=beam_size,
+        length_penalty=penalty_of(start),
         num_hypotheses=beam_size,
-        min_decoding_length=1,
-        max_decoding_length=LENGTH,
+        min_decoding_length=len(start),  # the prefix counts
+        max_decoding_length=LENGTH + len(start) - 1,
         return_end_token=True,
     )
     return [
@@ -81,6 +90,7 @@ def test_hypotheses_are_those_of_ctranslate2(tmp_path, kind):
         ids = [source["token_ids"] for source in sources]
         for beam_size in (1,) if kind in SCALED else (1, 4):
             beams = {"beam_size": beam_size, "num_hypotheses": beam_size}
+            beams["length_penalty"] = penalty_of(start)
             results = post(client, "/v1/decode", source=TEXTS, **beams, **SEARCH, **languages)
             expected = translate(folder, ids, start, beam_size)
             for result, hypotheses in zip(results, expected, strict=True):
