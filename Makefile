@@ -1,6 +1,7 @@
 # The only entry point: CI and people call the same targets.
 PYTHON ?= python3
 VENV := .venv
+RUNTIMES := .venv-runtimes
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FIXTURE := tests/fixtures/tiny/bundle.json
@@ -9,7 +10,7 @@ RUNS := runs
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long bench g2p-en check format fixture image clean
+.PHONY: all serve test test-long bench runtimes g2p-en check format fixture image clean
 
 all: check test
 
@@ -36,6 +37,12 @@ test: $(VENV)/dev $(FIXTURE)
 test-long: $(VENV)/dev $(FIXTURE)
 	$(BIN)/python -m pytest
 
+# Peers of the benchmark that need an older transformers; `make bench` measures them if present.
+runtimes: $(VENV)/dev
+	$(PYTHON) -m venv $(RUNTIMES)
+	$(RUNTIMES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -r benchmarks/runtimes.txt -e '.[cpu,model]'
+
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
 
@@ -61,4 +68,4 @@ image:
 	docker build -t heed .
 
 clean:
-	rm -rf $(VENV) tests/fixtures build *.egg-info
+	rm -rf $(VENV) $(RUNTIMES) tests/fixtures build *.egg-info

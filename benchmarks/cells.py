@@ -13,13 +13,11 @@ from typing import NamedTuple
 import typer
 
 from benchmarks.models import MeasuredModel
+from benchmarks.process import Call, Ids, Running, System
 from benchmarks.report import cell_columns
 from benchmarks.results import Cell, Comparison, LengthRow, Precision
+from benchmarks.runtimes import runtimes
 from benchmarks.systems import (
-    Call,
-    Ids,
-    Running,
-    System,
     bare_system,
     ctranslate2,
     ctranslate2_systems,
@@ -224,6 +222,7 @@ def measure_slow_peers(
 
 def slow_peers(model: MeasuredModel) -> list[System]:
     return [
-        System("Hugging Face", partial(hugging_face, config=model.config)),
-        System("no cache", partial(no_cache, config=model.config)),
+        System("Hugging Face float32", partial(hugging_face, config=model.config)),
+        System("no cache float32", partial(no_cache, config=model.config)),
+        *runtimes(model.config),
     ]

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.http_client import Client
+from benchmarks.process import Call, Running
 from benchmarks.results import Latencies, Load, LoadRow, OpenLoop, Server, Streams
 from benchmarks.serving import serving
-from benchmarks.systems import Call, Running, heed_system
+from benchmarks.systems import heed_system
 from benchmarks.translating import Translating
 from service.bundle import load_bundle
 from service.tokenizer import open_tokenizers

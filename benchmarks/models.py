@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import results
 from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.manifest import Card, Precision
-from model.network.config import Tied, TransformerConfig
+from model.importers.t5 import bucket_of
+from model.network.config import NormKind, Positions, Tied, TransformerConfig
+from model.network.positions import RelativeBias
 from model.network.transformer import DecoderLayer, Transformer
 from service.settings import DEFAULT_BUNDLE
 
@@ -59,10 +62,27 @@ SMALL = MeasuredModel(
     length=8,
 )
 
+DEFAULT = MeasuredModel(  # CTranslate2 cannot compute rotary positions beside sinusoidal ones
+    "default", dataclasses.replace(load_config(DEFAULT_BUNDLE), rotary=False), length=8
+)
 SHARED = dataclasses.replace(BASE.config, tied=Tied.all)
 MARIAN = MeasuredModel(  # the sizes of OPUS-MT
     "Marian",
     dataclasses.replace(SHARED, source_vocab_size=58101, target_vocab_size=58101),
+    length=32,
+)
+T5 = MeasuredModel(  # the sizes of T5-small
+    "T5",
+    dataclasses.replace(
+        SHARED,
+        source_vocab_size=32128,
+        target_vocab_size=32128,
+        embedding_scale=1,
+        norm=NormKind.rms_norm,
+        norm_epsilon=1e-6,
+        positions=Positions.none,
+        relative_distance=128,
+    ),
     length=32,
 )
 NLLB = MeasuredModel(  # the sizes of NLLB-600M
@@ -85,12 +105,29 @@ NLLB = MeasuredModel(  # the sizes of NLLB-600M
 )
 
 
+BUCKETS = 32  # of T5's relative positions, in each direction of the decoder
+
+
 def random_model(config: TransformerConfig) -> Transformer:
+    """Return a model that never generates a special id. With RMSNorm it has no other biases."""
     torch.manual_seed(0)
     model = Transformer(config).eval()
     with torch.no_grad():
+        if config.norm == NormKind.rms_norm:
+            for module in model.modules():
+                if isinstance(module, nn.Linear):
+                    module.bias.zero_()
+        for each in model.modules():
+            if isinstance(each, RelativeBias):
+                each.table.copy_(torch.randn(BUCKETS, config.num_heads)[buckets_of(each)])
         model.generator.bias[[config.pad_id, config.bos_id, config.eos_id]] = -1e4
     return model
+
+
+def buckets_of(bias: RelativeBias) -> Tensor:
+    """Return the bucket of each row of a table of biases."""
+    distances = torch.arange(bias.least, bias.longest + 1)
+    return bucket_of(distances, BUCKETS, bias.longest, causal=not bias.least)
 
 
 def lettered(config: TransformerConfig) -> TrainedModel:
@@ -100,13 +137,8 @@ def lettered(config: TransformerConfig) -> TrainedModel:
 
 
 def like_the_default() -> TrainedModel:
-    """Return a random model with the sizes and tokenizers of the default model, without rotary.
-
-    The default model itself has rotary positions beside sinusoidal ones. CTranslate2 cannot compute
-    that, so the two servers could not run the same weights.
-    """
-    config = dataclasses.replace(load_config(DEFAULT_BUNDLE), rotary=False)
-    return TrainedModel(random_model(config), *load_tokenizers(DEFAULT_BUNDLE))
+    """Return a random model with the sizes and tokenizers of the default model."""
+    return TrainedModel(random_model(DEFAULT.config), *load_tokenizers(DEFAULT_BUNDLE))
 
 
 def write_models(
@@ -130,21 +162,25 @@ def write_ctranslate2(model: Transformer, folder: Path) -> None:
         config.num_heads,
         pre_norm=config.norm_first,
         activation=ctranslate2.specs.Activation.RELU,
+        relative_attention_bias=config.relative_distance > 0,
+        rms_norm=config.norm == NormKind.rms_norm,
     )
     sides = ((spec.encoder, model.encoder), (spec.decoder, model.decoder))
     for side, ours in sides:
         embeddings = side.embeddings[0] if side is spec.encoder else side.embeddings
         embeddings.weight = ours.embedding.tokens.weight.detach().numpy()
-        positions = ours.embedding.positions
-        assert positions is not None, "CTranslate2 is given a table of positions"
-        side.position_encodings.encodings = positions.numpy()
-        side.scale_embeddings = True
+        if (positions := ours.embedding.positions) is not None:
+            side.position_encodings.encodings = positions.numpy()
+        side.scale_embeddings = config.embedding_scale != 1
         copy_norm(side.layer_norm, ours.norm)
         for layer, our_layer in zip(side.layer, ours.layers, strict=True):
             copy_layer(layer, our_layer)
+            for bias in ours.relative:
+                copy_relative_bias(layer.self_attention, bias)
     copy_linear(spec.decoder.projection, [model.generator])
     spec.config.decoder_start_token, spec.config.bos_token = str(config.bos_id), str(config.bos_id)
     spec.config.eos_token, spec.config.unk_token = str(config.eos_id), "3"
+    spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.register_source_vocabulary(id_tokens(config.source_vocab_size))
     spec.register_target_vocabulary(id_tokens(config.target_vocab_size))
     spec.validate()
@@ -177,8 +213,20 @@ def copy_layer(layer: Any, ours: Any) -> None:
 
 def copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
     spec.weight = torch.cat([layer.weight for layer in layers]).detach().numpy()
-    spec.bias = torch.cat([layer.bias for layer in layers]).detach().numpy()
+    bias = torch.cat([layer.bias for layer in layers]).detach()
+    if bias.any():
+        spec.bias = bias.numpy()
 
 
 def copy_norm(spec: Any, norm: Any) -> None:
-    spec.gamma, spec.beta = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+    spec.gamma = norm.weight.detach().numpy()
+    if not isinstance(norm, nn.RMSNorm):
+        spec.beta = norm.bias.detach().numpy()
+
+
+def copy_relative_bias(spec: Any, ours: Any) -> None:
+    """Copy the bias of each bucket: all rows of a bucket are equal in `random_model`."""
+    tables = torch.zeros(BUCKETS, ours.table.size(1))
+    tables[buckets_of(ours)] = ours.table.detach()
+    spec.relative_attention_bias = tables.numpy()
+    spec.relative_attention_max_distance = np.int32(ours.longest)

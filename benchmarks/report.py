@@ -48,7 +48,9 @@ cell, given as workers x threads; Heed uses its defaults.
 MODELS = {
     "base": "6 + 6 layers, d_model 512, vocabulary 32,000, 32 tokens in and 32 out.",
     "small": "4 + 4 layers, d_model 256, vocabularies 40 and 60, 8 tokens in and 8 out.",
+    "default": "the sizes of the default model (4 + 3 layers, d_model 192), 8 tokens in and 8 out.",
     "Marian": "base with the 58,101 tokens of OPUS-MT, embeddings and output tied.",
+    "T5": "the sizes of T5-small: base with RMSNorm, relative positions, 32,128 tied tokens.",
     "NLLB": "the sizes of NLLB-600M (12 + 12 layers, d_model 1024, vocabulary 256,206), tied.",
 }
 OPTIONS = """
@@ -58,7 +60,11 @@ ATTENTION = """
 Base int8, batch 8, takes {added:.0%} longer with the decoder and cross-attention of all layers and
 heads in the answer.
 """
-SLOW = "\nMuch slower peers, float32, base, best of three: {times}.\n"
+SLOW = """
+Slower peers on base, greedy, best of three calls: {times}. Hugging Face is transformers with
+torch; no cache is a loop that runs the whole decoder for every token; Optimum runs its ONNX export
+and OpenVINO runs optimum-intel's, both in the loop of transformers.
+"""
 MEMORY = """
 Peak memory of each process after batches of 1 and 8, base, in MiB: {peaks}.
 """

@@ -21,9 +21,11 @@ from benchmarks.document import describe_machine
 from benchmarks.load import measure_load
 from benchmarks.models import (
     BASE,
+    DEFAULT,
     MARIAN,
     NLLB,
     SMALL,
+    T5,
     MeasuredModel,
     lettered,
     like_the_default,
@@ -55,7 +57,9 @@ FULL = Plan(
     cells=[
         (BASE, [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]),
         (SMALL, SMALL_CELLS),
+        (DEFAULT, SMALL_CELLS),
         (MARIAN, [(1, 1), (8, 1), (1, 4)]),
+        (T5, [(1, 1), (8, 1), (1, 4)]),
         (NLLB, [(1, 1)]),
     ],
     options=MARIAN,

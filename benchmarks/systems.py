@@ -1,68 +1,13 @@
 """The systems that are compared. Each runs in a process of its own and answers calls."""
 
-import os
-import re
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.process import Call, Decode, Ids, Stopwatch, System, Timed
 
 if TYPE_CHECKING:  # importing the network imports torch, whose memory would count for every system
     from model.network.config import TransformerConfig
-
-Ids = list[list[int]]
-
-
-class Timed(NamedTuple):
-    """Seconds of a call, CPU seconds of all cores together, and the ids that were generated."""
-
-    seconds: float
-    cpu_seconds: float
-    ids: Ids
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A batch of sources. With `attention`, all decoder and cross-attention is returned, too.
-
-    `options` are those of SearchOptions, which only Heed is given.
-    """
-
-    sources: Ids
-    beam_size: int
-    new_tokens: int
-    attention: bool = False
-    options: dict[str, float] = field(default_factory=dict[str, float])
-
-
-Decode = Callable[[Call], Timed]
-
-
-class Stopwatch:
-    """Measures the seconds of its block, and the CPU seconds of all cores together."""
-
-    def __enter__(self) -> "Stopwatch":
-        self._before = time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._before[0]
-        self.cpu_seconds = time.process_time() - self._before[1]
-
-    def timed(self, ids: Ids) -> Timed:
-        return Timed(self.seconds, self.cpu_seconds, ids)
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """`open` runs in the system's process and gets the folder of the models (`write_models`)."""
-
-    name: str
-    open: Callable[[Path], Decode]
 
 
 def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
@@ -233,38 +178,3 @@ def ctranslate2_systems(compute_type: str, cores: int) -> list[System]:
         )
         for workers, threads in sorted({(1, 1), (1, cores), (cores, 1)})
     ]
-
-
-class Running:
-    """A system in a child process, which sleeps between its calls."""
-
-    def __init__(self, system: System, folder: Path) -> None:
-        """Return when the system is open."""
-        self.name = system.name
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=answer, args=(theirs, system, folder), daemon=True)
-        self._process.start()
-        theirs.close()  # or recv() would wait for a dead child: our copy keeps the pipe open
-        self._pipe.recv()
-
-    def __call__(self, call: Call) -> Timed:
-        self._pipe.send(call)
-        return self._pipe.recv()
-
-    def close(self) -> float:
-        """End the process and return its peak memory in MiB."""
-        self._pipe.send(None)
-        peak: float = self._pipe.recv()
-        self._process.join()
-        return peak
-
-
-def answer(pipe: "Connection[Any, Any]", system: System, folder: Path) -> None:
-    """Answer each call until None arrives, then send the peak memory in MiB."""
-    run = system.open(folder)
-    pipe.send(os.getpid())
-    while (call := pipe.recv()) is not None:
-        pipe.send(run(call))
-    status = Path("/proc/self/status").read_text()
-    pipe.send(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
