@@ -12,8 +12,8 @@ import typer
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
 from service.app import open_models
-from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry
+from service.engine.supervisor import Supervisor
 from service.languages import slots_of
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
@@ -30,7 +30,7 @@ async def decode(
 
     The model's own options apply, but for the beam size.
     """
-    (model,) = (await asyncio.to_thread(open_models, settings, EngineClient)).values()
+    (model,) = (await asyncio.to_thread(open_models, settings, Supervisor)).values()
     await model.engine.start()
     if slots_of(model.engine.bundle.manifest.decoder_start):
         raise typer.BadParameter("the model needs a target language, which this command lacks")

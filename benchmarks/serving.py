@@ -13,14 +13,14 @@ import httpx2
 
 from service import __main__ as server
 from service.app import OpenEngine
-from service.engine.client import EngineClient
+from service.engine.supervisor import Supervisor
 from service.settings import Provider, Settings
 
 PATIENCE = 60.0  # seconds until a server must be ready
 
 
 @contextlib.contextmanager
-def serving(bundle: Path, open_engine: OpenEngine = EngineClient) -> Generator[int]:
+def serving(bundle: Path, open_engine: OpenEngine = Supervisor) -> Generator[int]:
     """Serve the bundle on the CPU and yield the port. Raises RuntimeError if it does not start."""
     settings = Settings(bundles=[bundle], provider=Provider.cpu, self_check=False, port=free_port())
     process = get_context("spawn").Process(target=serve, args=(settings, open_engine), daemon=True)

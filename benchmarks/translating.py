@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import ctranslate2
 
 from service.bundle import Bundle
-from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry, Opened, Status
+from service.engine.supervisor import Supervisor
 from service.search.protocol import Hypothesis
 from service.settings import Settings
 
@@ -17,7 +17,7 @@ LARGEST_BATCH = 64  # sources that CTranslate2 decodes together
 Waiting = tuple[Entry, "asyncio.Future[Answer]"]
 
 
-class Translating(EngineClient):
+class Translating(Supervisor):
     """CTranslate2 int8 in the server's own process, with one worker per core.
 
     A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do.
@@ -28,7 +28,6 @@ class Translating(EngineClient):
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         # super().__init__() would start the engine process that this class replaces.
         self.bundle = bundle
-        self.opened = Opened(precision="int8", provider="cpu", graphs=frozenset())
         self._translator = ctranslate2.Translator(
             str(bundle.root.parent / "ctranslate2"),
             compute_type="int8",
@@ -50,8 +49,8 @@ class Translating(EngineClient):
         return Status(ready=True, rows=0)
 
     @property
-    def gone(self) -> bool:
-        return False
+    def opened(self) -> Opened:
+        return Opened(precision="int8", provider="cpu", graphs=frozenset())
 
     def submit(
         self, entries: Sequence[Entry], on_progress: object = None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp
 
 from service.app import OpenEngine, create_app
-from service.engine.client import EngineClient
+from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.protocol import Protocol
 from service.logs import configure_logs
@@ -24,7 +24,7 @@ from service.settings import Settings
 SHUTDOWN_TIMEOUT = 15.0
 
 
-async def serve(settings: Settings, open_engine: OpenEngine = EngineClient) -> None:
+async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
     """Serve until a signal arrives. Raise StartupError if a bundle cannot be served, or the address
     cannot be listened on.
 

@@ -16,8 +16,8 @@ from starlette.staticfiles import StaticFiles
 from service.api import attend, attention, decode, encode, models, score, tokenize
 from service.api.examples import fit_to_models, show_answers
 from service.bundle import Bundle, load_bundle
-from service.engine.client import EngineClient
 from service.engine.model import Model
+from service.engine.supervisor import Supervisor
 from service.errors import HeedError, StartupError
 from service.http import docs
 from service.http.middleware import BodyLimit, Headers, HeadRequests
@@ -31,14 +31,14 @@ from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
 from service.tokenizer import open_tokenizers
 
-OpenEngine = Callable[[Bundle, Settings], EngineClient]
+OpenEngine = Callable[[Bundle, Settings], Supervisor]
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, docs)
 
 
-def create_app(settings: Settings, open_engine: OpenEngine = EngineClient) -> FastAPI:
+def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> FastAPI:
     """Return the application. Its lifespan opens the bundles and raises StartupError.
 
-    `open_engine` makes the engine client of each bundle. Benchmarks pass another function, to put
+    `open_engine` makes the engine of each bundle. Benchmarks pass another function, to put
     other engines behind the same endpoints.
     """
 

@@ -25,7 +25,7 @@ from service.engine.messages import (
     Submit,
 )
 from service.engine.wire import FrameDecoder, Message, encode_message
-from service.errors import HeedError, PassFailed, StartupError, Unavailable
+from service.errors import HeedError, Overloaded, PassFailed, StartupError, Unavailable
 from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
@@ -34,6 +34,7 @@ from service.settings import Settings
 # requests. Both waits together stay below the 30 seconds after which Kubernetes kills a container.
 CLOSE_TIMEOUT = 8.0
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
+MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -97,11 +98,15 @@ class EngineClient(asyncio.Protocol):
             name, pending = self.bundle.manifest.name, len(self._pending)
             log_error("engine killed", model=name, timeout=CLOSE_TIMEOUT, pending=pending)
         finally:
-            if self._process.returncode is None:
-                self._process.kill()  # it ignores SIGTERM
+            self.kill()  # it ignores SIGTERM
             self._transport.abort()
         await self._process.wait()
         await self._ended.wait()
+
+    def kill(self) -> None:
+        """End the process at once. Everything that is pending fails with Unavailable."""
+        if self._process and self._process.returncode is None:
+            self._process.kill()
 
     def submit(
         self, entries: Sequence[Entry], on_progress: OnProgress | None = None
@@ -110,8 +115,13 @@ class EngineClient(asyncio.Protocol):
 
         Each future gets an Answer or a HeedError: Overloaded for all if the queue is full.
         Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
-        Unavailable if the engine has ended or is closing.
+        Unavailable if the engine has ended or is closing, Overloaded if it reads no more orders.
         """
+        if not self.gone and self._transport.get_write_buffer_size() > MOST_UNSENT:
+            raise Overloaded(
+                f"{MOST_UNSENT >> 20} MiB of requests wait for the engine, which is the limit:"
+                " try again later"
+            )
         asked = [(*self._expect(), entry) for entry in entries]
         self._order(Submit([(number, entry) for number, _, entry in asked]))
         for place, (number, future, entry) in enumerate(asked):
@@ -128,7 +138,7 @@ class EngineClient(asyncio.Protocol):
 
     @property
     def gone(self) -> bool:
-        """Return whether the engine has ended. It does not come back."""
+        """Return whether the engine has ended. Another one has another client (Supervisor)."""
         return self._ended.is_set()
 
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
@@ -199,7 +209,7 @@ class EngineClient(asyncio.Protocol):
         why = (
             "takes no requests now; try again later"
             if self._closing
-            else "has lost its engine; restart the service"
+            else "has lost its engine, and another one is being started; try again later"
         )
         return Unavailable(f"model {self.bundle.manifest.name} {why}")
 

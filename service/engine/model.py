@@ -1,16 +1,16 @@
-"""A model for the endpoints: its engine client and both tokenizers."""
+"""A model for the endpoints: its engine and both tokenizers."""
 
 from dataclasses import dataclass
 
-from service.engine.client import EngineClient
+from service.engine.supervisor import Supervisor
 from service.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The client of a model's engine, and the tokenizers of both sides."""
+    """A model's engine, and the tokenizers of both sides."""
 
-    engine: EngineClient
+    engine: Supervisor
     source: Tokenizer
     target: Tokenizer
 

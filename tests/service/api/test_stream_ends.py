@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -59,18 +60,38 @@ def send_until(client, at_first_event, *, reads=True):
     return b"".join(message.get("body", b"") for message in sent).decode()
 
 
+def engine_of(client):
+    """Return the client of the engine that runs now."""
+    return client.app.state.models["g2p-en"].engine._engine
+
+
 def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
-    engine = client.app.state.models["g2p-en"].engine
+    engine = engine_of(client)
     text = send_until(client, lambda: os.kill(engine._process.pid, signal.SIGKILL))
     *_, (name, problem) = events_of(text)
     assert name == "error"
     assert (problem["status"], problem["code"]) == (503, "unavailable")
-    assert client.get("/readyz").status_code == 503
-    assert client.get("/livez").status_code == 503  # only a new start helps
+
+
+def test_a_service_that_loses_its_engine_answers_again_after_seconds(client):
+    ask = {"source": "heed"}
+    expected = client.post("/v1/decode", json=ask).json()
+    os.kill(engine_of(client)._process.pid, signal.SIGKILL)
+    until = time.monotonic() + 60
+    statuses = set()
+    while (answer := client.post("/v1/decode", json=ask)).status_code != 200:
+        assert time.monotonic() < until
+        statuses.add((answer.status_code, answer.headers["retry-after"]))
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/livez").status_code == 200  # a new start would only take longer
+        time.sleep(0.05)
+    assert statuses == {(503, "5")}
+    assert answer.json() == expected
+    assert client.get("/readyz").status_code == 200
 
 
 def test_a_client_that_leaves_a_stream_frees_its_rows(client):
-    engine = client.app.state.models["g2p-en"].engine
+    engine = engine_of(client)
     text = send_until(client, lambda: True)
     assert "event: done" not in text
     assert_nothing_left(client, engine)
@@ -95,12 +116,12 @@ def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monke
     text = send_until(client, lambda: False, reads=False)
     assert text.count("event: ") == len(events_of(text))
     assert "event: done" not in text
-    assert_nothing_left(client, client.app.state.models["g2p-en"].engine)
+    assert_nothing_left(client, engine_of(client))
 
 
 def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):
     """Their rows too, although the answer ends with the first failure."""
-    engine = client.app.state.models["g2p-en"].engine
+    engine = engine_of(client)
     submit, submitted, failed = engine.submit, [], []
 
     def submit_and_fail(entries, on_progress):

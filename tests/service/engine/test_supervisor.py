@@ -1,0 +1,200 @@
+"""An engine that dies, stops or makes no progress is replaced, and the next one answers as well."""
+
+import asyncio
+import os
+import shutil
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from service.bundle import load_bundle
+from service.engine import supervisor
+from service.engine.client import EngineClient
+from service.engine.messages import Status
+from service.engine.supervisor import Supervisor
+from service.errors import Overloaded, Unavailable
+from tests.service.engine.test_client import SETTINGS, entries
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    """Look often and wait little."""
+    monkeypatch.setattr(supervisor, "LOOK_EVERY", 0.03)
+    monkeypatch.setattr(supervisor, "PATIENCE", 0.5)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.05)
+
+
+@asynccontextmanager
+async def supervised(bundle, settings=SETTINGS, open_engine=EngineClient):
+    served = Supervisor(bundle, settings, open_engine)
+    try:
+        await served.start()
+        yield served
+    finally:
+        await served.close()
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  conditions of another process set no event
+            await asyncio.sleep(0.01)
+
+
+def pid_of(served):
+    return served._engine._process.pid
+
+
+def is_alive(pid):
+    return Path("/proc", str(pid)).exists()
+
+
+async def answers_of(served):
+    answers = await asyncio.gather(*served.submit(entries(4)))
+    return [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_that_is_killed_or_stopped_is_replaced(tiny_bundle, fault, capsys):
+    async def run():
+        async with supervised(tiny_bundle) as served:
+            before, first = await answers_of(served), pid_of(served)
+            os.kill(first, fault)
+            lost = asyncio.gather(*served.submit(entries(9)), return_exceptions=True)
+            await until(lambda: served.restarts == 1)
+            return before, await lost, await answers_of(served), (first, pid_of(served))
+
+    before, lost, after, (first, second) = asyncio.run(run())
+    assert after == before
+    assert {type(outcome) for outcome in lost} == {Unavailable}
+    assert not is_alive(first)
+    assert not is_alive(second)  # it was closed
+    assert "engine restarted" in capsys.readouterr().out
+
+
+def test_every_further_engine_is_watched_too(tiny_bundle):
+    async def run():
+        async with supervised(tiny_bundle) as served:
+            for count in (1, 2, 3):
+                os.kill(pid_of(served), signal.SIGKILL)
+                await until(lambda count=count: served.restarts == count)
+            return await answers_of(served)
+
+    assert len(asyncio.run(run())) == 16
+
+
+def test_requests_meanwhile_are_told_to_come_back(tiny_bundle, monkeypatch):
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 60)
+
+    async def run():
+        async with supervised(tiny_bundle) as served:
+            os.kill(pid_of(served), signal.SIGKILL)
+            await until(lambda: served._engine.gone)
+            with pytest.raises(Unavailable, match="another one is being started; try again later"):
+                served.submit(entries(1))
+            with pytest.raises(Unavailable) as refused:
+                await served.status()
+            return refused.value.retry_after
+
+    assert asyncio.run(run()) > 0
+
+
+def test_a_bundle_that_does_not_open_is_tried_again(tiny_bundle, tmp_path, monkeypatch, capsys):
+    """Each time after a longer pause, until it opens."""
+    pauses = []
+    sleep = asyncio.sleep
+
+    async def count(seconds):
+        if seconds >= supervisor.FIRST_PAUSE:
+            pauses.append(seconds)
+        await sleep(min(seconds, 0.1))
+
+    root = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle.root, root)
+    graph = root / "fp32" / "step.onnx"
+
+    async def run():
+        async with supervised(load_bundle(root)) as served:
+            monkeypatch.setattr(asyncio, "sleep", count)
+            graph.rename(root / "away")
+            os.kill(pid_of(served), signal.SIGKILL)
+            await until(lambda: pauses[-1:] == [0.4])
+            (root / "away").rename(graph)
+            await until(lambda: served.restarts == 1)
+            return await answers_of(served)
+
+    assert len(asyncio.run(run())) == 16
+    assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert "engine not restarted" in capsys.readouterr().out
+
+
+class Idle(EngineClient):
+    """An engine that reports no progress."""
+
+    async def status(self):
+        await super().status()
+        return Status(ready=False, rows=1)
+
+
+def test_an_engine_without_progress_is_replaced_when_nobody_waits_for_it_any_more(tiny_bundle):
+    opened = []
+
+    def open_engine(*arguments):
+        kinds = (Idle, EngineClient)
+        opened.append(kinds[len(opened) > 0](*arguments))
+        return opened[-1]
+
+    async def run(seconds):
+        settings = SETTINGS.model_copy(update={"timeout": seconds})
+        async with supervised(tiny_bundle, settings, open_engine) as served:
+            await asyncio.sleep(0.5)
+            young = served.restarts
+            if seconds < 60:
+                await until(lambda: served.restarts == 1)
+            return young
+
+    assert asyncio.run(run(2.0)) == 0
+    opened.clear()
+    assert asyncio.run(run(60.0)) == 0
+    assert len(opened) == 1
+
+
+def test_closing_while_another_engine_opens_leaves_no_process(tiny_bundle):
+    opened = []
+
+    def open_engine(*arguments):
+        opened.append(EngineClient(*arguments))
+        return opened[-1]
+
+    async def run():
+        async with supervised(tiny_bundle, open_engine=open_engine) as served:
+            os.kill(pid_of(served), signal.SIGKILL)
+            await until(lambda: len(opened) == 2 and opened[1]._process)
+        return [client._process.returncode for client in opened]
+
+    assert None not in asyncio.run(run())
+
+
+def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, monkeypatch):
+    monkeypatch.setattr("service.engine.client.MOST_UNSENT", 1 << 16)
+
+    async def run():
+        client = EngineClient(tiny_bundle, SETTINGS)
+        try:
+            await client.start()
+            os.kill(client._process.pid, signal.SIGSTOP)
+            futures = []
+
+            def ask_for_ever():
+                while len(futures) < 10_000:
+                    futures.extend(client.submit(entries(1)))
+
+            with pytest.raises(Overloaded, match="wait for the engine, which is the limit"):
+                ask_for_ever()
+            os.kill(client._process.pid, signal.SIGCONT)
+            return len(await asyncio.gather(*futures, return_exceptions=True))
+        finally:
+            await client.close()
+
+    assert asyncio.run(run()) > 100
