@@ -59,7 +59,7 @@ class Batch:
         self._tokens, parents, ended = self._search.advance(candidates)
         for i, entry in enumerate(self.entries):
             if entry.streams and (progress := self._search.progress(i)):
-                entry.on_progress(progress)
+                entry.report(progress)
         done = [self._collect(i) for i in ended]
         if parents is not None:
             self._cache.reorder(parents)

@@ -77,6 +77,7 @@ class Entry:
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
     on_progress: Callable[[Progress], None] = field(default=ignore, init=False)
+    reported: bool = field(default=False, init=False)  # progress, which cannot be taken back
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the question only: the result stays in the process that computes it."""
@@ -91,6 +92,10 @@ class Entry:
             self.arrived,
         )
         return Entry, asked
+
+    def report(self, progress: Progress) -> None:
+        self.reported = True
+        self.on_progress(progress)
 
     def finish(self, outcome: Answer | HeedError) -> None:
         """Set the result, unless the entry has been cancelled or has failed already."""

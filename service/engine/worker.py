@@ -11,7 +11,7 @@ from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.bundle import Manifest
 from service.engine.batch import Batch, BatchKey
-from service.engine.messages import Entry
+from service.engine.messages import Answer, Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
@@ -64,6 +64,8 @@ class Worker:
         self._detokenize = detokenize
         self._batches: dict[BatchKey, Batch] = {}
         self._decoded: list[DecodedEntry] = []
+        self._to_repeat: list[Entry] = []  # each by itself, since a pass with others failed
+        self._repeated: Entry | None = None  # the one of them that is computed now
 
     def run(self) -> None:
         """Work until the queue is closed and empty.
@@ -102,9 +104,19 @@ class Worker:
         if self._decoded:
             self._queue.occupy(self._number)
             return []
+        if self._to_repeat or self._repeated:
+            self._queue.occupy(self._number)
+            return self._next_to_repeat(running)
         if not running:
             self.busy_since = None
         return self._queue.take(self._number, running, busy=bool(running))
+
+    def _next_to_repeat(self, running: Sequence[Entry]) -> list[Entry]:
+        """Return an entry to compute by itself, once nothing else is being computed."""
+        if self._repeated or running:
+            return []
+        self._repeated = self._to_repeat.pop(0)
+        return [self._repeated]
 
     def _remove_abandoned(self) -> None:
         """Remove entries that were cancelled, or that failed while they were encoded or scored."""
@@ -112,6 +124,9 @@ class Worker:
             if abandoned := [entry for entry in batch.entries if entry.abandoned]:
                 self._guard(batch.entries, partial(batch.remove, abandoned), key)
         self._decoded = [one for one in self._decoded if not one.entry.abandoned]
+        self._to_repeat = [entry for entry in self._to_repeat if not entry.abandoned]
+        if self._repeated and self._repeated.abandoned:  # or it has its answer
+            self._repeated = None
 
     def _step_all(self) -> None:
         for key, batch in [*self._batches.items()]:
@@ -130,22 +145,38 @@ class Worker:
     def _guard(
         self, entries: Sequence[Entry], work: Callable[[], None], key: BatchKey | None = None
     ) -> None:
-        """Do `work`. If it raises, fail its entries and discard the batch it was changing."""
+        """Do `work`. If it raises, discard the batch it was changing, and repeat each entry by
+        itself, so that a bad one fails alone. Those that were alone already fail."""
         try:
             work()
         except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
-            failure = as_failure(error)
-            for entry in entries:
-                entry.finish(failure)
             if key:
                 self._batches.pop(key, None)
-            name = self._manifest.name
-            log_error("pass failed", model=name, entries=len(entries), exc_info=error)
+            repeated = [] if isinstance(error, HeedError) else self._repeat(entries)
+            failure = as_failure(error)
+            for entry in entries:
+                if entry not in repeated:
+                    entry.finish(failure)
+            counts = {"entries": len(entries), "repeated": len(repeated)}
+            log_error("pass failed", model=self._manifest.name, **counts, exc_info=error)
+
+    def _repeat(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries that will be computed again by themselves: not a single one, and none
+        of whose tokens a client has seen some."""
+        if len(entries) == 1:
+            return []
+        chosen = [entry for entry in entries if not (entry.abandoned or entry.reported)]
+        self._decoded = [one for one in self._decoded if one.entry not in chosen]
+        for entry in chosen:
+            entry.answer = Answer()
+        self._to_repeat += chosen
+        return chosen
 
     def _fail_all(self, newcomers: Sequence[Entry]) -> None:
         """Fail the entries that this worker holds and, if it is the last, those that wait."""
         decoded = [one.entry for one in self._decoded]
-        left = [*newcomers, *self._running, *decoded, *self._queue.leave(self._number)]
+        held = [*newcomers, *self._running, *decoded, *self._to_repeat]
+        left = [*held, *self._queue.leave(self._number)]
         failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
         for entry in left:
             entry.finish(failure)
@@ -167,17 +198,20 @@ class Worker:
                 entry.answer.memory = memory[i]
                 entry.finish(entry.answer)
         for key, places in joining.items():
-            whole = len(places) == len(entries)
-            theirs = cross if whole else cross.pick(places)
-            self._join(key, [entries[i] for i in places], theirs)
+            joining_now = [entries[i] for i in places]
+            there = self._batches[key].entries if key in self._batches else []
+            # A failure may damage the KV cache of the entries already there.
+            join = partial(self._join, key, joining_now, cross, places)
+            self._guard([*there, *joining_now], join, key)
 
-    def _join(self, key: BatchKey, entries: list[Entry], cross: CrossCache) -> None:
-        """Add entries to the batch of their key. A failure may have damaged the KV cache of the
-        entries already there, so they fail too."""
+    def _join(
+        self, key: BatchKey, entries: list[Entry], cross: CrossCache, places: list[int]
+    ) -> None:
+        """Add entries to the batch of their key; `places` are theirs in `cross`."""
         if key not in self._batches:
             self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
-        batch = self._batches[key]
-        self._guard([*batch.entries, *entries], partial(batch.join, entries, cross), key)
+        whole = len(places) == len(cross.source_length)
+        self._batches[key].join(entries, cross if whole else cross.pick(places))
 
     def _step(self, batch: Batch) -> None:
         for entry, cross in batch.step():

@@ -1,16 +1,89 @@
-"""A pass or a worker that fails takes its own entries with it, and no others."""
+"""An entry that breaks a pass fails alone, and a worker that dies takes only its own with it."""
 
 import threading
 
+import numpy as np
 import pytest
 
 from service.engine.messages import Status
 from service.engine.worker import Worker
 from service.errors import PassFailed, Unavailable
 from service.runtime.cache import Cache
-from tests.service.engine.test_engine import ONE_WORKER, answers, entry, running
+from tests.service.engine.test_engine import ONE_WORKER, SETTINGS, answers, entry, running
 
 UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_bad_entry_fails_alone(tiny_bundle, every_weight, beam_size, threads):
+    """Its neighbours get the answers that they get without it, with attention or not."""
+    settings = SETTINGS.model_copy(update={"threads": threads})
+    kinds = ({}, {"selection": every_weight(tiny_bundle)})
+
+    def good():
+        return [entry([4, 5 + i % 4], 9, beam_size, **kinds[i % 2]) for i in range(12)]
+
+    with running(tiny_bundle, settings) as engine:
+        expected = answers(engine, good())
+        bad, neighbours = entry([UNKNOWN_ID], 9, beam_size), good()
+        engine.queue.put([*neighbours[:6], bad, *neighbours[6:]])
+        found = [one.result.result(60) for one in neighbours]
+        with pytest.raises(PassFailed):
+            bad.result.result(60)
+        assert engine.status == Status(ready=True, rows=0)
+    for one, other in zip(found, expected, strict=True):
+        ours, theirs = one.hypotheses, other.hypotheses
+        assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
+        assert len(one.attention) == len(other.attention)
+        for weights, others in zip(one.attention, other.attention, strict=True):
+            for kind in others:
+                np.testing.assert_allclose(weights[kind], others[kind], rtol=1e-4, atol=1e-5)
+
+
+def test_entries_that_come_while_others_are_repeated_are_not_drawn_in(tiny_bundle):
+    """The first three break their steps; those that come later never share a step with them."""
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        expected = answers(engine, [entry([4, 5], 9)])
+        bad, later, step = [entry([6, 6], 9) for _ in range(3)], [], engine.session.step
+        unfinished = [*bad]
+
+        def fail(cache, *arguments):
+            unfinished[:] = [each for each in bad if not each.result.done()]
+            if unfinished and len(later) < 5:
+                later.append(entry([4, 5], 9))
+                engine.queue.put(later[-1:])
+            if unfinished:
+                raise RuntimeError("a device was lost")
+            return step(cache, *arguments)
+
+        engine.session.step = fail
+        engine.queue.put(bad)
+        assert {type(one.result.exception(60)) for one in bad} == {PassFailed}
+        found = [one.result.result(60) for one in later]
+    assert len(found) >= 3
+    for one in found:
+        assert one.hypotheses[0].token_ids == expected[0].hypotheses[0].token_ids
+
+
+def test_an_entry_whose_progress_was_sent_is_not_repeated(tiny_bundle):
+    """Its client would get the same tokens again."""
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        stream, other = entry([4, 5], 9, streams=True), entry([4, 5], 9)
+        step, seen = engine.session.step, []
+        stream.on_progress = seen.extend
+
+        def fail_once(*arguments):
+            if len(seen) == 3 and not stream.result.done():
+                raise RuntimeError("a device was lost")
+            return step(*arguments)
+
+        engine.session.step = fail_once
+        engine.queue.put([stream, other])
+        with pytest.raises(PassFailed):
+            stream.result.result(60)
+        assert len(other.result.result(60).hypotheses[0].token_ids) == 9
+    assert len(seen) == 3
 
 
 def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
@@ -32,7 +105,7 @@ def test_a_failed_pass_fails_its_entries_and_no_others(tiny_bundle):
 
 
 def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch):
-    """Its neighbours fail too, because their memory may be damaged; later entries do not."""
+    """Here they fail by themselves, too; later entries do not."""
 
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
@@ -80,7 +153,7 @@ def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, s
 
 
 def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
-    """The rows beside them fail, because their memory may be damaged."""
+    """Here the entry beside them also fails when it is repeated."""
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
         engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
