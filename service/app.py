@@ -20,6 +20,7 @@ from service.engine.model import Model
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError, StartupError
 from service.http import docs
+from service.http.door import Door
 from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
     answer_heed_error,
@@ -81,6 +82,7 @@ def add_middleware(app: FastAPI, settings: Settings) -> None:
     """Add the middleware, innermost first."""
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
     app.add_middleware(HeadRequests)
+    app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
     app.add_middleware(Headers)
 
 

@@ -143,6 +143,12 @@ class Settings(BaseSettings):
         description="Most positions that a worker encodes or attends to between two decoding"
         " steps. Lower values make waiting streams smoother",
     )
+    max_requests: int = Field(
+        default=200,
+        ge=1,
+        description="Most POST requests that are answered at once. More are let in while they are"
+        " expected to wait less than two seconds",
+    )
     timeout: float = Field(
         default=60.0,
         gt=0,

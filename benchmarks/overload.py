@@ -1,0 +1,291 @@
+"""Send more requests than the service can answer: python -m benchmarks.overload
+
+Requests of mixed kinds arrive at random times, each on a connection of its own, at multiples of
+what a closed loop of 24 clients gets answered. Every answer is compared with the one that the same
+request gets alone. The numbers go to docs/reliability.md.
+"""
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.document import describe_machine, machine_line, table
+from benchmarks.load import WORDS
+from benchmarks.memory import Memory, memory_of, read_status
+from benchmarks.report import DOCS
+from benchmarks.serving import serving
+from service.settings import DEFAULT_BUNDLE
+
+CLIENTS = 24
+BATCH = [WORDS[i % len(WORDS)] for i in range(32)]
+KINDS: list[tuple[int, str, dict[str, Any]]] = [  # share in percent, path, body without a word
+    (60, "/v1/decode", {}),
+    (12, "/v1/decode", {"source": BATCH}),
+    (10, "/v1/decode", {"beam_size": 8}),
+    (8, "/v1/score", {"target": "HH IY1 D"}),
+    (5, "/v1/decode", {"attention": {"kinds": ["encoder", "decoder", "cross"]}}),
+    (5, "/v1/encode", {}),
+]
+PROBE_EVERY = 0.25  # seconds
+MOST_OPEN = 8000  # connections of the client at once; later arrivals are not sent
+PAUSE = 5.0  # seconds after a load, before the memory is looked at
+RECOVERED = 0.5  # seconds within which a word is answered again
+Request = tuple[str, bytes]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the requests of one load. Times are in seconds."""
+
+    sent: int = 0
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    wrong: int = 0
+    without_retry: int = 0  # refusals that do not say when to come back
+    words: list[float] = field(default_factory=list[float])  # until a single word was answered
+    refusals: list[float] = field(default_factory=list[float])
+    probes: dict[str, list[tuple[int, float]]] = field(
+        default_factory=lambda: {"/livez": [], "/readyz": []}
+    )
+    goodput: float = 0.0  # right answers a second while requests arrived
+    recovery: float = 0.0
+    memory: list[int] = field(default_factory=list[int])  # of the service, before and after
+
+
+async def ask(port: int, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
+    """Send one request on a new connection. A connection that breaks has status 0."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        method = "GET" if body is None else "POST"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}\r\n".encode() + (body or b""))
+        answer = await reader.read(-1)
+    except OSError:
+        return 0, {}, b""
+    finally:
+        if writer:
+            writer.close()
+    top, _, content = answer.partition(b"\r\n\r\n")
+    first, *lines = top.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]) if top else 0, headers, content
+
+
+def draw(chance: random.Random) -> Request:
+    _, path, changes = chance.choices(KINDS, [share for share, *_ in KINDS])[0]
+    body = {"source": chance.choice(WORDS), **changes}
+    return path, json.dumps(body).encode()
+
+
+def essence(content: bytes) -> list[Any]:
+    """Return what must not depend on the load: the texts, or how much else was returned."""
+    results = json.loads(content)["results"]
+    return [
+        [each["text"] for each in result["hypotheses"]] if "hypotheses" in result else [*result]
+        for result in results
+    ]
+
+
+class Load:
+    """One run against a service, whose right answers `expected` collects."""
+
+    def __init__(self, port: int, expected: dict[Request, list[Any]]) -> None:
+        self.port = port
+        self.expected = expected
+        self.outcome = Outcome()
+
+    async def request(self, chosen: Request) -> bool:
+        """Send a request and count its outcome. Return whether it was answered rightly."""
+        began = time.perf_counter()
+        status, headers, content = await ask(self.port, *chosen)
+        seconds, found = time.perf_counter() - began, self.outcome
+        found.statuses[status] += 1
+        if status == 200:
+            right = essence(content) == self.expected[chosen]
+            found.wrong += not right
+            if chosen[0] == "/v1/decode" and len(chosen[1]) < 40:
+                found.words.append(seconds)
+            return right
+        if status == 429:
+            found.refusals.append(seconds)
+            found.without_retry += "retry-after" not in headers
+        return False
+
+    async def closed(self, seconds: float, clients: int) -> float:
+        """Return right answers a second to clients that ask again as soon as they are answered."""
+        chance, until, right = random.Random(0), time.perf_counter() + seconds, 0
+
+        async def client() -> None:
+            nonlocal right
+            while time.perf_counter() < until:
+                answered = await self.request(draw(chance))
+                right += answered
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        return right / seconds
+
+    async def open(self, seconds: float, rate: float) -> None:
+        chance, arrival, right = random.Random(1), 0.0, 0
+        began, tasks = time.perf_counter(), set[asyncio.Task[bool]]()
+
+        def count(task: asyncio.Task[bool]) -> None:
+            nonlocal right
+            tasks.discard(task)
+            if time.perf_counter() - began <= seconds:
+                right += task.result()
+
+        probing = asyncio.create_task(self.probe())
+        while (arrival := arrival + chance.expovariate(rate)) < seconds:
+            await asyncio.sleep(max(0.0, began + arrival - time.perf_counter()))
+            if len(tasks) < MOST_OPEN:
+                self.outcome.sent += 1
+                tasks.add(task := asyncio.create_task(self.request(draw(chance))))
+                task.add_done_callback(count)
+        self.outcome.goodput = right / seconds
+        probing.cancel()
+        await self.recover()
+        await asyncio.gather(*tasks)
+
+    async def probe(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_EVERY)
+            for path, found in self.outcome.probes.items():
+                began = time.perf_counter()
+                status, *_ = await ask(self.port, path, None)
+                found.append((status, time.perf_counter() - began))
+
+    async def recover(self) -> None:
+        """Measure how long it takes until a word is answered within RECOVERED seconds."""
+        ended = time.perf_counter()
+        while True:
+            began = time.perf_counter()
+            status, *_ = await ask(self.port, "/v1/decode", b'{"source": "heed"}')
+            if status == 200 and time.perf_counter() - began < RECOVERED:
+                break
+            await asyncio.sleep(0.05)
+        self.outcome.recovery = time.perf_counter() - ended
+
+
+def expect(port: int) -> dict[Request, list[Any]]:
+    """Return the right answer to every request that can be drawn: each is sent alone."""
+    requests = {
+        (path, json.dumps({"source": word, **changes}).encode())
+        for _, path, changes in KINDS
+        for word in WORDS
+    }
+
+    async def send_all() -> dict[Request, list[Any]]:
+        return {each: essence((await ask(port, *each))[2]) for each in requests}
+
+    return asyncio.run(send_all())
+
+
+def measure(factors: Sequence[float], seconds: float) -> tuple[float, dict[float, Outcome]]:
+    """Return the capacity in requests a second, and the outcome at each multiple of it."""
+    found: dict[float, Outcome] = {}
+    with serving(DEFAULT_BUNDLE) as port:
+        expected = expect(port)
+        capacity = asyncio.run(Load(port, expected).closed(min(10.0, seconds), CLIENTS))
+        typer.echo(f"capacity {capacity:.0f}/s")
+        for factor in factors:
+            load = Load(port, expected)
+            load.outcome.memory.append(memory_of_service().held)
+            asyncio.run(load.open(seconds, factor * capacity))
+            time.sleep(PAUSE)
+            load.outcome.memory.append(memory_of_service().held)
+            found[factor] = load.outcome
+            typer.echo(" | ".join(columns(factor, capacity, load.outcome)))
+    return capacity, found
+
+
+def memory_of_service() -> Memory:
+    """Return the memory of all processes that this one started."""
+    ours, everything = read_status(os.getpid()), memory_of(os.getpid())
+    return Memory(*(whole - own for whole, own in zip(everything, ours, strict=True)))
+
+
+COLUMNS = ["overload", "sent", "200", "wrong", "429", "other", "right answers/s, of capacity"]
+COLUMNS += ["word, p50 and p99", "refusal, p50 and max", "/livez p99", "/readyz 200", "recovery"]
+COLUMNS += ["MB before and after"]
+
+
+def columns(factor: float, capacity: float, found: Outcome) -> list[str]:
+    others = sum(found.statuses.values()) - found.statuses[200] - found.statuses[429]
+    live = [seconds for _, seconds in found.probes["/livez"]]
+    ready = [status == 200 for status, _ in found.probes["/readyz"]]
+    return [
+        f"{factor:g} x",
+        f"{found.sent:,}",
+        f"{found.statuses[200]:,}",
+        str(found.wrong),
+        f"{found.statuses[429]:,}",
+        str(others),
+        f"{found.goodput:.0f} ({found.goodput / capacity:.0%})",
+        " and ".join(seconds_of(found.words, each) for each in (0.5, 0.99)),
+        " and ".join(seconds_of(found.refusals, each) for each in (0.5, 1.0)),
+        seconds_of(live, 0.99),
+        f"{sum(ready)}/{len(ready)}",
+        f"{found.recovery:.1f} s",
+        " and ".join(f"{held / 1e6:.0f}" for held in found.memory),
+    ]
+
+
+def seconds_of(times: Sequence[float], share: float) -> str:
+    if len(times) < 2:
+        return "-"
+    if share == 1:
+        return f"{max(times):.2f} s"
+    return f"{statistics.quantiles(times, n=100)[round(100 * share) - 1]:.2f} s"
+
+
+HEAD = """# Reliability
+
+`python -m benchmarks.overload` writes this page; do not edit it.
+
+{machine}
+
+The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
+with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
+times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
+of {clients} clients gets answered: {capacity:.0f} requests a second. The client shares the cores
+with the service. "Wrong" counts answers that differ from those of the same requests alone, "other"
+all that were answered neither with 200 nor with 429. Refused requests that do not say when to come
+back: {without_retry}. Recovery is the time from the last arrival until a word is answered within
+{recovered:g} s.
+
+"""
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 60.0,
+    factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
+    docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
+) -> None:
+    """Measure the default model under overload."""
+    capacity, found = measure([float(each) for each in factors.split(",")], seconds)
+    rows = [columns(factor, capacity, outcome) for factor, outcome in found.items()]
+    text = HEAD.format(
+        machine=machine_line(describe_machine()),
+        seconds=seconds,
+        clients=CLIENTS,
+        capacity=capacity,
+        without_retry=sum(outcome.without_retry for outcome in found.values()),
+        recovered=RECOVERED,
+    )
+    (docs / "reliability.md").write_text(text + table(COLUMNS, rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,150 @@
+"""A simulated service behind the door: one server, random arrivals, a clock that is only counted.
+
+Oracle: a queue at k times its capacity must stay as busy as one at its capacity.
+"""
+
+import asyncio
+import heapq
+import json
+import random
+
+import pytest
+
+from service.errors import Overloaded
+from service.http.door import FEW, SHORT, Door
+
+
+class Simulation:
+    """Requests that each take 1 / `capacity` seconds of one server, in the order of arrival."""
+
+    def __init__(self, capacity, most=200, timeout=60.0):
+        self.now, self.free, self.capacity = 0.0, 0.0, capacity
+        self.door = Door(None, most, timeout, lambda: self.now)
+        self.ends, self.waits, self.refused = [], [], []
+
+    def advance(self, until):
+        while self.ends and self.ends[0] <= until:
+            self.now = heapq.heappop(self.ends)
+            self.door.inside -= 1
+            self.door.pace.leave(self.now, self.door.inside)
+        self.now = until
+
+    def arrive(self):
+        if refusal := self.door.refusal():
+            self.refused.append(refusal)
+            return
+        self.door.inside += 1
+        self.free = max(self.free, self.now) + 1 / self.capacity
+        heapq.heappush(self.ends, self.free)
+        self.waits.append(self.free - self.now)
+
+    def run(self, rate, seconds, seed=0):
+        """Let requests arrive at random, and return how many were answered meanwhile."""
+        chance, until = random.Random(seed), self.now + seconds
+        before = len(self.waits) - len(self.ends)
+        while (arrival := self.now + chance.expovariate(rate)) < until:
+            self.advance(arrival)
+            self.arrive()
+        self.advance(until)
+        return len(self.waits) - len(self.ends) - before
+
+
+@pytest.mark.parametrize("capacity", [20, 100, 1000])
+@pytest.mark.parametrize("overload", [2, 4, 10])
+def test_overload_keeps_the_server_busy_and_the_wait_short(capacity, overload):
+    simulation = Simulation(capacity)
+    answered = simulation.run(overload * capacity, 60)
+    assert answered >= 0.95 * 60 * capacity
+    assert max(simulation.waits) <= max(200 / capacity, SHORT) + 0.5
+    assert simulation.refused
+
+
+def test_a_slow_service_lets_in_what_it_answers_in_time():
+    simulation = Simulation(capacity=1, timeout=60.0)
+    simulation.run(10, 600)
+    assert 55 <= max(simulation.waits) <= 66
+
+
+@pytest.mark.parametrize("capacity", [0.1, 5, 300])
+def test_nobody_is_refused_below_capacity(capacity):
+    simulation = Simulation(capacity)
+    simulation.run(0.7 * capacity, 2000 / capacity)
+    assert not simulation.refused
+
+
+def test_many_connections_of_quick_requests_are_let_in():
+    """1,500 at once are answered in 1.5 seconds, so all of them may wait."""
+    simulation = Simulation(capacity=1000)
+    simulation.run(1000, 3)
+    for _ in range(1500):
+        simulation.arrive()
+    assert not simulation.refused
+
+
+def test_a_rate_is_forgotten_when_it_no_longer_tells_anything():
+    """After slow requests, a burst of quick ones is let in."""
+    simulation = Simulation(capacity=1)
+    simulation.run(2, 120)
+    simulation.advance(simulation.now + 300)
+    simulation.capacity, refused = 1000, len(simulation.refused)
+    for _ in range(150):
+        simulation.arrive()
+    assert len(simulation.refused) == refused
+
+
+def test_a_few_are_let_in_even_if_nothing_leaves():
+    simulation = Simulation(capacity=1e-6)
+    for _ in range(300):
+        simulation.arrive()
+    assert FEW <= simulation.door.inside == 200
+
+
+def test_the_time_to_come_back_is_when_there_will_be_room():
+    simulation = Simulation(capacity=10)
+    simulation.run(60, 60)
+    retries = [refusal.retry_after for refusal in simulation.refused[100:]]
+    assert all(isinstance(each, Overloaded) for each in simulation.refused)
+    assert min(retries) >= 15  # 200 wait for 20 seconds, and 2 seconds are the limit
+    assert max(retries) <= 25
+
+
+async def answer(door, method="POST"):
+    """Return the status, headers and body of the door's answer to a request."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/v1/decode", "headers": [], "state": {}}
+    scope |= {"query_string": b"", "server": ("heed", 80), "scheme": "http", "root_path": ""}
+    scope["state"]["request_id"] = "mine"
+    await door(scope, None, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
+
+
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def test_a_refusal_is_a_problem_that_says_when_to_come_back():
+    door = Door(app, most=20, timeout=60.0)
+    assert asyncio.run(answer(door))[0] == 200
+    assert door.inside == 0
+    door.inside = 20
+    status, headers, body = asyncio.run(answer(door))
+    assert (status, headers[b"retry-after"]) == (429, b"1")
+    assert json.loads(body)["code"] == "overloaded"
+    assert "20 requests are being answered; the limit is 20" in json.loads(body)["detail"]
+    assert asyncio.run(answer(door, "GET"))[0] == 200
+    assert door.inside == 20
+
+
+def test_a_request_that_fails_leaves_its_place():
+    async def fail(scope, receive, send):
+        raise RuntimeError
+
+    door = Door(fail, most=20, timeout=60.0)
+    with pytest.raises(RuntimeError):
+        asyncio.run(answer(door))
+    assert door.inside == 0
