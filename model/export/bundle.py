@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
 from model.export.graphs import GRAPHS, export_graphs, save_graph
+from model.export.half import halve
 from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
 from model.export.quantize import quantize
-from model.export.tensor_file import refer_to, write_tensors
+from model.export.tensor_file import pieces_of, refer_to, write_tensors
 from model.export.weights import (
     WeightType,
     exact_sources,
@@ -93,10 +95,13 @@ def write_model(
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
     writers: list[SaveGraph] = []
-    if precision is not Precision.int8:
+    if Precision.fp32 in precision.folders:
         progress(f"writing the weights at {weight_type}")
         writers.append(write_fp32(model, weight_type, bundle / "fp32"))
-    if precision is not Precision.fp32:
+    if Precision.fp16 in precision.folders:
+        progress("writing the weights of the fp16 graphs")
+        writers.append(write_fp16(model, bundle / "fp16"))
+    if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
         writers.append(write_int8(model, bundle / "int8"))
     progress(f"exporting {len(GRAPHS)} graphs")
@@ -113,6 +118,30 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
     def save(name: str, proto: onnx.ModelProto) -> None:
         refer_to(proto.graph, WEIGHTS, stored)
+        save_graph(proto, folder / f"{name}.onnx")
+
+    return save
+
+
+def write_fp16(model: Transformer, folder: Path) -> SaveGraph:
+    """Write the weights as float16, and return a function that halves a graph and saves it beside
+    them. Raises InputError if a weight is too large for float16."""
+    tensors = model.state_dict()
+    largest = torch.finfo(torch.float16).max
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and any(
+            each.abs().max() > largest for each in pieces_of(tensor)
+        ):
+            raise InputError(
+                f"{name} has weights above {largest:,.0f}, the largest number of fp16: leave out"
+                " --precision fp16"
+            )
+    folder.mkdir()
+    stored = write_tensors(folder / WEIGHTS, exact_sources(tensors, torch.float16))
+
+    def save(name: str, proto: onnx.ModelProto) -> None:
+        halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})
+        refer_to(proto.graph, WEIGHTS, stored, cast=False)
         save_graph(proto, folder / f"{name}.onnx")
 
     return save
