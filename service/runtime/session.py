@@ -16,8 +16,10 @@ from service.bundle import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
+from service.runtime.device_binding import DeviceBinding
+from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.graph import LazyGraph
-from service.runtime.providers import PROVIDERS, open_graph, usable_provider
+from service.runtime.providers import PROVIDERS, cache_device, open_graph, usable_provider
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
@@ -46,6 +48,8 @@ class Session:
         self._config = bundle.manifest.config
         layers = range(self._config.num_decoder_layers)
         self._cache_names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
+        device = cache_device(name)
+        self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
         if on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -70,7 +74,10 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int) -> Cache:
+    def new_cache(self, rows_per_source: int) -> Cache | DeviceCache:
+        """Return an empty cache in the memory that the provider computes in."""
+        if self._mover:
+            return DeviceCache(self._config, rows_per_source, self._mover)
         return Cache(self._config, rows_per_source, self._cache_type)
 
     def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
@@ -82,7 +89,9 @@ class Session:
             [*cross], lengths
         )
 
-    def step(self, cache: Cache, tokens: IntArray, k: int, logits: bool = False) -> Candidates:
+    def step(
+        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+    ) -> Candidates:
         """Read a token (R,) a row at its position, and move every row on by one.
 
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
@@ -96,13 +105,12 @@ class Session:
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            cache.bindings[key] = Binding(
-                self.open("step"),
-                cache,
-                self._cache_names,
-                min(k, vocab_size),
-                vocab_size=vocab_size if logits else None,
-            )
+            bound = self.open("step"), self._cache_names, min(k, vocab_size)
+            size = vocab_size if logits else None
+            if isinstance(cache, Cache):
+                cache.bindings[key] = Binding(cache, *bound, vocab_size=size)
+            else:
+                cache.bindings[key] = DeviceBinding(cache, *bound, vocab_size=size)
         candidates = cache.bindings[key].run(tokens, cache.position)
         cache.position += 1
         return candidates

@@ -17,10 +17,12 @@ from model.export.manifest import Precision
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.transformer import Transformer
 from service.bundle import load_bundle
+from service.runtime.device_cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
 from service.settings import Provider, Settings
 from tests.model.export.test_graphs import CARD
+from tests.service.runtime.conftest import CPU
 
 FP16 = Settings(precision="fp16", provider=Provider.cpu)
 
@@ -123,6 +125,13 @@ def test_masked_keys_have_no_weight_although_no_float16_is_as_small_as_their_sco
     (alone,) = session.encoder_attention(sources[1:])
     np.testing.assert_allclose(together[1], alone)
     np.testing.assert_allclose(together[1], 1)
+
+
+def test_half_caches_on_a_device_give_what_torch_gives(half, monkeypatch):
+    monkeypatch.setattr("service.runtime.session.cache_device", lambda _: CPU)
+    assert isinstance(Session(half, FP16).new_cache(1), DeviceCache)
+    for name, error in errors(half).items():
+        assert error < 0.02, name
 
 
 def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_beside_them(tmp_path):

@@ -50,3 +50,10 @@ def test_auto_takes_the_fastest_precision_that_the_bundle_has(bundle, held, on_c
 def test_a_precision_that_the_bundle_lacks_is_refused(bundle):
     with pytest.raises(StartupError, match=r"no graphs of precision fp16; choose one of: auto, "):
         choose_precision(bundle, Precision.fp16, on_cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("provider", "memory"), [(CPU, None), (CUDA, ("cuda", CUDA)), (TENSORRT, ("cuda", CUDA))]
+)
+def test_caches_lie_in_the_memory_that_the_provider_computes_in(provider, memory):
+    assert providers.cache_device(provider) == memory
