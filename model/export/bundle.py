@@ -13,10 +13,11 @@ from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
 from model.export.graphs import GRAPHS, export_graphs, save_graph
 from model.export.half import halve
+from model.export.half_range import check_half_range
 from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
 from model.export.quantize import quantize
-from model.export.tensor_file import pieces_of, refer_to, write_tensors
+from model.export.tensor_file import refer_to, write_tensors
 from model.export.weights import (
     WeightType,
     exact_sources,
@@ -125,19 +126,10 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
 def write_fp16(model: Transformer, folder: Path) -> SaveGraph:
     """Write the weights as float16, and return a function that halves a graph and saves it beside
-    them. Raises InputError if a weight is too large for float16."""
-    tensors = model.state_dict()
-    largest = torch.finfo(torch.float16).max
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and any(
-            each.abs().max() > largest for each in pieces_of(tensor)
-        ):
-            raise InputError(
-                f"{name} has weights above {largest:,.0f}, the largest number of fp16: leave out"
-                " --precision fp16"
-            )
+    them. Raises InputError if the model's numbers exceed float16."""
+    check_half_range(model)
     folder.mkdir()
-    stored = write_tensors(folder / WEIGHTS, exact_sources(tensors, torch.float16))
+    stored = write_tensors(folder / WEIGHTS, exact_sources(model.state_dict(), torch.float16))
 
     def save(name: str, proto: onnx.ModelProto) -> None:
         halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})

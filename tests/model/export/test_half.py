@@ -1,7 +1,6 @@
 """fp16 graphs beside torch at fp32, and which numbers of theirs are half."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,7 +26,7 @@ from tests.service.runtime.conftest import CPU
 FP16 = Settings(precision="fp16", provider=Provider.cpu)
 
 
-def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, **changes):
+def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, gain=1.0, **changes):
     """Write a bundle of random weights, and return it."""
     source = build_tokenizer(["abcdefgh"], Unit.characters)
     target = build_tokenizer(["s t u v w x y z"], Unit.words)
@@ -38,6 +37,10 @@ def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, *
     model = Transformer(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
+    feed_forward = model.decoder.layers[0].feed_forward
+    with torch.no_grad():
+        feed_forward.up.weight *= gain
+        feed_forward.down.weight *= gain
     write_bundle(TrainedModel(model, source, target), CARD, weights, folder, precision)
     return load_bundle(folder)
 
@@ -155,5 +158,15 @@ def test_a_bundle_of_fp16_alone_is_read_by_torch(half):
 
 
 def test_weights_beyond_float16_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"weights above 65,504.* leave out --precision fp16"):
-        export(Path(tmp_path) / "huge", std=1e5)
+    with pytest.raises(InputError, match=r"weights above 65,504.* give --precision fp32, int8 or"):
+        export(tmp_path / "huge", std=1e5)
+
+
+def test_a_network_whose_numbers_exceed_float16_is_refused_although_its_weights_do_not(tmp_path):
+    """As T5's feed-forward layers do: the norm after them makes the numbers small again."""
+    torch.manual_seed(0)
+    large = r"decoder\.\S+ has numbers of [\d,]+, and .* fp16 ends at 65,504: give --precision fp32"
+    with pytest.raises(InputError, match=large):
+        export(tmp_path / "huge", norm_first=True, gain=500)
+    assert not (tmp_path / "huge").exists()
+    export(tmp_path / "huge", Precision.fp32, norm_first=True, gain=500)
