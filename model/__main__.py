@@ -32,6 +32,11 @@ app = typer.Typer(
 )
 
 
+PRECISION_HELP = (
+    "arithmetic of the graphs; int8 has 8-bit products, for CPUs; fp16 is for GPUs; both: fp32 and"
+    " int8; all: these and fp16"
+)
+
 app.command(name="train")(train_command)
 
 
@@ -76,7 +81,7 @@ def export(
     ),
     precision: Annotated[
         Precision,
-        typer.Option(help="arithmetic of the graphs; int8 has 8-bit products, for CPUs"),
+        typer.Option(help=PRECISION_HELP),
     ] = Precision.fp32,
 ) -> None:
     """Write a bundle, the folder that the service serves a model from."""
@@ -98,7 +103,7 @@ def export(
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
-        report_int8(bundle, trained.transformer)
+        report_errors(bundle, trained.transformer)
 
 
 def timed_progress() -> Progress:
@@ -107,24 +112,28 @@ def timed_progress() -> Progress:
     return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
 
 
-def report_int8(bundle: Path, transformer: Transformer) -> None:
-    """Print which products stay fp32, and how much the int8 graphs' answers differ from torch's on
-    sources that calibration did not see. The transformer loses its weights: the graphs need memory.
+def report_errors(bundle: Path, transformer: Transformer) -> None:
+    """Print which products of int8 stay fp32, and how much the answers of the int8 and fp16 graphs
+    differ from torch's on sources that calibration did not see. The transformer loses its weights:
+    the graphs need memory.
     """
     from model.export.compare import compare  # it needs onnxruntime, the extra `cpu`
 
-    kept = fp32_products(transformer, bundle / "int8")
-    total = len(linear_layers(transformer))
-    names = f": {', '.join(kept)}" if kept else ""
-    typer.echo(f"int8: {len(kept)} of {total} products stay fp32{names}")
+    rounded = [each for each in ("int8", "fp16") if (bundle / each).is_dir()]
+    if "int8" in rounded:
+        kept = fp32_products(transformer, bundle / "int8")
+        total = len(linear_layers(transformer))
+        names = f": {', '.join(kept)}" if kept else ""
+        typer.echo(f"int8: {len(kept)} of {total} products stay fp32{names}")
     answers = answer(transformer, samples(transformer, seed=1))
     release_weights(transformer)
-    found = compare(bundle / "int8", answers)
-    typer.echo(
-        f"int8 compared with torch on random sources: log-probs of probable tokens differ by"
-        f" {found.mean:.3f} on average and {found.largest:.3f} at most;"
-        f" {found.same_best:.1%} of the most probable tokens are the same"
-    )
+    for precision in rounded:
+        found = compare(bundle / precision, answers)
+        typer.echo(
+            f"{precision} compared with torch on random sources: log-probs of probable tokens"
+            f" differ by {found.mean:.3f} on average and {found.largest:.3f} at most;"
+            f" {found.same_best:.1%} of the most probable tokens are the same"
+        )
 
 
 @app.command(name="convert")
@@ -142,7 +151,7 @@ def convert_command(
     ] = "",
     precision: Annotated[
         Precision,
-        typer.Option(help="arithmetic of the graphs; int8 has 8-bit products, for CPUs"),
+        typer.Option(help=PRECISION_HELP),
     ] = Precision.both,
     weights: Annotated[
         WeightType | None,
@@ -182,8 +191,9 @@ def convert_command(
         raise typer.Exit(2) from error
     except FailedProof as error:
         typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written", err=True)
-        if error.only_int8:
-            typer.echo("heed: int8 does not suit this model: give --precision fp32", err=True)
+        if error.only_rounded:
+            names = " and ".join(error.only_rounded)
+            typer.echo(f"heed: {names} does not suit this model: give --precision fp32", err=True)
         raise typer.Exit(3) from error
     typer.echo(as_text(proofs))
 

@@ -51,11 +51,11 @@ def load_config(path: Path) -> TransformerConfig:
 
 
 def find_weights(path: Path) -> Path:
-    """Return the file of a run's averaged weights or of a bundle's fp32 weights.
+    """Return the file of a run's averaged weights, or of a bundle's fp32 or else fp16 weights.
 
     Raise InputError if there is neither.
     """
-    for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS):
+    for weights in (path / WEIGHTS, path / "fp32" / WEIGHTS, path / "fp16" / WEIGHTS):
         if weights.is_file():
             return weights
     if (path / "int8" / WEIGHTS).is_file():

@@ -29,6 +29,7 @@ class Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
     int8 = "int8"
+    fp16 = "fp16"
 
 
 PREFIX = "HEED_"
@@ -85,7 +86,8 @@ class Settings(BaseSettings):
     )
     precision: Precision = Field(
         default=Precision.auto,
-        description="Precision of the weights. auto: int8 on a CPU if the bundle has it, else fp32",
+        description="Precision of the weights. auto: the first of int8, fp32 and fp16 that the"
+        " bundle has, on a CPU; of fp16, fp32 and int8 elsewhere",
     )
     threads: int = Field(
         default=0,

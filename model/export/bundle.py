@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
 from model.export.graphs import GRAPHS, export_graphs, save_graph
+from model.export.half import halve
+from model.export.half_range import check_half_range
 from model.export.manifest import Card, Precision, describe
 from model.export.parity import parity
 from model.export.quantize import quantize
@@ -93,10 +96,13 @@ def write_model(
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
     writers: list[SaveGraph] = []
-    if precision is not Precision.int8:
+    if Precision.fp32 in precision.folders:
         progress(f"writing the weights at {weight_type}")
         writers.append(write_fp32(model, weight_type, bundle / "fp32"))
-    if precision is not Precision.fp32:
+    if Precision.fp16 in precision.folders:
+        progress("writing the weights of the fp16 graphs")
+        writers.append(write_fp16(model, bundle / "fp16"))
+    if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
         writers.append(write_int8(model, bundle / "int8"))
     progress(f"exporting {len(GRAPHS)} graphs")
@@ -113,6 +119,21 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
     def save(name: str, proto: onnx.ModelProto) -> None:
         refer_to(proto.graph, WEIGHTS, stored)
+        save_graph(proto, folder / f"{name}.onnx")
+
+    return save
+
+
+def write_fp16(model: Transformer, folder: Path) -> SaveGraph:
+    """Write the weights as float16, and return a function that halves a graph and saves it beside
+    them. Raises InputError if the model's numbers exceed float16."""
+    check_half_range(model)
+    folder.mkdir()
+    stored = write_tensors(folder / WEIGHTS, exact_sources(model.state_dict(), torch.float16))
+
+    def save(name: str, proto: onnx.ModelProto) -> None:
+        halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})
+        refer_to(proto.graph, WEIGHTS, stored, cast=False)
         save_graph(proto, folder / f"{name}.onnx")
 
     return save

@@ -10,6 +10,8 @@ import onnxruntime as ort
 
 from model.export.answers import Answer, Array
 
+TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -63,7 +65,7 @@ def decode(step: ort.InferenceSession, encoded: dict[str, Array], target: list[i
     for each in step.get_inputs():
         if each.name.startswith("self_"):
             _, heads, _, head_dim = each.shape
-            feeds[each.name] = np.zeros((1, heads, len(target), head_dim), np.float32)
+            feeds[each.name] = np.zeros((1, heads, len(target), head_dim), TYPES[each.type])
     written = [output.name for output in step.get_outputs() if output.name.endswith("_out")]
     rows: list[Array] = []
     for position, token in enumerate(target):

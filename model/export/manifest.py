@@ -18,7 +18,23 @@ class Precision(StrEnum):
 
     fp32 = "fp32"
     int8 = "int8"
-    both = "both"
+    fp16 = "fp16"
+    both = "both"  # fp32 and int8
+    all = "all"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Names of the precisions that this stands for: each has a folder in the bundle."""
+        match self:
+            case Precision.both:
+                return FOLDERS[:2]
+            case Precision.all:
+                return FOLDERS
+            case _:
+                return (self.value,)
+
+
+FOLDERS = ("fp32", "int8", "fp16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +91,7 @@ def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:
     """Return, for each precision that has a folder, the files of its graphs by name."""
     return {
         precision: {graph.stem: f"{precision}/{graph.name}" for graph in sorted(graphs)}
-        for precision in ("fp32", "int8")
+        for precision in FOLDERS
         if (graphs := list(bundle.glob(f"{precision}/*.onnx")))
     }
 

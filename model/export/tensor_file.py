@@ -88,13 +88,17 @@ def write_tensors(path: Path, sources: Mapping[str, Source]) -> dict[str, Stored
     return stored
 
 
-def refer_to(graph: onnx.GraphProto, location: str, stored: Mapping[str, Stored]) -> None:
+def refer_to(
+    graph: onnx.GraphProto, location: str, stored: Mapping[str, Stored], *, cast: bool = True
+) -> None:
     """Let the graph read its weights from the file `location` in its folder.
 
-    Numbers that are stored in half precision are cast; the runtime does so when it opens the graph.
+    If `cast`, numbers that are stored in half precision are cast to float32; the runtime does so
+    when it opens the graph.
     """
     read = {name for node in graph.node for name in node.input if name in stored}
-    halves = {name for name in read if stored[name].dtype in (torch.float16, torch.bfloat16)}
+    types = (torch.float16, torch.bfloat16) if cast else ()
+    halves = {name for name in read if stored[name].dtype in types}
     rename_inputs(graph, {name: f"{name}_fp32" for name in halves})
     casts = [
         helper.make_node("Cast", [name], [f"{name}_fp32"], to=TensorProto.FLOAT)

@@ -20,7 +20,7 @@ from model.importers.folders import check_folder
 from model.importers.plain import read_plain
 from model.importers.probes import probes
 from model.importers.proofs import (
-    INT8,
+    ROUNDED,
     Proof,
     as_text,
     ask_hugging_face,
@@ -46,13 +46,14 @@ Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decode
 class FailedProof(Exception):
     """A proof does not hold, so no bundle was written. The message is a table of all proofs.
 
-    `only_int8` says that only the proof of the int8 graphs failed.
+    `only_rounded` names int8 and fp16 if only the proofs of their graphs failed; else it is empty.
     """
 
     def __init__(self, proofs: Sequence[Proof]) -> None:
         super().__init__(as_text(proofs))
         failed = [proof.name for proof in proofs if proof.holds is False]
-        self.only_int8 = failed == [INT8]
+        rounded = [ROUNDED[name] for name in failed if name in ROUNDED]
+        self.only_rounded = rounded if len(rounded) == len(failed) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

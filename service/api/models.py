@@ -23,7 +23,7 @@ class ModelCard(BaseModel):
     task: str = Field(description="What the model does.")
     licence: str = Field(description="Licence of the weights.")
     attribution: str = Field(description="Whom to credit for the model and its data.")
-    precision: str = Field(description="Precision of the loaded weights, such as fp32 or int8.")
+    precision: str = Field(description="Precision of the loaded weights, fp32, int8 or fp16.")
     provider: str = Field(description="ONNX Runtime execution provider that computes.")
     instructions: list[str] = Field(
         description="Instruction sets of this CPU that make int8 fast: AVX2, AVX-512, VNNI, AMX."

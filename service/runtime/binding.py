@@ -22,8 +22,8 @@ class Binding:
 
     def __init__(
         self,
-        step: ort.InferenceSession,
         cache: Cache,
+        step: ort.InferenceSession,
         cache_names: list[str],
         k: int,
         *,

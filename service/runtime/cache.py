@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from service.arrays import FloatArray, IntArray
+from service.arrays import CacheArray, IntArray
 from service.bundle import Config
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 FEWEST_ROWS = 8
+CacheType = type[np.float32] | type[np.float16]
 KEPT = 64 << 20  # bytes that are never freed: allocating them again takes longer than a step
 
 
@@ -23,7 +24,7 @@ class CrossCache:
     """Cross-attention keys and values of B sources: key and value of each decoder layer in turn,
     (B, H, S, D), and the valid length of each source, (B,)."""
 
-    keys_values: list[FloatArray]
+    keys_values: list[CacheArray]
     source_length: IntArray
 
     def pick(self, sources: Sequence[int]) -> "CrossCache":
@@ -42,7 +43,7 @@ class Cache:
     `bindings` holds what a session binds to this memory; it is emptied when the memory moves.
     """
 
-    def __init__(self, config: Config, rows_per_source: int) -> None:
+    def __init__(self, config: Config, rows_per_source: int, dtype: CacheType) -> None:
         self.rows_per_source = rows_per_source
         self.sources = 0
         self.position = np.zeros(0, np.int64)  # (R,): where each row's next token goes
@@ -52,8 +53,8 @@ class Cache:
         empty = (config.num_decoder_layers, 0, config.num_heads, 0)
         head_dims = (config.d_qk, config.d_v)
         # keys and values of all layers: (L, >= R, H, T, D) and (L, >= B, H, >= S, D)
-        self._self = [np.zeros((*empty, head_dim), np.float32) for head_dim in head_dims]
-        self._cross = [np.zeros((*empty, head_dim), np.float32) for head_dim in head_dims]
+        self._self = [np.zeros((*empty, head_dim), dtype) for head_dim in head_dims]
+        self._cross = [np.zeros((*empty, head_dim), dtype) for head_dim in head_dims]
 
     @property
     def source_length(self) -> IntArray:
@@ -66,13 +67,13 @@ class Cache:
         return self._self[0].shape[3]
 
     @property
-    def self_keys_values(self) -> list[FloatArray]:
+    def self_keys_values(self) -> list[CacheArray]:
         """Key and value of each layer in turn, (R, H, T, D); views, not copies."""
         rows = self.sources * self.rows_per_source
         return [array[layer, :rows] for layer in self._layers for array in self._self]
 
     @property
-    def cross_keys_values(self) -> list[FloatArray]:
+    def cross_keys_values(self) -> list[CacheArray]:
         """Key and value of each layer in turn, (B, H, S, D); views, not copies."""
         return [array[layer, : self.sources] for layer in self._layers for array in self._cross]
 
@@ -154,7 +155,7 @@ def fit_length(held: int, needed: int, step: int) -> int:
     return held if rounded <= held <= 2 * max(rounded, step) else rounded
 
 
-def resized(array: FloatArray, rows: int, length: int) -> FloatArray:
+def resized(array: CacheArray, rows: int, length: int) -> CacheArray:
     """Return `array` (L, rows, H, length, D) itself if it has that size, else a copy that is cut or
     padded with zeros."""
     layers, held_rows, heads, held_length, head_dim = array.shape
@@ -166,7 +167,7 @@ def resized(array: FloatArray, rows: int, length: int) -> FloatArray:
     return new
 
 
-def move(arrays: Sequence[FloatArray], order: IntArray, length: int | None) -> None:
+def move(arrays: Sequence[CacheArray], order: IntArray, length: int | None) -> None:
     """Replace each row i (axis 1) by row order[i], in the first `length` positions, in place.
 
     Rows that stay are not copied.

@@ -2,7 +2,7 @@
 
 from functools import cache as once
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -84,6 +84,24 @@ def installed_provider(wanted: Provider) -> str:
             f"provider {wanted.value} is not installed; choose one of: auto, {', '.join(names)}"
         )
     return PROVIDERS[wanted]
+
+
+class Device(NamedTuple):
+    """Memory that is not the host's: ONNX Runtime's name of it, and a provider that can move it."""
+
+    memory: str
+    provider: str
+
+
+GPU = Device("cuda", PROVIDERS[Provider.cuda])
+
+
+def cache_device(provider: str) -> Device | None:
+    """Return the device in whose memory a provider computes; None: in the host's, over arrays.
+
+    TensorRT computes in CUDA's memory, but would build an engine for each size of what it moves.
+    """
+    return None if provider == PROVIDERS[Provider.cpu] else GPU
 
 
 def usable_provider(bundle: Bundle, wanted: Provider) -> str:

@@ -15,13 +15,16 @@ from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.binding import Binding
-from service.runtime.cache import Cache, CrossCache
+from service.runtime.cache import Cache, CacheType, CrossCache
+from service.runtime.device_binding import DeviceBinding
+from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.graph import LazyGraph
-from service.runtime.providers import PROVIDERS, open_graph, usable_provider
+from service.runtime.providers import PROVIDERS, cache_device, open_graph, usable_provider
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
 MOST_BINDINGS = 64  # bindings that one cache keeps
+CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 
 
@@ -40,10 +43,13 @@ class Session:
         precision = choose_precision(bundle, settings.precision, on_cpu)
         self.precision: str = precision
         self.provider: str = name
+        self._cache_type: CacheType = np.float16 if precision == Precision.fp16 else np.float32
         self._pad_id = bundle.manifest.pad_id
         self._config = bundle.manifest.config
         layers = range(self._config.num_decoder_layers)
         self._cache_names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
+        device = cache_device(name)
+        self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
         if on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
@@ -68,17 +74,24 @@ class Session:
         if graph in self._graphs:
             self._graphs[graph].check = check
 
-    def new_cache(self, rows_per_source: int) -> Cache:
-        return Cache(self._config, rows_per_source)
+    def new_cache(self, rows_per_source: int) -> Cache | DeviceCache:
+        """Return an empty cache in the memory that the provider computes in."""
+        if self._mover:
+            return DeviceCache(self._config, rows_per_source, self._mover)
+        return Cache(self._config, rows_per_source, self._cache_type)
 
     def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
         """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
         ids, lengths = self._padded(sources)
         names = ["memory", *(f"cross_{name}" for name in self._cache_names)]
         memory, *cross = self._run("encoder", names, {"source_ids": ids, "source_length": lengths})
-        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(cross, lengths)
+        return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
+            [*cross], lengths
+        )
 
-    def step(self, cache: Cache, tokens: IntArray, k: int, logits: bool = False) -> Candidates:
+    def step(
+        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+    ) -> Candidates:
         """Read a token (R,) a row at its position, and move every row on by one.
 
         Returns the `k` best next tokens, or the whole vocabulary if it is smaller, and on demand
@@ -92,13 +105,12 @@ class Session:
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            cache.bindings[key] = Binding(
-                self.open("step"),
-                cache,
-                self._cache_names,
-                min(k, vocab_size),
-                vocab_size=vocab_size if logits else None,
-            )
+            bound = self.open("step"), self._cache_names, min(k, vocab_size)
+            size = vocab_size if logits else None
+            if isinstance(cache, Cache):
+                cache.bindings[key] = Binding(cache, *bound, vocab_size=size)
+            else:
+                cache.bindings[key] = DeviceBinding(cache, *bound, vocab_size=size)
         candidates = cache.bindings[key].run(tokens, cache.position)
         cache.position += 1
         return candidates
@@ -152,7 +164,7 @@ class Session:
             parts = [cross.keys_values[index] for cross in crosses]  # (1, H, S, D) each
             _, heads, _, head_dim = parts[0].shape
             shape = (len(parts), heads, source_length.max(), head_dim)
-            feeds[f"cross_{name}"] = padded = np.zeros(shape, np.float32)
+            feeds[f"cross_{name}"] = padded = np.zeros(shape, parts[0].dtype)
             for i, part in enumerate(parts):
                 padded[i, :, : part.shape[2]] = part[0]
         return feeds
@@ -160,6 +172,7 @@ class Session:
     def _default_workers(self, cores: int) -> int:
         """One a core as long as the CPU's caches hold what each of them reads. Beyond that one in
         all: the cores share each product, and the weights are read once (docs/adr/0005)."""
+        # ONNX Runtime computes fp16 at fp32 on a CPU, so that it holds 4 bytes a weight too.
         size = self._config.step_weights * (1 if self.precision == Precision.int8 else 4)
         return cores if size <= CACHED else 1
 
@@ -184,7 +197,11 @@ class Session:
             "k": ("int64", 1),
         }
         for name in self._cache_names:
-            head = ("float", self._config.num_heads, head_dims[name.partition("_")[0]])
+            head = (
+                CACHE_TYPES[self._cache_type],
+                self._config.num_heads,
+                head_dims[name.partition("_")[0]],
+            )
             expected[f"self_{name}"] = expected[f"cross_{name}"] = head
         found = {
             tensor.name: (
@@ -202,14 +219,15 @@ class Session:
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:
-    """Resolve `auto` to int8 on a CPU and to fp32 elsewhere, or to what the bundle has.
+    """Resolve `auto` to the first of int8, fp32 and fp16 that the bundle has, on a CPU; elsewhere
+    of fp16, fp32 and int8. CPUs compute fp16 as fp32, with casts.
 
     Raises StartupError naming the bundle's precisions if it lacks the one wanted.
     """
     held = bundle.manifest.precisions
     if wanted is Precision.auto:
-        both = Precision.int8, Precision.fp32
-        preferred = both if on_cpu else both[::-1]
+        best = Precision.int8, Precision.fp32, Precision.fp16
+        preferred = best if on_cpu else best[::-1]
         wanted = next((each for each in preferred if each in held), wanted)
     if wanted not in held:
         names = ", ".join(held)

@@ -15,7 +15,7 @@ from model.data.pairs import pad
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.exporter import LARGEST_INLINE
-from model.export.manifest import Card
+from model.export.manifest import Card, Precision
 from model.network.config import (
     Activation,
     NormKind,
@@ -25,6 +25,10 @@ from model.network.config import (
     TransformerConfig,
 )
 from model.network.transformer import Transformer
+from service.bundle import load_bundle
+from service.runtime.self_check import COMPARISONS, check_parity, compare_decoding
+from service.runtime.session import Session
+from service.settings import Provider, Settings
 
 CARD = Card(name="random", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -87,7 +91,7 @@ def exported(request, tmp_path_factory):
         torch.nn.init.normal_(parameter, std=0.3)
     folder = tmp_path_factory.mktemp("export") / "random"
     weights = list(WeightType)[request.param % 2]
-    write_bundle(TrainedModel(model, source, target), CARD, weights, folder)
+    write_bundle(TrainedModel(model, source, target), CARD, weights, folder, Precision.all)
     return folder, load_model(folder).transformer
 
 
@@ -214,6 +218,19 @@ def test_cached_steps_equal_the_full_forward_pass(exported, sources, rows_per_so
         ranked = np.take_along_axis(expected[:, position], out["top_ids"], -1)
         np.testing.assert_allclose(out["top_log_probs"], ranked, **TOLERANCE)
         assert (np.diff(out["top_log_probs"]) <= 0).all()
+
+
+def test_fp16_graphs_give_what_torch_gives_at_fp32(exported):
+    bundle = load_bundle(exported[0])
+    session = Session(bundle, Settings(precision="fp16", provider=Provider.cpu))
+    check_parity(session, bundle)  # raises, as opening a graph does below, if sizes do not match
+    with np.load(bundle.path("parity.npz")) as file:
+        torchs = dict(file)
+    for compare in (compare_decoding, *COMPARISONS.values()):
+        for name, ours, theirs in compare(session, torchs):
+            assert ours.dtype == np.float32
+            error = np.abs(ours - theirs).max()
+            assert error < (0.02 if "attention" in name else 0.1), (name, error)
 
 
 def test_every_graph_reads_its_weights_from_one_file(exported):

@@ -33,7 +33,7 @@ def converted(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(kind) / "checkpoint"
     folder.mkdir()
     theirs = WRITERS[kind](folder)
-    return kind, folder, convert(folder, "both" if kind == "marian" else "fp32"), theirs
+    return kind, folder, convert(folder, "all" if kind == "marian" else "fp32"), theirs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,10 @@ def test_the_bundle_says_what_was_proved_and_where_it_comes_from(converted):
     assert {"torch", "transformers", "tokenizers", "onnxruntime"} <= origin["versions"].keys()
     for package, number in origin["versions"].items():
         assert f"{package} {number}" in card
-    assert (bundle / "int8").exists() == (kind == "marian")
+    proved = [each["name"] for each in origin["proofs"] if each["name"].endswith(" graphs")]
+    precisions = ["fp32", "int8", "fp16"] if kind == "marian" else ["fp32"]
+    assert proved == [f"{precision} graphs" for precision in precisions]
+    assert [*manifest["precisions"]] == precisions
     assert origin.get("fp32_products") == ([] if kind == "marian" else None)
     assert ("| 0 of 33 products stay fp32; " in card) == (kind == "marian")
 

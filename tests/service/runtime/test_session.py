@@ -19,6 +19,7 @@ from service.runtime.providers import installed_provider, open_graph
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.settings import Precision, Provider, Settings
+from tests.service.runtime.conftest import bytes_of
 
 FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu)
 
@@ -147,10 +148,9 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
     lengths = [bundle.manifest.limits.max_source_length, *[2] * 99]
     cache.insert(session.encode(sources(bundle, lengths))[1])
     cache.grow(40)
-    busy = sum(array.base.nbytes for array in cache.self_keys_values + cache.cross_keys_values)
+    busy = bytes_of(cache)
     cache.compact(np.array([1, 2]))
-    idle = sum(array.base.nbytes for array in cache.self_keys_values + cache.cross_keys_values)
-    assert idle < busy / 10
+    assert bytes_of(cache) < busy / 10
 
 
 def test_a_step_copies_no_cache(bundle):

@@ -1,0 +1,64 @@
+"""The step graph bound to a KV cache on a device, so that a step moves only tokens and candidates.
+
+Axes: R rows, K best tokens, V target vocabulary.
+"""
+
+import numpy as np
+import onnxruntime as ort
+
+from service.arrays import FloatArray, IntArray
+from service.runtime.device_cache import DeviceCache
+from service.search.protocol import Candidates
+
+
+class DeviceBinding:
+    """Inputs and outputs of the step graph, for a fixed number of rows, K and set of outputs.
+
+    ONNX Runtime copies an input from the host to a device when it is bound, not when the graph
+    runs. Tokens and positions are therefore bound again before every run; all else stays the same
+    until the cache moves, which then empties `DeviceCache.bindings`.
+    """
+
+    def __init__(
+        self,
+        cache: DeviceCache,
+        step: ort.InferenceSession,
+        cache_names: list[str],
+        k: int,
+        *,
+        vocab_size: int | None,
+    ) -> None:
+        """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
+
+        If `vocab_size` is given, the logits (R, V) are copied to the host too.
+        """
+        rows = len(cache.position)
+        log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
+        logits = None if vocab_size is None else np.zeros((rows, vocab_size), np.float32)
+        self._candidates = Candidates(log_probs, ids, logits)
+        self._step = step
+        self._binding = step.io_binding()
+        self._binding.bind_cpu_input("source_length", cache.source_length)
+        self._binding.bind_cpu_input("k", np.array([k]))
+        self._bind_output("top_log_probs", log_probs)
+        self._bind_output("top_ids", ids)
+        if logits is not None:
+            self._bind_output("logits", logits)
+        places = zip(cache_names, cache.self_places, cache.cross_places, strict=True)
+        for name, own, cross in places:
+            on_device = cache.device, 0, cache.dtype
+            self._binding.bind_input(f"cross_{name}", *on_device, cross.shape, cross.address)
+            self._binding.bind_input(f"self_{name}", *on_device, own.shape, own.address)
+            # the same memory: the graph writes in place
+            self._binding.bind_output(f"self_{name}_out", *on_device, own.shape, own.address)
+
+    def run(self, tokens: IntArray, position: IntArray) -> Candidates:
+        """Read tokens (R,) at their positions (R,). The next run overwrites what is returned."""
+        self._binding.bind_cpu_input("token", np.ascontiguousarray(tokens))
+        self._binding.bind_cpu_input("position", position)
+        self._binding.synchronize_inputs()
+        self._step.run_with_iobinding(self._binding)
+        return self._candidates
+
+    def _bind_output(self, name: str, array: FloatArray | IntArray) -> None:
+        self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))

@@ -1,0 +1,72 @@
+"""python -m tests.write_move: write service/runtime/move_{float16,float32}.onnx.
+
+They move the rows of a KV cache in the memory of a device. service/runtime/device_cache.py runs
+them, and tests/service/runtime/test_caches.py compares them with NumPy.
+"""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from service.runtime.device_cache import MOVE
+
+ROWS, LENGTH = 1, 3  # axes of (L, R, H, T, D)
+
+
+def fit(name):
+    """Return nodes that cut the input `name` at `length`, or pad it with zeros; and the result."""
+    kept, held, missing, fitted = (f"{name}_{part}" for part in ("kept", "held", "missing", "fit"))
+    nodes = [
+        helper.make_node("Slice", [name, "zero", "length", "length_axis"], [kept]),
+        helper.make_node("Shape", [kept], [held], start=LENGTH, end=LENGTH + 1),
+        helper.make_node("Sub", ["length", held], [missing]),
+        helper.make_node("Concat", ["zero", missing], [f"{name}_pads"], axis=0),
+        helper.make_node("Pad", [kept, f"{name}_pads", "", "length_axis"], [fitted]),
+    ]
+    return nodes, fitted
+
+
+def branch(name, nodes, output, element):
+    outputs = [helper.make_tensor_value_info(output, element, [None] * 5)]
+    return helper.make_graph(nodes, name, [], outputs)
+
+
+def move_graph(element):
+    """Return If(join, Gather(Concat(fit(old), fit(new)), order), Gather(old, order))."""
+    old, fit_old = fit("old")
+    new, fit_new = fit("new")
+    join = [
+        *(old + new),
+        helper.make_node("Concat", [fit_old, fit_new], ["rows"], axis=ROWS),
+        helper.make_node("Gather", ["rows", "order"], ["joined"], axis=ROWS),
+    ]
+    pick = [helper.make_node("Gather", ["old", "order"], ["picked"], axis=ROWS)]
+    node = helper.make_node(
+        "If",
+        ["join"],
+        ["moved"],
+        then_branch=branch("join", join, "joined", element),
+        else_branch=branch("pick", pick, "picked", element),
+    )
+    inputs = [
+        helper.make_tensor_value_info("join", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("old", element, ["L", "R", "H", "T", "D"]),
+        helper.make_tensor_value_info("new", element, ["L", "N", "H", "T2", "D"]),
+        helper.make_tensor_value_info("order", TensorProto.INT64, ["M"]),
+        helper.make_tensor_value_info("length", TensorProto.INT64, [1]),
+    ]
+    outputs = [helper.make_tensor_value_info("moved", element, ["L", "M", "H", "length", "D"])]
+    constants = {"zero": [0], "length_axis": [LENGTH]}
+    initializers = [
+        numpy_helper.from_array(np.array(value, np.int64), name)
+        for name, value in constants.items()
+    ]
+    graph = helper.make_graph([node], "move", inputs, outputs, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+if __name__ == "__main__":
+    for dtype, path in MOVE.items():
+        onnx.save(move_graph(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), path)
