@@ -82,3 +82,25 @@ class Client:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._opened.append(writer)
         return reader, writer, True
+
+
+async def ask(port: int, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
+    """Send one request on a new connection. A connection that breaks has status 0."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        method = "GET" if body is None else "POST"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}\r\n".encode() + (body or b""))
+        answer = await reader.read(-1)
+    except OSError:
+        return 0, {}, b""
+    finally:
+        if writer:
+            writer.close()
+    top, _, content = answer.partition(b"\r\n\r\n")
+    first, *lines = top.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]) if top else 0, headers, content

@@ -20,8 +20,9 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.document import describe_machine, machine_line, table
+from benchmarks.http_client import ask
 from benchmarks.load import WORDS
-from benchmarks.memory import Memory, memory_of, read_status
+from benchmarks.memory import memory_of, read_status
 from benchmarks.report import DOCS
 from benchmarks.serving import serving
 from service.settings import DEFAULT_BUNDLE
@@ -59,28 +60,6 @@ class Outcome:
     goodput: float = 0.0  # right answers a second while requests arrived
     recovery: float = 0.0
     memory: list[int] = field(default_factory=list[int])  # of the service, before and after
-
-
-async def ask(port: int, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
-    """Send one request on a new connection. A connection that breaks has status 0."""
-    writer: asyncio.StreamWriter | None = None
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        method = "GET" if body is None else "POST"
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        if body is not None:
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        writer.write(f"{head}\r\n".encode() + (body or b""))
-        answer = await reader.read(-1)
-    except OSError:
-        return 0, {}, b""
-    finally:
-        if writer:
-            writer.close()
-    top, _, content = answer.partition(b"\r\n\r\n")
-    first, *lines = top.decode().split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in lines)
-    return int(first.split()[1]) if top else 0, headers, content
 
 
 def draw(chance: random.Random) -> Request:
@@ -201,24 +180,35 @@ def measure(factors: Sequence[float], seconds: float) -> tuple[float, dict[float
         typer.echo(f"capacity {capacity:.0f}/s")
         for factor in factors:
             load = Load(port, expected)
-            load.outcome.memory.append(memory_of_service().held)
+            load.outcome.memory.append(memory_of_service())
             asyncio.run(load.open(seconds, factor * capacity))
             time.sleep(PAUSE)
-            load.outcome.memory.append(memory_of_service().held)
+            load.outcome.memory.append(memory_of_service())
             found[factor] = load.outcome
             typer.echo(" | ".join(columns(factor, capacity, load.outcome)))
     return capacity, found
 
 
-def memory_of_service() -> Memory:
-    """Return the memory of all processes that this one started."""
-    ours, everything = read_status(os.getpid()), memory_of(os.getpid())
-    return Memory(*(whole - own for whole, own in zip(everything, ours, strict=True)))
+def memory_of_service() -> int:
+    """Return the bytes held by all processes that this one started."""
+    return memory_of(os.getpid()).held - read_status(os.getpid()).held
 
 
-COLUMNS = ["overload", "sent", "200", "wrong", "429", "other", "right answers/s, of capacity"]
-COLUMNS += ["word, p50 and p99", "refusal, p50 and max", "/livez p99", "/readyz 200", "recovery"]
-COLUMNS += ["MB before and after"]
+COLUMNS = [
+    "overload",
+    "sent",
+    "200",
+    "wrong",
+    "429",
+    "other",
+    "right answers/s, of capacity",
+    "word, p50 and p99",
+    "refusal, p50 and max",
+    "/livez p99",
+    "/readyz 200",
+    "recovery",
+    "MB before and after",
+]
 
 
 def columns(factor: float, capacity: float, found: Outcome) -> list[str]:

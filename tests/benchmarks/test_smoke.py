@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from benchmarks import accuracy, attention, cells, checkpoints, operators
+from benchmarks import accuracy, attention, cells, checkpoints, operators, overload
 from benchmarks.load import WORDS, measure_load
 from benchmarks.models import (
     T5,
@@ -121,6 +121,19 @@ def test_load(folder):
     assert min(found["saturation"].values()) > 0
     (row,) = found["loads"]
     assert row["Heed"]["rate"] == row["CTranslate2"]["rate"] > 0
+
+
+def test_overload(monkeypatch):
+    monkeypatch.setattr(overload, "WORDS", ["heed", "the"])
+    monkeypatch.setattr(overload, "PAUSE", 0.1)
+    capacity, found = overload.measure([3.0], seconds=1.0)
+    (outcome,) = found.values()
+    assert capacity > 0
+    assert outcome.sent == sum(outcome.statuses.values()) > 0
+    assert set(outcome.statuses) <= {200, 429}
+    assert (outcome.wrong, outcome.without_retry) == (0, 0)
+    assert {status for probes in outcome.probes.values() for status, _ in probes} == {200}
+    assert len(overload.columns(3.0, capacity, outcome)) == len(overload.COLUMNS)
 
 
 def test_operators():
