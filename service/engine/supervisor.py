@@ -8,7 +8,7 @@ from contextlib import suppress
 from service.bundle import Bundle
 from service.engine.client import EngineClient, OnProgress
 from service.engine.messages import Answer, Entry, Opened, Status
-from service.errors import StartupError, Unavailable
+from service.errors import HeedError
 from service.logs import log_error
 from service.settings import Settings
 
@@ -86,7 +86,7 @@ class Supervisor:
             try:
                 async with asyncio.timeout(PATIENCE):
                     status = await engine.status()
-            except (TimeoutError, Unavailable):
+            except (TimeoutError, HeedError):
                 misses += 1
                 continue
             misses = 0
@@ -100,12 +100,12 @@ class Supervisor:
         name, engine = self.bundle.manifest.name, self._open_engine(self.bundle, self._settings)
         try:
             await engine.start()
-        except (StartupError, OSError) as error:
+        except asyncio.CancelledError:
+            await engine.close()  # nothing else would end its process
+            raise
+        except Exception as error:  # noqa: BLE001  whatever broke: the next attempt may succeed
             log_error("engine not restarted", model=name, error=str(error))
             await engine.close()
-        except BaseException:  # this task is cancelled: nothing else would end the process
-            await engine.close()
-            raise
         else:
             dead, self._engine = self._engine, engine
             self.restarts += 1

@@ -15,7 +15,7 @@ from service.http.problems import answer_heed_error
 FEW = 16  # requests inside that are always let in, and below which their rate says little
 SHORT = 2.0  # seconds that a request may be expected to wait where many are inside
 WINDOW = 0.5  # seconds over which requests are counted
-FORGET = 10.0  # seconds after which a rate no longer counts: the next requests may be others
+FORGET = 10.0  # seconds with few inside after which a rate no longer counts
 LONGEST_RETRY = 60  # seconds
 
 
@@ -24,27 +24,36 @@ class Pace:
     say how many arrive."""
 
     def __init__(self) -> None:
-        self._rate, self._measured = 0.0, -math.inf  # and when
-        self._count, self._since = 0, -math.inf
+        self._rate: float | None = None
+        self._count, self._since = 0, 0.0  # requests that have left since then
+        self._quiet = 0.0  # when fewer than FEW were inside last
+
+    def enter(self, now: float, inside: int) -> None:
+        """Begin to count when FEW are inside."""
+        if inside != FEW:
+            return
+        if now - self._quiet > FORGET:
+            self._rate = None
+        self._count, self._since = 0, now
 
     def leave(self, now: float, inside: int) -> None:
-        """Count a request that leaves `inside` others."""
-        if inside < FEW or now - self._since > FORGET:
-            self._count, self._since = 0, now
+        """Count a request that leaves `inside` others.
+
+        A rate needs FEW of them: requests that are computed together also leave together.
+        """
+        if inside < FEW:
+            self._quiet = now
             return
         self._count += 1
-        if (elapsed := now - self._since) >= WINDOW:
+        elapsed = now - self._since
+        if self._count >= FEW and elapsed >= WINDOW:
             rate = self._count / elapsed
-            self._rate = (self._rate + rate) / 2 if self._knows(now) else rate
-            self._measured = self._since = now
-            self._count = 0
+            self._rate = rate if self._rate is None else (self._rate + rate) / 2
+            self._count, self._since = 0, now
 
-    def wait(self, now: float, inside: int) -> float | None:
+    def wait(self, inside: int) -> float | None:
         """Return the seconds until all inside have left; None if the rate is not known."""
-        return inside / self._rate if self._knows(now) else None
-
-    def _knows(self, now: float) -> bool:
-        return now - self._measured <= FORGET
+        return inside / self._rate if self._rate else None
 
 
 class Door:
@@ -83,6 +92,7 @@ class Door:
             await send(message)
 
         self.inside += 1
+        self.pace.enter(self.clock(), self.inside)
         try:
             await self.app(scope, receive, look)
         finally:
@@ -94,7 +104,7 @@ class Door:
         """Return why a request cannot be let in now; None if it can."""
         if self.inside < FEW:
             return None
-        wait = self.pace.wait(self.clock(), self.inside)
+        wait = self.pace.wait(self.inside)
         limit = self.timeout if self.inside < self.most else SHORT
         if (wait or 0.0) <= limit and (wait or self.inside < self.most):
             return None

@@ -34,6 +34,7 @@ class Simulation:
             self.refused.append(refusal)
             return
         self.door.inside += 1
+        self.door.pace.enter(self.now, self.door.inside)
         self.free = max(self.free, self.now) + 1 / self.capacity
         heapq.heappush(self.ends, self.free)
         self.waits.append(self.free - self.now)
@@ -60,9 +61,38 @@ def test_overload_keeps_the_server_busy_and_the_wait_short(capacity, overload):
 
 
 def test_a_slow_service_lets_in_what_it_answers_in_time():
+    """As soon as it knows how slow it is: until then it has let in 200."""
     simulation = Simulation(capacity=1, timeout=60.0)
+    simulation.run(10, 300)
+    simulation.waits.clear()
     simulation.run(10, 600)
     assert 55 <= max(simulation.waits) <= 66
+
+
+def test_pauses_between_loads_do_not_slow_the_pace():
+    """Thirty-two clients ask again as soon as they are answered, in turns of a few seconds."""
+    simulation = Simulation(capacity=300)
+    for _ in range(20):
+        until = simulation.now + 2
+        for _ in range(32):
+            simulation.arrive()
+        while simulation.now < until:
+            simulation.advance(simulation.ends[0])
+            simulation.arrive()
+        simulation.advance(simulation.now + 5)
+    assert not simulation.refused
+
+
+@pytest.mark.parametrize("seconds", [1, 10])
+def test_requests_that_are_computed_together_refuse_nobody(seconds):
+    """Each batch of 32 takes a while, and its requests leave at the same moment."""
+    simulation = Simulation(capacity=1)
+    for _ in range(30):
+        for _ in range(32):
+            simulation.arrive()
+        simulation.ends = [simulation.now + seconds] * 32
+        simulation.advance(simulation.now + seconds)
+    assert not simulation.refused
 
 
 @pytest.mark.parametrize("capacity", [0.1, 5, 300])
@@ -84,7 +114,8 @@ def test_many_connections_of_quick_requests_are_let_in():
 def test_a_rate_is_forgotten_when_it_no_longer_tells_anything():
     """After slow requests, a burst of quick ones is let in."""
     simulation = Simulation(capacity=1)
-    simulation.run(2, 120)
+    simulation.run(2, 300)
+    assert simulation.refused
     simulation.advance(simulation.now + 300)
     simulation.capacity, refused = 1000, len(simulation.refused)
     for _ in range(150):
