@@ -33,8 +33,8 @@ HEAD = """# Performance
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
 in brackets. `CPU ratio` compares the CPU time, summed over the cores, of CTranslate2 at the same
 setting with Heed's: other work on the machine hardly changes it. `graphs` is the CPU time of Heed's
-graphs in a bare loop, divided by Heed's. Both are empty where they were not measured. `same` counts
-the sources that both systems decode to the same tokens.
+graphs in a bare loop, divided by Heed's. `same` counts the sources that both systems decode to the
+same tokens.
 
 Each system runs in a process of its own, with the same random weights and sources, and generates
 the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
@@ -172,8 +172,8 @@ def comparison_columns(found: Comparison, batch: int) -> list[str]:
         f"{found['ms']:.1f}",
         f"{found['peer_ms']:.1f} ({setting})",
         f"**{found['ratio']:.2f}** ({low:.2f}-{high:.2f})",
-        f"{found['cpu_ratio']:.2f}" if "cpu_ratio" in found else "",
-        f"{found['graphs']:.2f}" if "graphs" in found else "",
+        f"{found['cpu_ratio']:.2f}",
+        f"{found['graphs']:.2f}",
         f"{found['tokens_per_second']:.0f}",
         f"{found['same']}/{batch}",
     ]

@@ -1,10 +1,11 @@
 """The numbers of one run, as they are kept in docs/performance.json."""
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 Precision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
 Server = Literal["Heed", "CTranslate2"]
 PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+Part = dict[str, Any]  # some fields of Results
 SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 
 
@@ -12,15 +13,15 @@ class Comparison(TypedDict):
     """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
 
     ms: float  # median of the rounds, as in the other milliseconds
-    cpu_ms: NotRequired[float]  # CPU time of all cores together
+    cpu_ms: float  # CPU time of all cores together
     tokens_per_second: float
     peer: str  # the name of that setting
     peer_ms: float
-    peer_cpu_ms: NotRequired[float]  # a run before November 2026 has no CPU times
+    peer_cpu_ms: float
     ratio: float  # the median of the rounds' ratios; above 1 Heed is faster
     quartiles: list[float]  # the first and the third of these ratios
-    cpu_ratio: NotRequired[float]  # of the CPU milliseconds
-    graphs: NotRequired[float]  # CPU time of Heed's graphs in a bare loop, divided by Heed's
+    cpu_ratio: float  # of the CPU milliseconds
+    graphs: float  # CPU time of Heed's graphs in a bare loop, divided by Heed's
     same: int  # sources that both decode to the same tokens
 
 

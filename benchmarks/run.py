@@ -1,10 +1,10 @@
 """Take all measurements of docs/performance.md, one after the other."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -32,7 +32,7 @@ from benchmarks.models import (
     write_models,
 )
 from benchmarks.report import NUMBERS, read, write
-from benchmarks.results import Cell, Results
+from benchmarks.results import Load, Part, Results
 from model.checkpoint import TrainedModel
 from model.export.manifest import Precision
 
@@ -52,6 +52,7 @@ class Plan:
     seconds: float  # duration of each load
 
 
+PARTS = ("load", "options", "memory", "lengths", "attention", "slow")  # beside the cells
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
 FULL = Plan(
     cells=[
@@ -73,44 +74,96 @@ FULL = Plan(
 SHORT = Plan(cells=[(BASE, [(1, 1), (8, 1)]), (SMALL, SMALL_CELLS)], rounds=3, seconds=1.0)
 
 
-def measure(plan: Plan, served: TrainedModel, work: Path) -> Results:
-    """Write the models to folders of `work` and measure them. HTTP load is measured on `served`."""
-    cells: list[Cell] = []
-    for model, batches in plan.cells:
+def measure(
+    plan: Plan, served: TrainedModel, work: Path, only: Collection[str] = ()
+) -> Generator[Part]:
+    """Write the models to folders of `work` and yield each part of the results when it is measured.
+
+    HTTP load is measured on `served`. `only` names the models and parts to measure; empty: all.
+    """
+
+    def written(model: MeasuredModel) -> Path:
         folder = work / model.name
-        precision = Precision.both if "fp32" in model.precisions else Precision.int8
-        write_models(lettered(model.config), folder, precision)
-        cells += measure_cells(model, folder, plan.rounds, batches)
-    write_models(served, work / "served")
-    results: Results = {
-        "machine": describe_machine(),
-        "rounds": plan.rounds,
-        "cells": cells,
-        "load": measure_load(work / "served", plan.seconds),
-    }
-    if plan.options:
-        folder = work / plan.options.name
-        results["options"] = measure_options(plan.options, folder, plan.rounds)
+        if not folder.exists():
+            precision = Precision.both if "fp32" in model.precisions else Precision.int8
+            write_models(lettered(model.config), folder, precision)
+        return folder
+
+    for model, batches in plan.cells:
+        if not only or model.name in only:
+            yield {"cells": measure_cells(model, written(model), plan.rounds, batches)}
+    for name, measure_part in parts(plan, served, work, written).items():
+        if not only or name in only:
+            yield {name: measure_part()}
+
+
+def parts(
+    plan: Plan, served: TrainedModel, work: Path, written: Callable[[MeasuredModel], Path]
+) -> dict[str, Callable[[], Any]]:
+    """Return what measures each part of a plan but its cells."""
+    first, rounds = plan.cells[0][0], plan.rounds
+
+    def load() -> Load:
+        write_models(served, work / "served")
+        return measure_load(work / "served", plan.seconds)
+
+    found: dict[str, Callable[[], Any]] = {"load": load}
+    if options := plan.options:
+        found["options"] = lambda: measure_options(options, written(options), rounds)
     if plan.lengths:
-        first = plan.cells[0][0]
-        folder = work / first.name
-        results["memory"] = measure_memory(first, folder)
-        results["lengths"] = measure_lengths(first, folder, 3, plan.lengths)
-        results["attention"] = measure_attention(first, folder, plan.rounds)
-        results["slow"] = measure_slow_peers(first, folder, 3)
-    return results
+        found["memory"] = lambda: measure_memory(first, written(first))
+        found["lengths"] = lambda: measure_lengths(first, written(first), 3, plan.lengths)
+        found["attention"] = lambda: measure_attention(first, written(first), rounds)
+        found["slow"] = lambda: measure_slow_peers(first, written(first), 3)
+    return found
+
+
+def add(results: Part, part: Part) -> None:
+    """Add a part. Cells of a model replace those it had."""
+    if "cells" in part:
+        new = {cell["model"] for cell in part["cells"]}
+        kept = [cell for cell in results.get("cells", []) if cell["model"] not in new]
+        part = {"cells": kept + part["cells"]}
+    results.update(part)
 
 
 def main(
     short: Annotated[
         bool, typer.Option(help="Measure fewer cells and rounds, and skip the slow parts")
     ] = False,
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Models and parts to measure, separated by commas, such as T5,load; the numbers of"
+            " the last run on this machine are kept for the others"
+        ),
+    ] = "",
     docs: Annotated[Path, typer.Option(help="Folder for performance.md and .json")] = Path("docs"),
 ) -> None:
     """Compare Heed with CTranslate2, Hugging Face and a loop without a cache."""
     docs.mkdir(parents=True, exist_ok=True)
+    plan, names = SHORT if short else FULL, [name for name in only.split(",") if name]
+    last: Part = {**read(docs)} if (docs / NUMBERS).exists() else {}
+    results: Part = {"machine": describe_machine(), "rounds": plan.rounds}
+    if names:
+        check(names, plan, results, last)
+        results = last
+    elif "checkpoints" in last:  # another command measures them
+        results["checkpoints"] = last["checkpoints"]
     with tempfile.TemporaryDirectory() as work:
-        results = measure(SHORT if short else FULL, like_the_default(), Path(work))
-    if (docs / NUMBERS).exists() and "checkpoints" in (last := read(docs)):
-        results["checkpoints"] = last["checkpoints"]  # another command measures them
-    write(results, docs)
+        for part in measure(plan, like_the_default(), Path(work), names):
+            add(results, part)
+            if "load" in results:
+                write(cast("Results", results), docs)  # a later part may fail
+
+
+def check(names: Sequence[str], plan: Plan, now: Part, last: Part) -> None:
+    """Raise BadParameter for a name that is no part, or if the last run was on another machine."""
+    known = [*(model.name for model, _ in plan.cells), *PARTS]
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(f"{unknown[0]} is no part: give some of {', '.join(known)}")
+    for field in ("machine", "rounds"):
+        if last.get(field) != now.get(field):
+            raise typer.BadParameter(
+                f"{NUMBERS} has another {field} ({last.get(field)}): measure everything"
+            )

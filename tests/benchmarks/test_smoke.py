@@ -7,8 +7,10 @@ import shutil
 from threading import Thread
 
 import pytest
+import typer
 
 from benchmarks import accuracy, attention, cells, checkpoints, operators, overload
+from benchmarks.document import describe_machine
 from benchmarks.load import WORDS, measure_load
 from benchmarks.models import (
     T5,
@@ -20,7 +22,7 @@ from benchmarks.models import (
 from benchmarks.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.report import COLUMNS, cell_columns, render_checkpoints, write
 from benchmarks.results import Load
-from benchmarks.run import Plan, measure
+from benchmarks.run import PARTS, SHORT, Plan, add, check, measure
 from benchmarks.serving import serving
 from benchmarks.systems import ctranslate2_systems, heed_system
 from model.network.config import TransformerConfig
@@ -213,7 +215,27 @@ def whole_run(tmp_path_factory):
     served, small = like_the_default(), {"d_model": 16, "d_ff": 32, "num_heads": 2}
     config = dataclasses.replace(served.transformer.config, **small, d_qk=8, d_v=8)
     served = dataclasses.replace(served, transformer=random_model(config))
-    return measure(plan, served, work), work
+    results = {"machine": describe_machine(), "rounds": plan.rounds}
+    for part in measure(plan, served, work):
+        add(results, part)
+    return results, work
+
+
+def test_cells_of_a_model_replace_those_it_had():
+    results = {"cells": [{"model": "a", "batch": 1}, {"model": "b", "batch": 1}], "load": 1}
+    add(results, {"cells": [{"model": "a", "batch": 8}]})
+    add(results, {"load": 2})
+    cells = [{"model": "b", "batch": 1}, {"model": "a", "batch": 8}]
+    assert results == {"cells": cells, "load": 2}
+
+
+def test_parts_are_added_to_a_run_on_the_same_machine_only():
+    last = {"machine": {"cpu": "A"}, "rounds": 3}
+    check(["base", *PARTS], SHORT, last, last)
+    with pytest.raises(typer.BadParameter, match="lode is no part: give some of base, small, load"):
+        check(["lode"], SHORT, last, last)
+    with pytest.raises(typer.BadParameter, match="another machine"):
+        check(["load"], SHORT, last | {"machine": {"cpu": "B"}}, last)
 
 
 @pytest.mark.long
