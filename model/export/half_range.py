@@ -4,6 +4,7 @@ ONNX Runtime's CPU provider cannot show it: it computes most operators of fp16 g
 and does not round between them.
 """
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -65,4 +66,6 @@ def recorder(found: dict[str, float], name: str) -> Any:
 
 
 def largest(tensor: Tensor) -> float:
-    return tensor.abs().max().item()
+    """Return the largest absolute number; infinity if one is not a number."""
+    found = tensor.abs().max().item()
+    return math.inf if math.isnan(found) else found

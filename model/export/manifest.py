@@ -27,7 +27,7 @@ class Precision(StrEnum):
         """Names of the precisions that this stands for: each has a folder in the bundle."""
         match self:
             case Precision.both:
-                return FOLDERS[:2]
+                return ("fp32", "int8")
             case Precision.all:
                 return FOLDERS
             case _:

@@ -157,7 +157,7 @@ class EngineServer:
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
     """End the engine process because one of its threads has died: it cannot replace the thread.
-    The client notices the end, fails its pending entries, and /livez reports it."""
+    The client notices the end and fails its pending entries; the supervisor starts another."""
     try:
         threading.__excepthook__(failure)  # print the traceback
     finally:

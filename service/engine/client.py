@@ -134,7 +134,10 @@ class EngineClient(asyncio.Protocol):
         """Ask the engine for its status. Raises Unavailable if it has ended or is closing."""
         number, future = self._expect()
         self._order(AskStatus(number))
-        return await future
+        try:
+            return await future
+        finally:
+            self._pending.pop(number, None)  # nobody waits for it any more
 
     @property
     def gone(self) -> bool:

@@ -3,20 +3,20 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from service.bundle import Bundle
-from service.engine.client import EngineClient, OnProgress
+from service.engine.client import CLOSE_TIMEOUT, EngineClient, OnProgress
 from service.engine.messages import Answer, Entry, Opened, Status
 from service.errors import HeedError
 from service.logs import log_error
 from service.settings import Settings
 
-LOOK_EVERY = 1.0  # seconds
+CHECK_EVERY = 1.0  # seconds
 PATIENCE = 5.0  # seconds for an engine to report its status
-MISSES = 2  # reports in a row that do not come in time
+MISSES = 2  # reports in a row that do not come in time: a silent engine is found in 12 seconds
+OPENING = 300.0  # seconds for a new engine to open its bundle
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a new engine is started; doubled each time
-PROVEN = 60.0  # seconds after which an engine that dies is replaced after the first pause again
+STABLE_AFTER = 60.0  # seconds of life after which the next pause is the first again
 
 OpenEngine = Callable[[Bundle, Settings], EngineClient]
 
@@ -33,6 +33,7 @@ class Supervisor:
         self._open_engine = open_engine
         self._engine = open_engine(bundle, settings)
         self._watching: asyncio.Task[None] | None = None
+        self._closing = set[asyncio.Task[None]]()
 
     async def start(self) -> None:
         """Start the engine and watch it. Raises StartupError.
@@ -46,8 +47,9 @@ class Supervisor:
         """End the engine once it has finished accepted entries; start no other."""
         if self._watching:
             self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
+            await asyncio.wait([self._watching])
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT)
         await self._engine.close()
 
     @property
@@ -69,45 +71,58 @@ class Supervisor:
         pause = FIRST_PAUSE
         while True:
             started = time.monotonic()
-            await self._until_useless(self._engine)
-            if time.monotonic() - started > PROVEN:
+            reason = await self._until_failed(self._engine)
+            if time.monotonic() - started > STABLE_AFTER:
                 pause = FIRST_PAUSE
+            log_error("engine failed", model=self.bundle.manifest.name, reason=reason)
             self._engine.kill()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             await self._replace()
 
-    async def _until_useless(self, engine: EngineClient) -> None:
-        """Return once the engine has ended, is silent for MISSES looks, or has made no progress
-        for settings.timeout seconds: by then no client waits for what it computes."""
-        misses, progress = 0, time.monotonic()
-        while not engine.gone and misses < MISSES:
-            await asyncio.sleep(LOOK_EVERY)
+    async def _until_failed(self, engine: EngineClient) -> str:
+        """Return why an engine must be replaced, as soon as it must.
+
+        It has ended, has missed MISSES status reports in a row, or has reported no progress for
+        settings.timeout seconds: by then no client waits for what it computes.
+        """
+        missed = idle = 0  # reports in a row
+        while not engine.gone:
+            await asyncio.sleep(CHECK_EVERY)
             try:
                 async with asyncio.timeout(PATIENCE):
                     status = await engine.status()
             except (TimeoutError, HeedError):
-                misses += 1
+                missed += 1
+                if missed == MISSES:
+                    return f"{MISSES} status reports did not come within {PATIENCE:g} seconds"
                 continue
-            misses = 0
-            if status.ready:
-                progress = time.monotonic()
-            elif time.monotonic() - progress > self._settings.timeout:
-                return
+            missed, idle = 0, 0 if status.ready else idle + 1
+            if idle * CHECK_EVERY > self._settings.timeout:
+                return f"no progress for {self._settings.timeout:g} seconds"
+        return "it has ended"
 
     async def _replace(self) -> None:
         """Start an engine in the place of the present one, which has ended or is ending."""
         name, engine = self.bundle.manifest.name, self._open_engine(self.bundle, self._settings)
         try:
-            await engine.start()
+            async with asyncio.timeout(OPENING):
+                await engine.start()
         except asyncio.CancelledError:
             await engine.close()  # nothing else would end its process
             raise
         except Exception as error:  # noqa: BLE001  whatever broke: the next attempt may succeed
-            log_error("engine not restarted", model=name, error=str(error))
-            await engine.close()
+            log_error("engine not restarted", model=name, error=str(error) or repr(error))
+            self._close(engine)
         else:
-            dead, self._engine = self._engine, engine
+            self._close(self._engine)
+            self._engine = engine
             self.restarts += 1
-            await dead.close()
             log_error("engine restarted", model=name, restarts=self.restarts)
+
+    def _close(self, engine: EngineClient) -> None:
+        """Close an engine without waiting for it: its process may hang."""
+        engine.kill()
+        closing = asyncio.create_task(engine.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

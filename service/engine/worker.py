@@ -152,7 +152,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
             if key:
                 self._batches.pop(key, None)
-            repeated = [] if isinstance(error, HeedError) else self._repeat(entries)
+            repeated = self._queue_repeats(entries)
             failure = as_failure(error)
             for entry in entries:
                 if entry not in repeated:
@@ -160,9 +160,9 @@ class Worker:
             counts = {"entries": len(entries), "repeated": len(repeated)}
             log_error("pass failed", model=self._manifest.name, **counts, exc_info=error)
 
-    def _repeat(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries that will be computed again by themselves: not a single one, and none
-        of whose tokens a client has seen some."""
+    def _queue_repeats(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Queue entries to be computed again, one at a time, and return them. Skip an entry that
+        was alone in the pass, that is abandoned, or whose tokens were already streamed."""
         if len(entries) == 1:
             return []
         chosen = [entry for entry in entries if not (entry.abandoned or entry.reported)]
@@ -295,6 +295,6 @@ def as_failure(error: Exception) -> HeedError:
     if isinstance(error, HeedError):
         return error
     return PassFailed(
-        f"the model failed on this batch ({type(error).__name__}): send the request again,"
-        " with fewer sources if it fails again"
+        f"the model failed on a source of this request ({type(error).__name__}): send it again,"
+        " and report the request_id if it fails again"
     )

@@ -21,7 +21,7 @@ from tests.service.engine.test_client import SETTINGS, entries
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Look often and wait little."""
-    monkeypatch.setattr(supervisor, "LOOK_EVERY", 0.03)
+    monkeypatch.setattr(supervisor, "CHECK_EVERY", 0.03)
     monkeypatch.setattr(supervisor, "PATIENCE", 0.5)
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.05)
 
@@ -198,3 +198,46 @@ def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, mon
             await client.close()
 
     assert asyncio.run(run()) > 100
+
+
+class Hanging(EngineClient):
+    """An engine that does not open its bundle."""
+
+    async def start(self):
+        await asyncio.sleep(1000)
+
+
+class Broken(EngineClient):
+    async def start(self):
+        raise RuntimeError("no more threads")
+
+
+def test_an_engine_that_does_not_open_in_time_or_at_all_is_followed_by_another(
+    tiny_bundle, monkeypatch, capsys
+):
+    monkeypatch.setattr(supervisor, "OPENING", 5.0)
+    kinds = iter([EngineClient, Broken, Hanging, EngineClient])
+
+    async def run():
+        async with supervised(tiny_bundle, open_engine=lambda *a: next(kinds)(*a)) as served:
+            os.kill(pid_of(served), signal.SIGKILL)
+            await until(lambda: served.restarts == 1)
+            return await answers_of(served)
+
+    assert len(asyncio.run(run())) == 16
+    said = capsys.readouterr().out
+    assert "no more threads" in said
+    assert "reason='it has ended'" in said
+    assert said.count("engine not restarted") == 2
+
+
+def test_status_reports_that_nobody_waits_for_are_not_kept(tiny_bundle):
+    async def run():
+        async with supervised(tiny_bundle) as served:
+            os.kill(pid_of(served), signal.SIGSTOP)
+            for _ in range(5):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(served.status(), 0.01)
+            return len(served._engine._pending)
+
+    assert asyncio.run(run()) <= 1  # one of the watch itself

@@ -139,21 +139,54 @@ def test_the_time_to_come_back_is_when_there_will_be_room():
     assert max(retries) <= 25
 
 
-async def answer(door, method="POST"):
+def test_a_stale_rate_is_forgotten_in_spite_of_light_traffic():
+    simulation = Simulation(capacity=0.2)
+    simulation.run(2, 1200)
+    simulation.advance(simulation.now + 1000)
+    simulation.capacity = 1000
+    simulation.run(3, 100)
+    refused = len(simulation.refused)
+    for _ in range(20):
+        for _ in range(100):
+            simulation.arrive()
+        simulation.run(3, 5)
+    assert len(simulation.refused) == refused
+
+
+def test_a_service_that_hangs_takes_in_no_more_than_the_limit():
+    """Even if it was so fast before that many more would have been let in."""
+    simulation = Simulation(capacity=1000)
+    simulation.run(3000, 5)
+    simulation.ends = []
+    simulation.advance(simulation.now + 3)
+    simulation.door.inside = 190
+    for _ in range(100):
+        simulation.arrive()
+    assert simulation.door.inside == 200
+
+
+WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
+
+
+async def answer(door, method="POST", messages=(WHOLE,)):
     """Return the status, headers and body of the door's answer to a request."""
-    sent = []
+    sent, coming = [], iter(messages)
 
     async def send(message):
         sent.append(message)
 
+    async def receive():
+        return next(coming)
+
     scope = {"type": "http", "method": method, "path": "/v1/decode", "headers": [], "state": {}}
     scope |= {"query_string": b"", "server": ("heed", 80), "scheme": "http", "root_path": ""}
     scope["state"]["request_id"] = "mine"
-    await door(scope, None, send)
+    await door(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
 
 
 async def app(scope, receive, send):
+    await receive()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"{}"})
 
@@ -166,16 +199,60 @@ def test_a_refusal_is_a_problem_that_says_when_to_come_back():
     status, headers, body = asyncio.run(answer(door))
     assert (status, headers[b"retry-after"]) == (429, b"1")
     assert json.loads(body)["code"] == "overloaded"
-    assert "20 requests are being answered; the limit is 20" in json.loads(body)["detail"]
+    said = "20 requests are in progress, and the limit is 20: try again in 1 second"
+    assert json.loads(body)["detail"] == said
     assert asyncio.run(answer(door, "GET"))[0] == 200
     assert door.inside == 20
 
 
 def test_a_request_that_fails_leaves_its_place():
     async def fail(scope, receive, send):
+        await receive()
         raise RuntimeError
 
     door = Door(fail, most=20, timeout=60.0)
     with pytest.raises(RuntimeError):
         asyncio.run(answer(door))
     assert door.inside == 0
+
+
+def test_a_body_that_never_arrives_takes_no_place():
+    inside = []
+
+    async def wait(scope, receive, send):
+        for _ in range(2):
+            await receive()
+            inside.append(door.inside)
+
+    door = Door(wait, most=20, timeout=60.0)
+    begun = {"type": "http.request", "body": b"{", "more_body": True}
+    asyncio.run(answer_nothing(door, (begun, WHOLE)))
+    assert inside == [0, 1]
+    assert door.inside == 0
+
+
+async def answer_nothing(door, messages):
+    with pytest.raises(IndexError):  # nothing was sent
+        await answer(door, messages=messages)
+
+
+@pytest.mark.parametrize(("status", "refused"), [(200, True), (422, False), (503, False)])
+def test_only_completed_requests_tell_the_pace(status, refused):
+    """Each takes 4 seconds: 32 in progress would take 128, and 17 seconds are the limit."""
+    now = 0.0
+
+    async def slow(scope, receive, send):
+        nonlocal now
+        await receive()
+        now += 4
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    door = Door(slow, most=200, timeout=17.0, clock=lambda: now)
+    door.inside = FEW - 1
+    door.pace.enter(now, FEW)
+    for _ in range(FEW):
+        door.inside = FEW
+        assert asyncio.run(answer(door))[0] == status
+    door.inside = 2 * FEW
+    assert (asyncio.run(answer(door))[0] == 429) == refused
