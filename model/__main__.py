@@ -193,7 +193,7 @@ def convert_command(
         typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written", err=True)
         if error.only_rounded:
             names = " and ".join(error.only_rounded)
-            typer.echo(f"heed: {names} does not suit this model: give --precision fp32", err=True)
+            typer.echo(f"heed: use --precision fp32 for this model, instead of {names}", err=True)
         raise typer.Exit(3) from error
     typer.echo(as_text(proofs))
 

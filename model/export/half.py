@@ -1,8 +1,8 @@
 """fp16 as a pass over exported graphs: half precision, but for what it would spoil.
 
-Softmaxes over the vocabulary, sums of squares and means are computed in float32. So is what follows
-them, until an operator of half precision reads it. Norms that are one operator add up in float32
-themselves (their `stash_type`), and attention operators weigh in float32.
+Softmaxes over the vocabulary, sums of squares and means are computed in float32. So are the
+operators of FOLLOWING that read their results; all others get a Cast. Norms that are one operator
+add up in float32 themselves (their `stash_type`), and attention operators weigh in float32.
 """
 
 import re
