@@ -107,6 +107,14 @@ def main(
     docs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         results = measure(SHORT if short else FULL, like_the_default(), Path(work))
-    if (docs / NUMBERS).exists() and "checkpoints" in (last := read(docs)):
-        results["checkpoints"] = last["checkpoints"]  # another command measures them
+    if (docs / NUMBERS).exists():
+        keep(read(docs), results)
     write(results, docs)
+
+
+def keep(last: Results, results: Results) -> None:
+    """Keep the sections of the last run that other commands measure."""
+    if "checkpoints" in last:
+        results["checkpoints"] = last["checkpoints"]
+    if "agreement" in last:
+        results["agreement"] = last["agreement"]
