@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import cast
 
+from benchmarks.agreement_report import render_agreement
 from benchmarks.document import machine_line, table
 from benchmarks.results import (
     SERVERS,
@@ -154,6 +155,8 @@ def render(results: Results) -> str:
     text += render_load(results["load"])
     if "checkpoints" in results:
         text += render_checkpoints(results["checkpoints"])
+    if "agreement" in results:
+        text += render_agreement(results["agreement"])
     return text
 
 

@@ -113,6 +113,24 @@ class Checkpoints(TypedDict):
     servings: list[Serving]
 
 
+class Alike(TypedDict):
+    """Texts that two precisions decode to the same tokens. CTranslate2 may be unable to decode."""
+
+    beam_size: int
+    heed: int  # int8 and fp32
+    ctranslate2: NotRequired[int]  # its int8 and float32
+    control: NotRequired[int]  # Heed at fp32 and CTranslate2 at float32
+
+
+class Agreement(TypedDict):
+    """Results of `python -m benchmarks.agreement` for one model."""
+
+    machine: dict[str, str | int]
+    family: str
+    texts: int
+    searches: list[Alike]
+
+
 class Results(TypedDict):
     """Results of a run. A short run omits those that are NotRequired."""
 
@@ -126,3 +144,4 @@ class Results(TypedDict):
     slow: NotRequired[dict[str, dict[str, float]]]  # milliseconds by system and batch
     load: Load
     checkpoints: NotRequired[Checkpoints]  # which a command of its own measures
+    agreement: NotRequired[list[Agreement]]  # which a command of its own measures

@@ -148,8 +148,9 @@ def main(
     if names:
         check(names, plan, results, last)
         results = last
-    elif "checkpoints" in last:  # another command measures them
-        results["checkpoints"] = last["checkpoints"]
+    else:
+        others = ("checkpoints", "agreement")  # other commands measure them
+        results |= {name: last[name] for name in others if name in last}
     with tempfile.TemporaryDirectory() as work:
         for part in measure(plan, like_the_default(), Path(work), names):
             add(results, part)

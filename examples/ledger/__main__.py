@@ -7,12 +7,22 @@ from typing import Annotated
 import typer
 
 from examples.ledger.train import train
-from examples.ledger.vocabulary import write_marian, write_t5
+from examples.ledger.vocabulary import write_bart, write_marian, write_pegasus, write_t5
 
 
 class Kind(StrEnum):
     marian = "marian"
     t5 = "t5"
+    bart = "bart"
+    pegasus = "pegasus"
+
+
+WRITERS = {
+    Kind.marian: write_marian,
+    Kind.t5: write_t5,
+    Kind.bart: write_bart,
+    Kind.pegasus: write_pegasus,
+}
 
 
 def main(
@@ -23,8 +33,7 @@ def main(
     seed: int = 0,
 ) -> None:
     """Write a checkpoint that translates lines of a ledger, and held_out.tsv beside it."""
-    write = write_marian if kind is Kind.marian else write_t5
-    train(folder, write, lines, epochs, seed)
+    train(folder, WRITERS[kind], lines, epochs, seed)
 
 
 typer.run(main)

@@ -2,18 +2,38 @@
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from transformers import GenerationConfig, MarianConfig, T5Config
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    BartConfig,
+    GenerationConfig,
+    MarianConfig,
+    PegasusConfig,
+    PreTrainedConfig,
+    T5Config,
+)
 
 from examples.ledger.lines import CODES, Line
 
 PIECES = 4000
 SOURCE_PIECES, TARGET_PIECES = 2000, 2600  # of Marian, together more than 4000
+PEGASUS_IDS = 103  # that Pegasus has before and between the pieces
 D_MODEL, D_FF, NUM_HEADS, NUM_LAYERS = 128, 512, 4, 2
+SIZES: dict[str, Any] = {  # as Marian, BART and Pegasus call them
+    "d_model": D_MODEL,
+    "encoder_layers": NUM_LAYERS,
+    "decoder_layers": NUM_LAYERS,
+    "encoder_attention_heads": NUM_HEADS,
+    "decoder_attention_heads": NUM_HEADS,
+    "encoder_ffn_dim": D_FF,
+    "decoder_ffn_dim": D_FF,
+    "max_position_embeddings": 128,
+}
+PREFIX = "translate English to {name}: "  # of sources, but for Marian's
 NAMES = {"fra": "French", "deu": "German", "spa": "Spanish"}  # as T5's prefix calls them
 
 
@@ -33,14 +53,7 @@ def write_marian(folder: Path, lines: Sequence[Line]) -> str:
     (folder / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
     config = MarianConfig(
         vocab_size=len(ids),
-        d_model=D_MODEL,
-        encoder_layers=NUM_LAYERS,
-        decoder_layers=NUM_LAYERS,
-        encoder_attention_heads=NUM_HEADS,
-        decoder_attention_heads=NUM_HEADS,
-        encoder_ffn_dim=D_FF,
-        decoder_ffn_dim=D_FF,
-        max_position_embeddings=128,
+        **SIZES,
         activation_function="swish",
         scale_embedding=True,
         dropout=0.0,
@@ -56,14 +69,7 @@ def write_marian(folder: Path, lines: Sequence[Line]) -> str:
 
 def write_t5(folder: Path, lines: Sequence[Line]) -> str:
     """Write what a T5 repository has beside the weights. Return the prefix of a source."""
-    prefix = "translate English to {name}: "
-    texts = (
-        text
-        for line in lines
-        for text in (prefix.format(name=NAMES[line.language]) + line.english, line.translation)
-    )
-    model = train_pieces(texts, PIECES)
-    (folder / "spiece.model").write_bytes(model)
+    (folder / "spiece.model").write_bytes(train_pieces(texts_of(lines), PIECES))
     config = T5Config(
         vocab_size=PIECES + 96,  # as T5 has it: a multiple of 128
         d_model=D_MODEL,
@@ -78,7 +84,54 @@ def write_t5(folder: Path, lines: Sequence[Line]) -> str:
     )
     config.decoder_start_token_id = 0
     save(folder, config, {"num_beams": 4})
-    return prefix
+    return PREFIX
+
+
+def write_bart(folder: Path, lines: Sequence[Line]) -> str:
+    """Write what a BART repository has beside the weights. Return the prefix of a source."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        texts_of(lines), PIECES, special_tokens=special, show_progress=False
+    )
+    tokenizer.save_model(str(folder))
+    config = BartConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        **SIZES,
+        dropout=0.0,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+    )
+    save(folder, config, {"num_beams": 4})
+    return PREFIX
+
+
+def write_pegasus(folder: Path, lines: Sequence[Line]) -> str:
+    """Write what a Pegasus repository has beside the weights. Return the prefix of a source."""
+    (folder / "spiece.model").write_bytes(train_pieces(texts_of(lines), PIECES))
+    config = PegasusConfig(
+        vocab_size=PIECES + PEGASUS_IDS,
+        **SIZES,
+        activation_function="relu",
+        scale_embedding=True,
+        dropout=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        forced_eos_token_id=None,
+    )
+    save(folder, config, {"num_beams": 4})
+    return PREFIX
+
+
+def texts_of(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield sources with their prefix, and targets."""
+    for line in lines:
+        yield PREFIX.format(name=NAMES[line.language]) + line.english
+        yield line.translation
 
 
 def train_pieces(texts: Iterable[str], size: int) -> bytes:
@@ -105,7 +158,7 @@ def pieces_of(model: bytes) -> list[str]:
     return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
 
 
-def save(folder: Path, config: MarianConfig | T5Config, options: Mapping[str, Any]) -> None:
+def save(folder: Path, config: PreTrainedConfig, options: Mapping[str, Any]) -> None:
     """Write config.json and generation_config.json."""
     config.save_pretrained(folder)
     generation = {"max_length": 128, **options}

@@ -35,7 +35,7 @@ def test_a_run_is_written_as_page_and_numbers(tmp_path):
 
 def test_a_short_run_is_written_without_the_parts_of_the_base_model():
     numbers = json.loads((DOCS / "performance.json").read_text())
-    for part in ("options", "memory", "lengths", "attention", "slow", "checkpoints"):
+    for part in ("options", "memory", "lengths", "attention", "slow", "checkpoints", "agreement"):
         del numbers[part]
     text = render_performance(numbers)
     assert re.findall("^## (.*)", text, re.MULTILINE) == ["HTTP"]
