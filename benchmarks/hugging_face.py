@@ -10,6 +10,7 @@ import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Attention
 
+from benchmarks.process import Call, Decode, Stopwatch, Timed
 from model.network.attention import MultiHeadAttention
 from model.network.config import TransformerConfig
 from model.network.transformer import DecoderLayer, Transformer
@@ -35,6 +36,25 @@ def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
     theirs.lm_head = model.generator
     theirs.generation_config.forced_eos_token_id = None
     return theirs
+
+
+def generate(model: Any) -> Decode:
+    """Return calls of transformers' own loop, which runs the model for each step. `Any`: `generate`
+    is declared for a protocol that these models do not follow."""
+
+    def run(call: Call) -> Timed:
+        source_ids = torch.tensor(call.sources)
+        with Stopwatch() as watch:
+            ids = model.generate(
+                input_ids=source_ids,
+                attention_mask=torch.ones_like(source_ids),
+                max_new_tokens=call.new_tokens,
+                num_beams=call.beam_size,
+                do_sample=False,
+            )
+        return watch.timed(ids[:, 1:].tolist())
+
+    return run
 
 
 def m2m100_config(config: TransformerConfig) -> M2M100Config:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.process import REPOSITORY, Call, Decode, Stopwatch, System, Timed
+from benchmarks.process import REPOSITORY, Decode, System
 
 if TYPE_CHECKING:  # as in systems.py
     from model.network.config import TransformerConfig
@@ -33,9 +33,10 @@ def runtimes(config: "TransformerConfig") -> list[System]:
 
 def optimum(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare Optimum's ONNX export, quantised to int8 with scales measured in each run."""
+    from benchmarks.hugging_face import generate
+
     onnx_export_from_model = import_module("optimum.exporters.onnx").onnx_export_from_model
     optimum_onnx = import_module("optimum.onnxruntime")
-
     with tempfile.TemporaryDirectory() as folder:
         onnx_export_from_model(network(config), Path(folder), task=TASK)
         scheme = optimum_onnx.AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
@@ -47,6 +48,8 @@ def optimum(_: Path, config: "TransformerConfig") -> Decode:
 
 def openvino(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare OpenVINO's export with int8 weights, its default for int8."""
+    from benchmarks.hugging_face import generate
+
     export_from_model = import_module("optimum.exporters.openvino").export_from_model
     intel = import_module("optimum.intel")
     with tempfile.TemporaryDirectory() as folder:
@@ -60,22 +63,3 @@ def network(config: "TransformerConfig") -> Any:
     from benchmarks.models import random_model
 
     return to_hugging_face(random_model(config))
-
-
-def generate(model: Any) -> Decode:
-    """Return calls of transformers' own loop, in which the model is one step."""
-    import torch
-
-    def run(call: Call) -> Timed:
-        source_ids = torch.tensor(call.sources)
-        with Stopwatch() as watch:
-            ids = model.generate(
-                input_ids=source_ids,
-                attention_mask=torch.ones_like(source_ids),
-                max_new_tokens=call.new_tokens,
-                num_beams=call.beam_size,
-                do_sample=False,
-            )
-        return watch.timed(ids[:, 1:].tolist())
-
-    return run

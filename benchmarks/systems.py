@@ -130,27 +130,10 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
 
 def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare transformers' own `generate` at float32, with torch's fused attention."""
-    import torch
-
-    from benchmarks.hugging_face import to_hugging_face
+    from benchmarks.hugging_face import generate, to_hugging_face
     from benchmarks.models import random_model
 
-    model = to_hugging_face(random_model(config))
-
-    def run(call: Call) -> Timed:
-        source_ids = torch.tensor(call.sources)
-        with Stopwatch() as watch:
-            # `generate` expects a protocol that its own models do not declare.
-            ids = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
-                input_ids=source_ids,
-                attention_mask=torch.ones_like(source_ids),
-                max_new_tokens=call.new_tokens,
-                num_beams=call.beam_size,
-                do_sample=False,
-            )
-        return watch.timed(ids[:, 1:].tolist())
-
-    return run
+    return generate(to_hugging_face(random_model(config)))
 
 
 def heed_system(precision: str) -> System:
