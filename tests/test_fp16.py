@@ -15,7 +15,7 @@ SOURCES = {
 LOG_PROB = 0.05  # half a logit of 32 is rounded by up to 0.016
 
 
-@pytest.fixture(scope="module", params=SOURCES)
+@pytest.fixture(scope="module", params=["tiny", pytest.param("g2p-en", marks=pytest.mark.long)])
 def clients(request, tmp_path_factory):
     """The name of a model, and clients of the same model at fp16 and at fp32."""
     root = request.getfixturevalue({"tiny": "tiny", "g2p-en": "g2p"}[request.param])

@@ -97,6 +97,7 @@ def test_only_caches_and_the_inside_are_half(half):
         assert {each.data_type for each in weights} == {TensorProto.FLOAT16}
 
 
+@pytest.mark.long
 def test_what_half_would_spoil_is_computed_in_float32(large):
     wide = set()
     for proto in graphs(large).values():
@@ -116,6 +117,7 @@ def types_of_constants(graph):
     return {each.name: each.data_type for each in graph.initializer}
 
 
+@pytest.mark.long
 def test_norms_of_large_numbers_stay_accurate(large):
     for name, error in errors(large).items():
         assert error < 0.1, name
@@ -137,6 +139,7 @@ def test_half_caches_on_a_device_give_what_torch_gives(half, monkeypatch):
         assert error < 0.02, name
 
 
+@pytest.mark.long
 def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_beside_them(tmp_path):
     torch.manual_seed(0)
     every = export(tmp_path / "all", Precision.all).root
@@ -162,6 +165,7 @@ def test_weights_beyond_float16_are_refused(tmp_path):
         export(tmp_path / "huge", std=1e5)
 
 
+@pytest.mark.long
 def test_a_network_whose_numbers_exceed_float16_is_refused_although_its_weights_do_not(tmp_path):
     """As T5's feed-forward layers do: the norm after them makes the numbers small again."""
     torch.manual_seed(0)
