@@ -1,6 +1,7 @@
 """Print a bundle's error rates as it is served: python -m benchmarks.accuracy PAIRS"""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,14 +14,36 @@ from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
 from service.app import open_models
 from service.engine.messages import Answer, Entry
+from service.engine.model import Model
 from service.engine.supervisor import Supervisor
-from service.languages import slots_of
+from service.languages import Slot, fill, slots_of
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 BATCH = 1024  # sources per call
+TYPED = re.compile(r">>(\w+)<< ?(.*)", re.DOTALL)  # a source in the files of OPUS-MT
 PRECISIONS = (Precision.fp32, Precision.int8)
 BEAM_SIZES = (1, 4)
+
+
+def read(model: Model, text: str) -> list[int]:
+    """Tokenize a source. A language token before it counts as the language of a request.
+
+    Raises BadParameter if the model does not know the language.
+    """
+    manifest = model.engine.bundle.manifest
+    typed = TYPED.fullmatch(text)
+    if not (typed and manifest.languages.target):
+        return model.source.encode(text, "/").ids
+    code, rest = typed.groups()
+    if code not in manifest.languages.target:
+        known = ", ".join(manifest.languages.target)
+        raise typer.BadParameter(f"{text!r} begins with an unknown language: give one of {known}")
+    languages: dict[Slot, list[int]] = {"target_language": manifest.languages.target[code]}
+    templates = (manifest.source_prefix, manifest.source_suffix)
+    return (
+        model.source.between(*(fill(each, languages) for each in templates)).encode(rest, "/").ids
+    )
 
 
 async def decode(
@@ -39,7 +62,7 @@ async def decode(
     options = SearchOptions(**own)
 
     async def answer(texts: list[str]) -> list[Answer]:
-        ids = [model.source.encode(text, "/").ids for text in texts]
+        ids = [read(model, text) for text in texts]
         entries = [Entry(source_ids=np.array(each), search=options) for each in ids]
         return await asyncio.gather(*model.engine.submit(entries))
 
