@@ -3,11 +3,13 @@
 Rows that hardly differ in size share one constant scale.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from model.data.pairs import pad
 from model.export.product_error import spoiled_products
@@ -80,13 +82,22 @@ def linear_inputs(model: Transformer) -> dict[str, Inputs]:
     linear = {n: module for n, module in model.named_modules() if isinstance(module, nn.Linear)}
     received = {name: Inputs() for name in linear}
     hooks = [linear[name].register_forward_pre_hook(received[name].record) for name in linear]
+    run_hooked(model, pairs, hooks)
+    return received
+
+
+def run_hooked(
+    model: Transformer,
+    pairs: Sequence[tuple[list[int], list[int]]],
+    hooks: Iterable[RemovableHandle],
+) -> None:
+    """Run the model on pairs of source and decoder input, then remove the hooks that watch it."""
     try:
         for source, target in pairs:  # one by one, because padding must not be measured
             model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
     finally:
         for hook in hooks:
             hook.remove()
-    return received
 
 
 def samples(model: Transformer, seed: int = 0) -> list[tuple[list[int], list[int]]]:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.data.pairs import pad
-from model.export.calibrate import samples
+from model.export.calibrate import run_hooked, samples
 from model.export.tensor_file import pieces_of
 from model.network.config import InputError
 from model.network.transformer import Transformer
@@ -47,12 +46,7 @@ def largest_numbers(model: Transformer) -> dict[str, float]:
         for name, module in model.named_modules()
         if not [*module.children()]
     ]
-    try:
-        for source, target in pairs:  # one by one, because padding must not be measured
-            model(*pad([source], model.config.pad_id), *pad([target], model.config.pad_id))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    run_hooked(model, pairs, hooks)
     return found
 
 
