@@ -52,7 +52,8 @@ def nucleus(scaled: FloatArray, top_p: float) -> IntArray:
     inside = inside[best_first(scaled[inside], len(inside))]
     before = np.cumsum(probs[inside], dtype=np.float64) - probs[inside]
     remains = bins < last  # (N,)
-    remains[inside[before < wanted - sums[:last][-1:].sum()]] = True
+    above = sums[last - 1] if last else 0.0  # the sum of the bins before it
+    remains[inside[before < wanted - above]] = True
     return np.flatnonzero(remains)
 
 

@@ -70,7 +70,7 @@ def test_any_moves_keep_what_each_row_has_written(kind, config, mover, data):
         action(cache, model, random)
         assert_holds(cache, model.sources)
         if "bound" in cache.bindings:  # what is bound must be where it was
-            assert all(now == then for now, then in zip(addresses(cache), places, strict=False))
+            assert all(now == then for now, then in zip(addresses(cache), places, strict=True))
 
 
 def insert(cache, model, random):
