@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     max_sources: int = Field(
         default=256,
         ge=1,
-        description="Most sources, or sentences of split ones, in one request; at most max-queue",
+        description="Most sources, or sentences of split ones, in one request; at most max-rows",
     )
     max_answer_bytes: int = Field(
         default=128 << 20,
@@ -128,11 +128,11 @@ class Settings(BaseSettings):
         description="Most bytes in one answer: weights and vectors as float32, plus the"
         " generated tokens",
     )
-    max_queue: int = Field(
+    max_rows: int = Field(
         default=4096,
         ge=1,
-        description="Most rows that may wait per model, and most rows of one request. A source"
-        " takes one row for each of its beams or samples",
+        description="Most rows of one request. A source takes one row for each of its beams or"
+        " samples",
     )
     max_batch_tokens: int = Field(
         default=16384,
@@ -217,11 +217,11 @@ class Settings(BaseSettings):
         return values
 
     @model_validator(mode="after")
-    def check_queue(self) -> Self:
-        if self.max_sources > self.max_queue:
+    def check_rows(self) -> Self:
+        if self.max_sources > self.max_rows:
             raise ValueError(
-                f"max_sources is {self.max_sources} but max_queue is {self.max_queue}: lower"
-                " max_sources or raise max_queue, since every source takes a row of the queue"
+                f"max_sources is {self.max_sources} but max_rows is {self.max_rows}: lower"
+                " max_sources or raise max_rows, since every source takes a row"
             )
         return self
 

@@ -13,7 +13,7 @@ from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, 
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
-from service.http.waiting import compute, compute_limited, settings_of, wait_for
+from service.http.waiting import compute, compute_limited, deadline_of, settings_of, wait_for
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
 
@@ -159,13 +159,13 @@ def submit(
     on_progress: Callable[[int, Progress], None] | None = None,
 ) -> "list[asyncio.Future[Answer]]":
     """Hand the entries to the engine. Raise TooLarge if its queue could never hold them."""
-    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_queue
+    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
             f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
-    return model.engine.submit(entries, on_progress)
+    return model.engine.submit(entries, on_progress, deadline_of(request).left)
 
 
 async def submit_and_wait(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:

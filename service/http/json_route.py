@@ -12,8 +12,18 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from service.errors import Abandoned
+from service.http.waiting import TIMEOUT_HEADER
 
 PLAIN = {"application/json", "application/json; charset=utf-8"}
+
+TIMEOUT = {
+    "name": TIMEOUT_HEADER,
+    "in": "header",
+    "description": "Seconds that the client will wait. A request that cannot be answered by then is"
+    " refused with 429 at once, or answered with 504. The service's own limit is the largest.",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+    "example": 10,
+}
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -23,6 +33,11 @@ class JsonRoute(APIRoute):
 
     Raises TypeError if the endpoint has other parameters, which it could not resolve.
     """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        if "POST" in options["methods"]:
+            options["openapi_extra"] = {"parameters": [TIMEOUT]}
+        super().__init__(path, endpoint, **options)
 
     def get_route_handler(self) -> Handler:
         by_fastapi = super().get_route_handler()

@@ -92,7 +92,7 @@ def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(clie
 def test_a_full_queue_says_when_to_come_back():
     """Of 30 requests at once two are decoded and one waits."""
     settings = Settings(
-        bundles=[TINY], threads=2, max_queue=1, max_sources=1, max_batch_tokens=1, self_check=False
+        bundles=[TINY], threads=2, max_rows=1, max_sources=1, max_batch_tokens=1, self_check=False
     )
     with TestClient(create_app(settings)) as client, ThreadPoolExecutor(30) as pool:
         answers = [

@@ -11,7 +11,8 @@ import random
 import pytest
 
 from service.errors import Overloaded
-from service.http.door import FEW, SHORT, Door
+from service.http.door import SHORT, Door
+from service.pace import FEW
 
 
 class Simulation:
@@ -30,7 +31,9 @@ class Simulation:
         self.now = until
 
     def arrive(self):
-        if refusal := self.door.refusal():
+        try:
+            self.door.check(self.door.timeout)
+        except Overloaded as refusal:
             self.refused.append(refusal)
             return
         self.door.inside += 1
