@@ -29,7 +29,7 @@ from service.engine.model import Model
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.waiting import compute
+from service.http.waiting import compute_reading
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
@@ -134,7 +134,8 @@ async def decode(
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     model, seconds = find_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
-    search = await compute(
+    search = await compute_reading(
+        request,
         lambda: read_search_options(body, model, body.num_hypotheses, body.top_log_probs),
         options_size(body),
     )
