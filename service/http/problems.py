@@ -13,6 +13,7 @@ from service.logs import log_error
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
+LARGEST = 4096  # bytes of a problem document
 
 
 def problem(request: Request, error: HeedError) -> bytes:
@@ -36,6 +37,16 @@ def problem(request: Request, error: HeedError) -> bytes:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         fields = ("request_id", "instance", "status", "code", "detail")
         log_error("request failed", **{name: document[name] for name in fields})
+    longest = LONGEST_DETAIL
+    while len(content := encode(document)) > LARGEST:
+        longest //= 2  # an escaped character takes six bytes, and there may be ten faults
+        for part in (document, *document["errors"]):
+            names = part.keys() & {"detail", "instance", "pointer"}
+            part |= {name: shorten(part[name], longest) for name in names}
+    return content
+
+
+def encode(document: dict[str, Any]) -> bytes:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 
