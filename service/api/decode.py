@@ -20,7 +20,7 @@ from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
 from service.api.steps import TextField, find_model, respond, submit_and_wait
-from service.api.stream import EVENT_STREAM, Stream
+from service.api.stream import EVENT_SCHEMA, EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -107,7 +107,7 @@ class DecodeAnswer(ModelResponse):
 @router.post(
     "/v1/decode",
     response_model=DecodeAnswer,
-    responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
     summary="Decode sources into targets",
     tags=["models"],
 )
