@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,7 +25,6 @@ from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
     answer_unexpected,
-    answer_validation_error,
 )
 from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
@@ -50,6 +48,7 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
         fit_to_models(app.openapi(), [each.engine.bundle.manifest for each in served.values()])
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
+        app.state.reading = CapacityLimiter(1)
         engines = [model.engine for model in served.values()]
         try:
             for engine in engines:
@@ -88,7 +87,6 @@ def add_middleware(app: FastAPI, settings: Settings) -> None:
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(Exception, answer_unexpected)
 

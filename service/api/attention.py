@@ -32,7 +32,7 @@ from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.waiting import compute
+from service.http.waiting import compute_reading
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
@@ -120,7 +120,9 @@ async def read_body(
     Raise Invalid for search options beside given targets.
     """
     if body.target is None:
-        search = await compute(lambda: read_search_options(body, model), options_size(body))
+        search = await compute_reading(
+            request, lambda: read_search_options(body, model), options_size(body)
+        )
         return search, await read_texts(request, seconds, source), None
     search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
     if given := body.model_fields_set & search_fields:

@@ -13,7 +13,14 @@ from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, 
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
-from service.http.waiting import compute, compute_limited, deadline_of, settings_of, wait_for
+from service.http.waiting import (
+    compute,
+    compute_limited,
+    compute_reading,
+    deadline_of,
+    settings_of,
+    wait_for,
+)
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
 
@@ -103,7 +110,7 @@ async def read_fields(
         len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
         for field in fields
     )
-    sequences = await compute(lambda: tokenize_fields(fields), size)
+    sequences = await compute_reading(request, lambda: tokenize_fields(fields), size)
     seconds["tokenize"] = time.monotonic() - started
     return sequences
 

@@ -14,6 +14,7 @@ from service.settings import Settings
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
+LARGE = 1 << 16  # bytes, characters or ids to read: about a millisecond or more
 MOST_WAITING = 32  # requests that hold their bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -43,6 +44,17 @@ def settings_of(request: Request) -> Settings:
 async def compute(work: Callable[[], Result], size: int) -> Result:
     """Run `work` in a thread, or inline when it is too small to be worth the switch."""
     return work() if size <= LITTLE else await run_in_threadpool(work)
+
+
+async def compute_reading(request: Request, work: Callable[[], Result], size: int) -> Result:
+    """Run `work`, which reads `size` bytes, characters or ids: one at a time if it is LARGE.
+
+    Most of it holds the interpreter's lock: several at once would take no less time, and would
+    keep the lock from the event loop. Raise the errors of `compute_limited`.
+    """
+    if size <= LARGE:
+        return await compute(work, size)
+    return await limited(request, request.app.state.reading, work)
 
 
 async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
@@ -75,7 +87,11 @@ async def compute_limited(request: Request, work: Callable[[], Result]) -> Resul
     Work that has begun always runs to its end: its size is bounded. Raise Overloaded if
     MOST_WAITING requests wait already, and the errors of `wait_for` while waiting.
     """
-    limiter: CapacityLimiter = request.app.state.limiter
+    return await limited(request, request.app.state.limiter, work)
+
+
+async def limited(request: Request, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread as soon as `limiter` lets it."""
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
         raise Overloaded(
             f"{MOST_WAITING} requests wait for a core already, which is the limit: try again later"

@@ -26,7 +26,7 @@ BAD = [
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
-    ({"source": [[]]}, 422, "/source/0", "at least one id"),
+    ({"source": [[]]}, 422, "/source/0", "must have 1 or more items"),
     ({"source": 5}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
     ({"source": {"a": 1}}, 422, "/source", "must be a text"),
     ({"source": ["a", 5]}, 422, "/source/1", "must be a string"),
