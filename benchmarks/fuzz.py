@@ -31,7 +31,7 @@ from service.settings import DEFAULT_BUNDLE
 HANG = 10.0  # seconds
 LARGEST_PROBLEM = 4096  # bytes
 CONNECTIONS = 6
-GROWTH, WARM = 1.1, 10_000  # most growth of memory after so many cases
+GROWTH, WARM = 1.1, 20_000  # most growth of memory after so many cases
 PROBLEM = "application/problem+json"
 NOT_HTTP = "text/plain; charset=utf-8"  # the server's answer to what it cannot parse
 
@@ -213,7 +213,8 @@ def fuzz(port: int, seed: int, cases: int) -> Found:
     for start in range(0, cases, WARM):
         asyncio.run(campaign(port, seed, range(start, min(start + WARM, cases)), found))
         (server,) = active_children()
-        memory = [read_status(each).held for each in family(server.pid or 0)]
+        assert server.pid
+        memory = [read_status(each).held for each in family(server.pid)]
         held.append(sum(memory))
         typer.echo(f"{start + WARM:,}: {' and '.join(f'{each / 1e6:.0f}' for each in memory)} MB")
     if held[-1] > GROWTH * held[0]:
