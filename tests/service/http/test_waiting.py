@@ -1,6 +1,7 @@
 """Waiting for work beside the event loop."""
 
 import asyncio
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 from anyio import CapacityLimiter
 from fastapi import Request
 
-from service.http.waiting import LARGE, LITTLE, compute, compute_reading
+from service.http.waiting import LARGE, LITTLE, Deadline, compute, compute_reading
 from service.settings import Settings
 
 
@@ -34,6 +35,7 @@ def test_large_reading_is_done_one_at_a_time():
     async def run(size):
         state = SimpleNamespace(reading=CapacityLimiter(1), settings=Settings())
         scope = {"type": "http", "app": SimpleNamespace(state=state)}
+        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
         request = Request(scope, asyncio.Event().wait)  # the client stays
         return await asyncio.gather(*(compute_reading(request, work, size) for _ in range(5)))
 
