@@ -38,6 +38,9 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         settings.port,
         http=Protocol,
         lifespan="off",
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this machine
+        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
         timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
     )
     async with app.router.lifespan_context(app):

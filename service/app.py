@@ -1,16 +1,15 @@
 """Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from service.api import attend, attention, decode, encode, models, score, tokenize
@@ -21,6 +20,8 @@ from service.engine.supervisor import Supervisor
 from service.errors import HeedError, StartupError
 from service.http import docs
 from service.http.door import Door
+from service.http.hosts import HostCheck, hosts_of
+from service.http.keys import KeyCheck, Keys, document_keys, read_keys
 from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
     answer_heed_error,
@@ -64,25 +65,30 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
         version="0.1.0",
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
-    app.add_api_route("/", show_page, include_in_schema=False)
     app.mount("/web", StaticFiles(directory=WEB))
-    add_middleware(app, settings)
+    keys = read_keys(settings)
+    add_middleware(app, settings, keys)
     add_error_handlers(app)
     show_answers(app.openapi())
+    if keys:
+        document_keys(app.openapi())
     return app
 
 
-def add_middleware(app: FastAPI, settings: Settings) -> None:
+def add_middleware(app: FastAPI, settings: Settings, keys: Sequence[str]) -> None:
     """Add the middleware, innermost first."""
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
+    if keys:
+        app.add_middleware(KeyCheck, keys=Keys(keys))
+    app.add_middleware(HostCheck, hosts=hosts_of(settings))
     app.add_middleware(Headers)
 
 
@@ -91,10 +97,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(Exception, answer_unexpected)
-
-
-async def show_page() -> Response:
-    return FileResponse(WEB / "page" / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]:

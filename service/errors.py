@@ -2,10 +2,12 @@
 
 HeedError
 ├── Unparsable            400
+├── Unauthorized          401
 ├── NotFound              404
 ├── NotAcceptable         406
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
+├── Misdirected           421
 ├── Invalid               422
 ├── Overloaded            429, retry
 ├── Abandoned             499, the client has gone
@@ -76,6 +78,11 @@ class Unparsable(HeedError):
     code = "unparsable"
 
 
+class Unauthorized(HeedError):
+    status = HTTPStatus.UNAUTHORIZED
+    code = "unauthorized"
+
+
 class NotFound(HeedError):
     status = HTTPStatus.NOT_FOUND
 
@@ -97,6 +104,11 @@ class TooLarge(HeedError):
 class UnsupportedMediaType(HeedError):
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "unsupported_media_type"
+
+
+class Misdirected(HeedError):
+    status = HTTPStatus.MISDIRECTED_REQUEST
+    code = "misdirected"
 
 
 class Invalid(HeedError):

@@ -94,7 +94,10 @@ def test_a_full_queue_says_when_to_come_back():
     settings = Settings(
         bundles=[TINY], threads=2, max_queue=1, max_sources=1, max_batch_tokens=1, self_check=False
     )
-    with TestClient(create_app(settings)) as client, ThreadPoolExecutor(30) as pool:
+    with (
+        TestClient(create_app(settings), "http://localhost") as client,
+        ThreadPoolExecutor(30) as pool,
+    ):
         answers = [
             *pool.map(lambda _: client.post("/v1/decode", json={"source": "red"}), range(30))
         ]
