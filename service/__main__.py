@@ -12,7 +12,8 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from service.app import OpenEngine, create_app
+from service.app import create_app
+from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.protocol import Protocol

@@ -3,8 +3,10 @@
 HeedError
 ├── Unparsable            400
 ├── Unauthorized          401
+├── Forbidden             403
 ├── NotFound              404
 ├── NotAcceptable         406
+├── Conflict              409
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
 ├── Misdirected           421
@@ -83,6 +85,11 @@ class Unauthorized(HeedError):
     code = "unauthorized"
 
 
+class Forbidden(HeedError):
+    status = HTTPStatus.FORBIDDEN
+    code = "forbidden"
+
+
 class NotFound(HeedError):
     status = HTTPStatus.NOT_FOUND
 
@@ -94,6 +101,11 @@ class NotFound(HeedError):
 class NotAcceptable(HeedError):
     status = HTTPStatus.NOT_ACCEPTABLE
     code = "not_acceptable"
+
+
+class Conflict(HeedError):
+    status = HTTPStatus.CONFLICT
+    code = "conflict"
 
 
 class TooLarge(HeedError):

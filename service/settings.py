@@ -100,6 +100,15 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         default=None, description="File of such keys, one a line, read at the start"
     )
+    admin_key: SecretStr | None = Field(
+        default=None,
+        description="Key for loading, reloading and unloading models at run time, and for all that"
+        " API keys open. Set the variable, as for api-keys",
+    )
+    models: Path | None = Field(
+        default=None,
+        description="Folder with bundles that may be loaded at run time, beside those of bundles",
+    )
     bundles: Annotated[list[Path], NoDecode] = Field(
         default=cast("list[Path]", str(DEFAULT_BUNDLE)),  # a text, which --help shows as it is
         validate_default=True,

@@ -15,7 +15,9 @@ from service.http.problems import answer_heed_error
 from service.settings import Settings
 
 KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
-SCHEME = "api_key"  # its name in the OpenAPI document
+# Names in the OpenAPI document
+SCHEME = "api_key"
+ADMIN_SCHEME = "admin_key"
 
 
 def read_keys(settings: Settings) -> list[str]:
@@ -36,6 +38,16 @@ def read_keys(settings: Settings) -> list[str]:
             raise StartupError(detail) from error
         keys += accept_keys(str(path), lines)
     return keys
+
+
+def read_admin_key(settings: Settings, keys: Sequence[str]) -> str | None:
+    """Return the admin key. Raise StartupError as `read_keys` does, and if it is one of `keys`."""
+    if settings.admin_key is None:
+        return None
+    (key,) = accept_keys("HEED_ADMIN_KEY", [settings.admin_key.get_secret_value()])
+    if key in keys:
+        raise StartupError("HEED_ADMIN_KEY is also an API key: every client could change models")
+    return key
 
 
 def accept_keys(place: str, given: Sequence[str]) -> list[str]:
@@ -99,10 +111,20 @@ def needs_key(method: str, path: str) -> bool:
     return method not in ("GET", "HEAD") or path.startswith("/v1/")
 
 
-def document_keys(document: dict[str, Any]) -> None:
-    """Say in a finished OpenAPI document which operations need a key: /docs then asks for it."""
+def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:
+    """Say in a finished OpenAPI document which operations need a key: /docs then asks for it.
+
+    Those that need the admin key say so themselves.
+    """
+    if not keys and not admin:
+        return
     schemes = document["components"].setdefault("securitySchemes", {})
-    schemes[SCHEME] = {"type": "http", "scheme": "bearer", "description": "One of HEED_API_KEYS."}
+    bearer = {"type": "http", "scheme": "bearer"}
+    if admin:
+        schemes[ADMIN_SCHEME] = {**bearer, "description": "HEED_ADMIN_KEY."}
+    if not keys:
+        return
+    schemes[SCHEME] = {**bearer, "description": "One of HEED_API_KEYS."}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if needs_key(method.upper(), path):

@@ -40,6 +40,20 @@ class Headers:
         return await self.app(scope, receive, send_with_headers)
 
 
+class Endings:
+    """Calls what a request has left in its state as `at_end`, however the request ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            for end in scope.get("state", {}).pop("at_end", ()):
+                end()
+
+
 class HeadRequests:
     """Answers HEAD like GET, without the body (RFC 9110, section 9.3.2).
 
