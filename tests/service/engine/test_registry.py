@@ -18,15 +18,17 @@ def test_a_request_that_has_found_its_model_still_gets_an_answer(operation):
 
     async def run():
         settings = Settings(bundles=[TINY], provider=Provider.cpu)
-        registry = Registry(settings, Supervisor, on_change=lambda: None)
+        changed = asyncio.Event()
+        registry = Registry(settings, Supervisor, on_change=changed.set)
         try:
             await registry.open()
+            changed.clear()
             model = registry.served["tiny"]
             model.use()
             changing = asyncio.create_task(getattr(registry, operation)("tiny"))
-            while registry.served.get("tiny") is model:
-                await asyncio.sleep(0.01)
+            await changed.wait()
             await asyncio.sleep(0.1)
+            assert registry.served.get("tiny") is not model
             answers = await asyncio.gather(*model.engine.submit(entries(4)))
             assert not changing.done()
             model.release()
