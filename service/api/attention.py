@@ -16,11 +16,11 @@ from service.api.serialize import write_attention
 from service.api.steps import (
     TextField,
     count_texts,
-    find_model,
     read_pairs,
     read_texts,
     respond,
     submit_and_wait,
+    use_model,
 )
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -89,7 +89,7 @@ async def attention(
     offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
     media_type = negotiate(request, offered, what)
-    model, seconds = find_model(request, body.model), dict[str, float]()
+    model, seconds = use_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)

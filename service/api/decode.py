@@ -19,7 +19,7 @@ from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
-from service.api.steps import TextField, find_model, respond, submit_and_wait
+from service.api.steps import TextField, respond, submit_and_wait, use_model
 from service.api.stream import EVENT_SCHEMA, EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -132,7 +132,7 @@ async def decode(
     the place of these characters. Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
-    model, seconds = find_model(request, body.model), dict[str, float]()
+    model, seconds = use_model(request, body.model), dict[str, float]()
     selection = read_selection(body.attention, model)
     search = await compute_reading(
         request,

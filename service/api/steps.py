@@ -35,9 +35,19 @@ def models_of(request: Request) -> dict[str, Model]:
     return request.app.state.models
 
 
-def find_model(request: Request, name: str | None) -> Model:
+def use_model(request: Request, name: str | None) -> Model:
+    """Return the model of this name, or the only one; it is not closed before the request ends.
+    Raise the errors of `find_model`."""
+    model = find_model(models_of(request), name)
+    model.use()
+    request.scope["state"].setdefault("at_end", []).append(model.release)
+    return model
+
+
+def find_model(models: dict[str, Model], name: str | None) -> Model:
     """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all."""
-    models = models_of(request)
+    if not models:
+        raise NotFound("unknown_model", "no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
         return next(iter(models.values()))
     if name is None:

@@ -45,22 +45,23 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JsonRoute(APIRoute):
-    """Calls `endpoint(body, request)` with the body of a POST request.
+    """Calls `endpoint(body, request)` with the body of a POST request, and texts from its path.
 
     Raises TypeError if the endpoint has other parameters, which it could not resolve.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         if "POST" in options["methods"]:
-            options["openapi_extra"] = {"parameters": [TIMEOUT]}
+            given = options.get("openapi_extra") or {}
+            options["openapi_extra"] = {**given, "parameters": [TIMEOUT]}
         super().__init__(path, endpoint, **options)
 
     def get_route_handler(self) -> Handler:
         if self.body_field is None:
             return super().get_route_handler()
         needs = self.dependant
-        if needs.dependencies or needs.path_params or needs.query_params or needs.header_params:
-            raise TypeError(f"{self.path} has other parameters than body and request")
+        if needs.dependencies or needs.query_params or needs.header_params:
+            raise TypeError(f"{self.path} has other parameters than body, request and its path's")
         model: Any = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
@@ -70,7 +71,7 @@ class JsonRoute(APIRoute):
                 raise Abandoned("the client left before its body had arrived") from error
             check_headers(request)
             body = await read_body(request, model, content)
-            return await self.endpoint(body=body, request=request)
+            return await self.endpoint(body=body, request=request, **request.path_params)
 
         return handle
 

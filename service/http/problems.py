@@ -7,7 +7,15 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
-from service.errors import HeedError, TooLarge, Unparsable, UnsupportedMediaType, shorten
+from service.errors import (
+    HeedError,
+    TooLarge,
+    Unauthorized,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
+from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
 
 PROBLEM = "application/problem+json"
@@ -53,7 +61,9 @@ def encode(document: dict[str, Any]) -> bytes:
 
 async def answer_heed_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeedError)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
     return Response(problem(request, error), error.status, headers, PROBLEM)
 
 
@@ -102,10 +112,10 @@ def allowed_methods(allow: str) -> list[str]:
 async def answer_unexpected(request: Request, error: Exception) -> Response:
     """Answer a bug of ours. Starlette logs the traceback afterwards.
 
-    This response bypasses the middleware, so X-Request-Id is set here.
+    This response bypasses the middleware, so their headers are set here.
     """
     request_id = request.state.request_id
     log_error("unexpected error", error=repr(error), request_id=request_id)
     ours = HeedError("the service failed on this request and logged why: report its request_id")
-    headers = {"X-Request-Id": request_id}
+    headers = {"X-Request-Id": request_id, **SECURITY_HEADERS}
     return Response(problem(request, ours), ours.status, headers, PROBLEM)

@@ -148,7 +148,7 @@ LARGE = json.dumps({"mechanism": "average", "queries": MANY, "keys": MANY, "valu
 
 
 def request_to(path, body, length):
-    head = f"POST {path} HTTP/1.1\r\nHost: heed\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n{body}".encode()
 
 

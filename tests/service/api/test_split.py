@@ -58,7 +58,7 @@ def marked(tmp_path_factory):
     }
     (folder / "bundle.json").write_text(json.dumps(manifest))
     opened = Settings(bundles=[folder], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened)) as client:
+    with TestClient(create_app(opened), "http://localhost") as client:
 
         def send(path, **body):
             answer = client.post(path, json=body)

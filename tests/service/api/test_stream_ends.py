@@ -20,7 +20,9 @@ LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "s
 @pytest.fixture
 def client():
     opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened), raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(opened), "http://localhost", raise_server_exceptions=False
+    ) as client:
         yield client
 
 
