@@ -155,8 +155,23 @@ class Settings(BaseSettings):
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a request may take, and that its client may pause while it sends"
-        " a body or reads an answer",
+        description="Seconds that a request may take, that its body may take to arrive, and that"
+        " its client may read nothing of the answer",
+    )
+    idle_timeout: float = Field(
+        default=10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a connection may stay open without a request, and that the"
+        " headers of a request may take to arrive. Behind a load balancer: more than its own idle"
+        " time-out",
+    )
+    shutdown_timeout: float = Field(
+        default=25.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds from SIGTERM until the service has ended. Requests in progress have"
+        " seven tenths of it. Kubernetes kills a container after 30 seconds",
     )
 
     def opens(self, graph: str) -> bool:

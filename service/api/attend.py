@@ -66,7 +66,7 @@ async def attend(
     def work() -> Pieces:
         return compute_answer(body, request, media_type, seconds)
 
-    return send(request, await compute_limited(request, work), seconds, media_type)
+    return send(await compute_limited(request, work), seconds, media_type)
 
 
 def compute_answer(

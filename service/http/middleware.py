@@ -65,7 +65,7 @@ class BodyLimit:
 
     FastAPI's own limit would not answer with a problem document. The rest of a body that is too
     large is read and discarded, up to `discarded` times the limit: a client whose connection closes
-    while it sends does not read the answer. `timeout` is in seconds between two parts of a body.
+    while it sends does not read the answer. `timeout` is in seconds for a whole body.
     """
 
     discarded = 64
@@ -77,14 +77,15 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size, more = 0, True
+        end = asyncio.get_running_loop().time() + self.timeout
 
         async def next_part() -> Message:
             nonlocal size, more
             try:
-                async with asyncio.timeout(self.timeout if more else None):
+                async with asyncio.timeout_at(end if more else None):
                     message = await receive()
             except TimeoutError as error:
-                detail = f"no part of the body arrived for {self.timeout:g} seconds: send it faster"
+                detail = f"the body did not arrive within {self.timeout:g} seconds: send it faster"
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail) from error
             size, more = size + len(message.get("body", b"")), message.get("more_body", False)
             return message
