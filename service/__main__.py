@@ -14,6 +14,7 @@ from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.server import Server, bind
 from service.logs import configure_logs
+from service.memory import return_large_blocks, return_small_blocks
 from service.settings import Settings
 
 
@@ -33,7 +34,9 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
     async with app.router.lifespan_context(app):
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
+        trimming = asyncio.create_task(return_small_blocks())
         await Server(app, settings, listeners, give_up).serve([*listeners])
+        trimming.cancel()
 
 
 def stop(*_: object) -> None:
@@ -43,6 +46,7 @@ def stop(*_: object) -> None:
 
 def main() -> None:
     configure_logs()
+    return_large_blocks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:

@@ -20,6 +20,7 @@ from service.engine.model import Model
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError, StartupError
 from service.http import docs
+from service.http.budget import Budget, Shares
 from service.http.door import Door
 from service.http.middleware import BodyLimit, Headers, HeadRequests
 from service.http.problems import (
@@ -68,6 +69,7 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
         swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
     )
     app.state.settings = settings
+    app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
     app.add_api_route("/", show_page, include_in_schema=False)
@@ -80,7 +82,11 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
 
 def add_middleware(app: FastAPI, settings: Settings) -> None:
     """Add the middleware, innermost first."""
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
+    bodies = Budget(settings.max_held_bytes // 4)
+    app.add_middleware(
+        BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout, bodies=bodies
+    )
+    app.add_middleware(Shares, answers=app.state.answers)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
     app.add_middleware(Headers)

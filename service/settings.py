@@ -128,6 +128,13 @@ class Settings(BaseSettings):
         description="Most bytes in one answer: weights and vectors as float32, plus the"
         " generated tokens",
     )
+    max_held_bytes: int = Field(
+        default=256 << 20,
+        ge=1,
+        description="Most bytes of answers that are computed or being read at once, at least"
+        " max-answer-bytes; bodies may take a quarter more. Beyond it large answers wait for up to"
+        " 10 seconds. Answers and bodies of up to 64 KiB are not counted",
+    )
     max_queue: int = Field(
         default=4096,
         ge=1,

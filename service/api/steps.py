@@ -217,4 +217,4 @@ async def respond(
         for stage, duration in answer.seconds.items():
             seconds[stage] = max(duration, seconds.get(stage, 0.0))
     seconds["serialize"] = time.monotonic() - started
-    return send(pieces, seconds, media_type)
+    return send(request, pieces, seconds, media_type)

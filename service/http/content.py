@@ -9,6 +9,7 @@ from starlette.responses import StreamingResponse
 from service.errors import NotAcceptable
 from service.formats.json import Pieces
 from service.formats.writers import FILE_NAMES
+from service.http.budget import correct
 
 AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
@@ -44,7 +45,7 @@ def read_accept(headers: Sequence[str]) -> dict[str, float]:
     return qualities
 
 
-def send(pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
+def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
     """Return the response of `pieces`: at once if small, else as fast as the client reads.
 
     The Server-Timing header reports `seconds`, the time that each stage took.
@@ -54,6 +55,7 @@ def send(pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response
     if media_type in FILE_NAMES:
         headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
     total = sum(map(len, pieces))
+    correct(request, total)
     if total <= AT_ONCE:
         return Response(b"".join(pieces), media_type=media_type, headers=headers)
     headers["Content-Length"] = str(total)

@@ -8,7 +8,14 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import HeedError, TooLarge, Unparsable, UnsupportedMediaType, shorten
+from service.errors import (
+    HeedError,
+    Overloaded,
+    TooLarge,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
 from service.http.validation_errors import refuse
 from service.logs import log_error
 
@@ -61,7 +68,7 @@ class Refusal(HeedError):
         self.status = status
         ours = (
             each.code
-            for each in (Unparsable, TooLarge, UnsupportedMediaType)
+            for each in (Unparsable, TooLarge, UnsupportedMediaType, Overloaded)
             if each.status == status
         )
         self.code = next(ours, status.name.lower())
