@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
-import math
 import signal
 import sys
 
-import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
@@ -16,13 +13,10 @@ from service.app import create_app
 from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
-from service.http.protocol import Protocol
+from service.http.server import Server, bind
 from service.logs import configure_logs
+from service.memory import return_large_blocks, return_small_blocks
 from service.settings import Settings
-
-# Seconds that open connections may take after SIGTERM, before the engines close. This and the
-# engines' CLOSE_TIMEOUT stay below the 30 seconds after which Kubernetes kills a container.
-SHUTDOWN_TIMEOUT = 15.0
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
@@ -31,41 +25,19 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
 
     The lifespan is entered here, and not by uvicorn, which would log the error and exit.
     """
-    await check_address(settings.host, settings.port)
+    listeners = await bind(settings)
     app = create_app(settings, open_engine)
-    config = uvicorn.Config(
-        app,
-        settings.host,
-        settings.port,
-        http=Protocol,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this machine
-        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
-        timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
-    )
+
+    def give_up() -> None:
+        closing = [model.engine.close() for model in app.state.models.values()]
+        app.state.closing = asyncio.gather(*closing)
+
     async with app.router.lifespan_context(app):
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
-        await uvicorn.Server(config).serve()
-
-
-async def check_address(host: str, port: int) -> None:
-    """Raise StartupError if the address cannot be bound.
-
-    Uvicorn would report it only after the models are open, as an error number.
-    """
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            asyncio.Protocol, host, port, start_serving=False
-        )
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            detail = "is taken: choose another one with HEED_PORT"
-        else:
-            detail = f"cannot be used ({error.strerror or error}): change HEED_HOST or HEED_PORT"
-        raise StartupError(f"port {port} of {host} {detail}") from error
-    server.close()
+        trimming = asyncio.create_task(return_small_blocks())
+        await Server(app, settings, listeners, give_up).serve([*listeners])
+        trimming.cancel()
 
 
 def stop(*_: object) -> None:
@@ -75,6 +47,7 @@ def stop(*_: object) -> None:
 
 def main() -> None:
     configure_logs()
+    return_large_blocks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:

@@ -16,6 +16,7 @@ from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError
 from service.http import docs
+from service.http.budget import Budget, Shares
 from service.http.door import Door
 from service.http.hosts import HostCheck, hosts_of
 from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
@@ -70,6 +71,7 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
     )
     app.state.settings = settings
     app.state.admin = Keys([admin]) if admin else None
+    app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
@@ -83,7 +85,11 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
 
 def add_middleware(app: FastAPI, settings: Settings, keys: Sequence[str]) -> None:
     """Add the middleware, innermost first."""
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout)
+    bodies = Budget(settings.max_held_bytes // 4)
+    app.add_middleware(
+        BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout, bodies=bodies
+    )
+    app.add_middleware(Shares, answers=app.state.answers)
     app.add_middleware(Endings)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)

@@ -164,6 +164,13 @@ class Settings(BaseSettings):
         description="Most bytes in one answer: weights and vectors as float32, plus the"
         " generated tokens",
     )
+    max_held_bytes: int = Field(
+        default=256 << 20,
+        ge=1,
+        description="Most bytes of answers that are computed or being read at once, at least"
+        " max-answer-bytes; bodies may take a quarter more. Beyond it large answers wait for up to"
+        " 10 seconds. Answers and bodies of up to 64 KiB are not counted",
+    )
     max_rows: int = Field(
         default=4096,
         ge=1,
@@ -191,8 +198,23 @@ class Settings(BaseSettings):
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a request may take, and that its client may pause while it sends"
-        " a body or reads an answer",
+        description="Seconds that a request may take, that its body may take to arrive, and that"
+        " its client may read nothing of the answer",
+    )
+    idle_timeout: float = Field(
+        default=10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a connection may stay open without a request, and that the"
+        " headers of a request may take to arrive. Behind a load balancer: more than its own idle"
+        " time-out",
+    )
+    shutdown_timeout: float = Field(
+        default=25.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds from SIGTERM until the service has ended. Requests in progress have"
+        " seven tenths of it. Kubernetes kills a container after 30 seconds",
     )
 
     def opens(self, graph: str) -> bool:

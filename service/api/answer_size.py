@@ -17,6 +17,7 @@ from service.tokenizer import Tokens
 
 # Bytes that a token takes in this process: as received from the engine, in Python, and as JSON.
 TOKEN_BYTES = 128
+NUMBER_BYTES = 16  # a float32 in arrays and as JSON
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
 FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
@@ -88,14 +89,14 @@ def check_attention(
     lengths: Sequence[Lengths],
     advice: str,
     search: SearchOptions | None = None,
-) -> None:
-    """Raise TooLarge if the selected weights and the hypotheses of `search` together could exceed
-    the limit.
+) -> int:
+    """Return the bytes of the selected weights and the hypotheses of `search`. Raise TooLarge if
+    they could exceed the limit.
 
     The error names a selection that would fit, or else says `advice`.
     """
     if selected is None:
-        return
+        return 0
     limit = settings_of(request).max_answer_bytes
     sources = Counter(lengths)  # equal ones are computed once
     tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
@@ -105,7 +106,7 @@ def check_attention(
         return attention_nbytes(model, selection, sources, targets, tokens)
 
     if needed(selected) <= limit:
-        return
+        return needed(selected)
     if fitting := next((less for less in smaller(selected) if needed(less) <= limit), None):
         advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
     raise TooLarge.at(
@@ -151,3 +152,9 @@ def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
             yield alone
             if kind != "encoder" and rows is None:
                 yield alone.model_copy(update={"rows": [0, FEW_ROWS]})
+
+
+def held_nbytes(arrays: int, tokens: int = 0) -> int:
+    """Bytes that an answer takes in this process: `arrays` bytes of float32, and bytes for its
+    tokens."""
+    return arrays // 4 * NUMBER_BYTES + tokens

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, check_size
+from service.api.answer_size import SEND_LESS, check_size, held_nbytes
 from service.api.attend_arrays import (
     attended_nbytes,
     check_finite,
@@ -18,9 +18,11 @@ from service.api.attend_arrays import (
 )
 from service.api.attend_request import AttendRequest
 from service.api.responses import PROBLEMS
+from service.arrays import Feeds
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
+from service.http.budget import hold
 from service.http.content import negotiate, send
 from service.http.json_route import JsonRoute
 from service.http.waiting import compute_limited
@@ -63,20 +65,23 @@ async def attend(
     media_type = negotiate(request, [JSON, *PICTURES])
     seconds: dict[str, float] = {}
 
+    feeds = await compute_limited(request, lambda: feeds_of(body))
+    if media_type in PICTURES:
+        check_heatmaps(len(feeds["queries"]))
+    nbytes = attended_nbytes(body.mechanism, feeds)
+    check_size(request, nbytes, SEND_LESS)
+    await hold(request, held_nbytes(nbytes))
+
     def work() -> Pieces:
-        return compute_answer(body, request, media_type, seconds)
+        return compute_answer(body, feeds, request, media_type, seconds)
 
     return send(request, await compute_limited(request, work), seconds, media_type)
 
 
 def compute_answer(
-    body: AttendRequest, request: Request, media_type: str, seconds: dict[str, float]
+    body: AttendRequest, feeds: Feeds, request: Request, media_type: str, seconds: dict[str, float]
 ) -> Pieces:
     """Return the answer in this media type, and add to `seconds` how long each stage took."""
-    feeds = feeds_of(body)
-    if media_type in PICTURES:
-        check_heatmaps(len(feeds["queries"]))
-    check_size(request, attended_nbytes(body.mechanism, feeds), SEND_LESS)
     started = time.monotonic()
     outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
     ended = time.monotonic()

@@ -8,7 +8,13 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, SEND_LESS_OR_LOWER, check_attention, measure
+from service.api.answer_size import (
+    SEND_LESS,
+    SEND_LESS_OR_LOWER,
+    check_attention,
+    held_nbytes,
+    measure,
+)
 from service.api.field_types import Sequences, Source
 from service.api.requests import AttentionSelection, LanguageRequest, Searching
 from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse
@@ -30,6 +36,7 @@ from service.engine.model import Model
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
+from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 from service.http.waiting import compute_reading
@@ -94,7 +101,8 @@ async def attention(
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_body(request, seconds, model, body, source)
-    check_weights(request, model, body, search, sources, targets)
+    nbytes = check_weights(request, model, body, search, sources, targets)
+    await hold(request, held_nbytes(nbytes))
     target_ids = [target.ids for target in targets] if targets else [[] for _ in sources]
     entries = [
         Entry(np.array(source.ids), search, ids, selection, language=languages.target_ids)
@@ -140,8 +148,8 @@ def check_weights(
     search: SearchOptions | None,
     sources: Sequence[Tokens],
     targets: Sequence[Tokens] | None,
-) -> None:
-    """Raise TooLarge if the weights could exceed the limit."""
+) -> int:
+    """Return the bytes of the weights. Raise TooLarge if they could exceed the limit."""
     if search is None:
         target_lengths, prefix, advice = map(len, targets or []), 0, SEND_LESS
     else:
@@ -151,4 +159,4 @@ def check_weights(
         measure(model, source, length, prefix)
         for source, length in zip(sources, target_lengths, strict=True)
     ]
-    check_attention(request, model, body.attention, lengths, advice)
+    return check_attention(request, model, body.attention, lengths, advice)

@@ -12,6 +12,8 @@ from service.api.answer_size import (
     SEND_LESS_OR_LOWER,
     check_attention,
     check_hypotheses,
+    held_nbytes,
+    hypotheses_nbytes,
     measure,
 )
 from service.api.field_types import Source
@@ -27,6 +29,7 @@ from service.api.validation_languages import read_languages
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.formats.json import JSON, Document
+from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 from service.http.waiting import compute_reading
@@ -142,7 +145,7 @@ async def decode(
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
     sources = await read_sources(request, seconds, source, body.split)
-    check_answer(request, model, body, search, sources.tokens)
+    await hold(request, check_answer(request, model, body, search, sources.tokens))
     entries = [
         Entry(
             np.array(source.ids),
@@ -169,9 +172,12 @@ def check_answer(
     body: DecodeRequest,
     search: SearchOptions,
     sources: Sequence[Tokens],
-) -> None:
-    """Raise TooLarge if the hypotheses and their attention could exceed the limit."""
+) -> int:
+    """Return the bytes that the answer may take in this process. Raise TooLarge if the hypotheses
+    and their attention could exceed the limit."""
     check_hypotheses(request, search, len(sources))
     longest, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, longest, prefix) for source in sources]
-    check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    both = check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    tokens = hypotheses_nbytes(search, len(sources))
+    return held_nbytes(max(0, both - tokens), tokens)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, check_size
+from service.api.answer_size import SEND_LESS, check_size, held_nbytes
 from service.api.field_types import Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse
@@ -18,6 +18,7 @@ from service.arrays import FloatArray
 from service.engine.messages import Entry
 from service.errors import Invalid
 from service.formats.json import JSON, Document
+from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 from service.tokenizer import Tokens
@@ -91,7 +92,9 @@ async def encode(
     sources = await read_texts(request, seconds, source)
     vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
-    check_size(request, 4 * d_model * vectors, advice)
+    nbytes = 4 * d_model * vectors
+    check_size(request, nbytes, advice)
+    await hold(request, held_nbytes(nbytes))
     entries = [Entry(np.array(source.ids)) for source in sources]
     answers = await submit_and_wait(request, model, entries)
 

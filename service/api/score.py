@@ -7,6 +7,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
+from service.api.answer_size import TOKEN_BYTES
 from service.api.field_types import Sequences, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse, Usage
@@ -16,6 +17,7 @@ from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
 from service.errors import NotFound
 from service.formats.json import JSON, Document
+from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 
@@ -79,6 +81,7 @@ async def score(
         TextField("/source", body.source, languages.source),
         TextField("/target", body.target, model.target),
     )
+    await hold(request, TOKEN_BYTES * sum(map(len, targets)))
     entries = [
         Entry(
             np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
+from service.api.answer_size import TOKEN_BYTES
 from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
@@ -13,6 +14,7 @@ from service.api.serialize import write_tokens
 from service.api.steps import TextField, read_texts, respond, use_model
 from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
+from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 
@@ -82,6 +84,7 @@ async def tokenize(
         tokenizer = model.target
     field = TextField("/text", body.text, tokenizer)
     texts = await read_texts(request, seconds, field)
+    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
@@ -105,6 +108,7 @@ async def detokenize(
     tokenizer = model.source if body.side == "source" else model.target
     field = TextField("/token_ids", body.token_ids, tokenizer)
     texts = await read_texts(request, seconds, field)
+    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         results = [{"text": text.text, **write_tokens(text)} for text in texts]

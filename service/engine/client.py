@@ -31,9 +31,7 @@ from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
 
-# Seconds to finish accepted entries. Few are left, since uvicorn has already waited for the open
-# requests. Both waits together stay below the 30 seconds after which Kubernetes kills a container.
-CLOSE_TIMEOUT = 8.0
+CLOSING = 0.1  # share of settings.shutdown_timeout in which an engine finishes accepted entries
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
@@ -46,6 +44,7 @@ class EngineClient(asyncio.Protocol):
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self.bundle = bundle
+        self.close_timeout = CLOSING * settings.shutdown_timeout  # seconds
         self._settings = settings
         self._pending: dict[int, asyncio.Future[Any]] = {}  # of replies, by their number
         self._listeners: dict[int, Callable[[Progress], None]] = {}
@@ -81,23 +80,24 @@ class EngineClient(asyncio.Protocol):
         self._is_open = True
 
     async def close(self) -> None:
-        """End the process once it has finished accepted entries, or after CLOSE_TIMEOUT seconds.
+        """End the process once it has finished accepted entries, or after `close_timeout` seconds.
 
         Entries still pending fail with Unavailable. A process that is still opening its bundle is
         killed at once.
         """
-        self._closing = True
+        again, self._closing = self._closing, True
         if self._process is None:
             return
         try:
             if self._is_open:
-                self._order(Close())
-                async with asyncio.timeout(CLOSE_TIMEOUT):
+                if not again:
+                    self._order(Close())
+                async with asyncio.timeout(self.close_timeout):
                     await self._ended.wait()
                     await self._process.wait()
         except TimeoutError:
             name, pending = self.bundle.manifest.name, len(self._pending)
-            log_error("engine killed", model=name, timeout=CLOSE_TIMEOUT, pending=pending)
+            log_error("engine killed", model=name, timeout=self.close_timeout, pending=pending)
         finally:
             self.kill()  # it ignores SIGTERM
             self._transport.abort()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from service.bundle import Bundle
-from service.engine.client import CLOSE_TIMEOUT, EngineClient, OnProgress
+from service.engine.client import EngineClient, OnProgress
 from service.engine.messages import Answer, Entry, Opened, Status
 from service.errors import HeedError
 from service.logs import log_error
@@ -50,7 +50,7 @@ class Supervisor:
             self._watching.cancel()
             await asyncio.wait([self._watching])
         if self._closing:
-            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT)
+            await asyncio.wait(self._closing, timeout=self._engine.close_timeout)
         await self._engine.close()
 
     @property

@@ -1,21 +1,19 @@
 """Choose the media type of an answer, and send large answers in pieces."""
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import NotAcceptable
 from service.formats.html import export_policy
-from service.formats.json import PIECE, Pieces
+from service.formats.json import Pieces
 from service.formats.writers import FILE_NAMES
+from service.http.budget import correct
 from service.http.security import CSP
-from service.http.waiting import settings_of
 
+AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
 
 
@@ -61,26 +59,11 @@ def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type
     if media_type == "text/html":
         headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
     total = sum(map(len, pieces))
-    if total <= PIECE:
+    correct(request, total)
+    if total <= AT_ONCE:
         return Response(b"".join(pieces), media_type=media_type, headers=headers)
     headers["Content-Length"] = str(total)
-    response = PiecewiseResponse(one_by_one(pieces), media_type=media_type, headers=headers)
-    response.stall_timeout = settings_of(request).timeout
-    return response
-
-
-class PiecewiseResponse(StreamingResponse):
-    """Sends pieces; gives up when the client reads nothing for `stall_timeout` seconds."""
-
-    stall_timeout: float
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(self.stall_timeout):
-                await send(message)
-
-        with suppress(TimeoutError):
-            await super().__call__(scope, receive, send_in_time)
+    return StreamingResponse(one_by_one(pieces), media_type=media_type, headers=headers)
 
 
 async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:

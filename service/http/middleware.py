@@ -10,6 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.budget import FREE, Budget, Share
 from service.http.security import SECURITY_HEADERS
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -79,26 +80,29 @@ class BodyLimit:
 
     FastAPI's own limit would not answer with a problem document. The rest of a body that is too
     large is read and discarded, up to `discarded` times the limit: a client whose connection closes
-    while it sends does not read the answer. `timeout` is in seconds between two parts of a body.
+    while it sends does not read the answer. `timeout` is in seconds for a whole body. Bodies that
+    exceed `bodies` together, the bytes of all requests in progress, are refused with 429.
     """
 
     discarded = 64
 
-    def __init__(self, app: ASGIApp, limit: int, timeout: float) -> None:
+    def __init__(self, app: ASGIApp, limit: int, timeout: float, bodies: Budget) -> None:
         self.app = app
+        self.bodies = bodies
         self.limit = limit
         self.timeout = timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size, more = 0, True
+        size, more, share = 0, True, Share()
+        end = asyncio.get_running_loop().time() + self.timeout
 
         async def next_part() -> Message:
             nonlocal size, more
             try:
-                async with asyncio.timeout(self.timeout if more else None):
+                async with asyncio.timeout_at(end if more else None):
                     message = await receive()
             except TimeoutError as error:
-                detail = f"no part of the body arrived for {self.timeout:g} seconds: send it faster"
+                detail = f"the body did not arrive within {self.timeout:g} seconds: send it faster"
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail) from error
             size, more = size + len(message.get("body", b"")), message.get("more_body", False)
             return message
@@ -106,10 +110,18 @@ class BodyLimit:
         async def receive_within_limit() -> Message:
             message = await next_part()
             if size <= self.limit:
+                if size > FREE and not self.bodies.add(share, size - share.nbytes):
+                    detail = f"the bodies of other requests take {self.bodies.held} bytes, and the"
+                    detail += f" limit is {self.bodies.limit}: try again later"
+                    status = HTTPStatus.TOO_MANY_REQUESTS
+                    raise HTTPException(status, detail, {"Retry-After": "1"})
                 return message
             while more and size < self.discarded * self.limit:
                 await next_part()
             detail = f"the body has more than {self.limit} bytes, which is the limit: send less"
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
-        await self.app(scope, receive_within_limit, send)
+        try:
+            await self.app(scope, receive_within_limit, send)
+        finally:
+            self.bodies.release(share)

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from service.errors import (
     HeedError,
+    Overloaded,
     TooLarge,
     Unauthorized,
     Unparsable,
@@ -75,7 +76,7 @@ class Refusal(HeedError):
         self.status = status
         ours = (
             each.code
-            for each in (Unparsable, TooLarge, UnsupportedMediaType)
+            for each in (Unparsable, TooLarge, UnsupportedMediaType, Overloaded)
             if each.status == status
         )
         self.code = next(ours, status.name.lower())

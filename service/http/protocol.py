@@ -1,29 +1,205 @@
-"""httptools under uvicorn, with a limit that it lacks."""
+"""httptools under uvicorn, with limits that it lacks: on the time a client takes, on the bytes that
+are no body, on requests sent at once, and on open connections."""
 
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Sized
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 MOST_FRAMING = 64 << 10  # bytes
+MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
+LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
+AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
+
+
+class Connections:
+    """The open connections of a server, and the limits on each of them.
+
+    `waiting` holds those that have not sent a whole request since they were opened, or since their
+    last answer; those that wait longest come first.
+    """
+
+    def __init__(self, most: int, idle_timeout: float, timeout: float) -> None:
+        self.most = most
+        self.idle_timeout = idle_timeout  # seconds
+        self.timeout = timeout  # seconds
+        self.open = 0  # counted from accept()
+        self.coming = 0  # of these, not yet set up
+        self.waiting: dict[Protocol, None] = {}
+
+    def make_room(self) -> bool:
+        """Close the connection whose request has been awaited for longest. Return False if all have
+        sent theirs."""
+        oldest = next(iter(self.waiting), None)
+        if oldest:
+            del self.waiting[oldest]
+            oldest.drop()
+        return oldest is not None
+
+
+class PipelineFlow(FlowControl):
+    """Reads no more requests while some wait already: uvicorn would read on at each answer."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
 
 
 class Protocol(HttpToolsProtocol):
-    """Closes a connection whose request line, headers, chunk sizes and trailers take more than
-    MOST_FRAMING bytes beyond the size of the body. The parser keeps them all, and takes quadratic
-    time for a long one."""
+    """One connection.
 
-    _framing = (
-        0  # bytes received for the present request, without its body, minus those of its body
-    )
+    It is closed if it sends no request for `idle_timeout` seconds, or a part of its headers for
+    that long. It is dropped if its client reads nothing of an answer for `timeout` seconds. It gets
+    400 if its request line, headers, chunk sizes and trailers take more than MOST_FRAMING bytes
+    beyond the size of the body: the parser keeps them all, and takes quadratic time for a long one.
+    """
+
+    _framing = 0  # bytes of the present request without its body, minus those of its body
+    _begun = 0  # requests of which bytes were received at once, the unfinished one included
+    _finished = True  # whether no request is being received
+    _idle = True  # whether no answer is due
+    _partial = False  # whether a part of a request's headers has arrived
+    _heading: asyncio.TimerHandle | None = None  # runs while headers are awaited
+    _watching: asyncio.TimerHandle | None = None  # runs while an answer is not read whole
+    _unread = 0  # bytes of the answer
+    _read_at = 0.0  # when the client last read
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limits.coming -= 1
+        transport.set_write_buffer_limits(high=0)  # writing is paused while anything is unread
+        self.flow = PipelineFlow(transport, self.pipeline)
+        self._limits.waiting[self] = None
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._limits.open -= 1
+        self._limits.waiting.pop(self, None)
+        cancel(self._heading)
+        cancel(self._watching)
+
+    def drop(self) -> None:
+        """Close the connection at once, and discard what its client has not read."""
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._idle:
+            self._partial = True
+            if not self._heading:
+                self._expect_headers()
+        self._begun = int(not self._finished)
+        super().data_received(data)
+        self._framing = 0 if self._begun > 1 else self._framing + len(data)
+        if self._framing > MOST_FRAMING and not self.transport.is_closing():
+            self.send_400_response(f"The headers exceed {MOST_FRAMING} bytes: send fewer.")
 
     def on_message_begin(self) -> None:
-        self._framing = 0
+        self._framing, self._finished = 0, False
+        self._begun += 1
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Raise ValueError, which ends the connection, if too many requests wait already."""
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise ValueError(f"more than {MOST_PIPELINED} requests wait on a connection")
+        cancel(self._heading)
+        self._heading, self._partial, self._idle = None, False, False
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._framing -= 2 * len(body)
         super().on_body(body)
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._framing += len(data)
-        if self._framing > MOST_FRAMING and not self.transport.is_closing():
-            self.send_400_response(f"The headers exceed {MOST_FRAMING} bytes: send fewer.")
+    def on_message_complete(self) -> None:
+        self._finished = True
+        self._limits.waiting.pop(self, None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self._idle = True
+            self._limits.waiting.pop(self, None)
+            self._limits.waiting[self] = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no request; in the middle of an answer, only drop the client."""
+        if self.pipeline or (not self._idle and self.cycle.response_started):
+            self.drop()
+        else:
+            self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread, self._read_at = self.transport.get_write_buffer_size(), self.loop.time()
+        self._watching = self._soon(self._look)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        cancel(self._watching)
+
+    def _look(self) -> None:
+        """Drop the connection if its client has stopped to read. Nothing is added to what it has
+        not read while writing is paused."""
+        unread, now = self.transport.get_write_buffer_size(), self.loop.time()
+        if unread < self._unread:
+            self._unread, self._read_at = unread, now
+        if now - self._read_at >= self._limits.timeout:
+            self.drop()
+        else:
+            self._watching = self._soon(self._look)
+
+    def _soon(self, look: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._limits.timeout / LOOKS, look)
+
+    def _expect_headers(self) -> None:
+        self._heading = self.loop.call_later(self._limits.idle_timeout, self._end_waiting)
+
+    def _end_waiting(self) -> None:
+        """Close the connection if the headers of a request have not arrived in time."""
+        self._heading = None
+        if self.transport.is_closing():
+            return
+        if self._partial:
+            seconds = f"{self._limits.idle_timeout:g} seconds"
+            why = f"The request line and headers did not arrive within {seconds}: send them faster."
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, why)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        head = f"HTTP/1.1 {status} {status.phrase}\r\nconnection: close\r\n"
+        head += f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(why)}\r\n\r\n"
+        self.transport.write(f"{head}{why}".encode())
+        self.transport.close()
+
+
+def cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer:
+        timer.cancel()

@@ -14,7 +14,9 @@ class Mechanisms:
     def __init__(self, folder: Path, wanted: Provider) -> None:
         """Raises StartupError if the provider is not installed."""
         provider = installed_provider(wanted)
-        self._graphs = {path.stem: open_graph(path, provider) for path in folder.glob("*.onnx")}
+        self._graphs = {
+            path.stem: open_graph(path, provider, arena=False) for path in folder.glob("*.onnx")
+        }
 
     def attend(self, mechanism: str, feeds: Feeds) -> tuple[FloatArray, ...]:
         """Return outputs (B, T, V) and weights (B, T, S)."""

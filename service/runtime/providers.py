@@ -53,15 +53,18 @@ def load_cuda() -> None:
         ort.preload_dlls()
 
 
-def open_graph(path: Path, provider: str, threads: int = 1) -> ort.InferenceSession:
+def open_graph(
+    path: Path, provider: str, threads: int = 1, *, arena: bool = True
+) -> ort.InferenceSession:
     """Return a session that computes on its caller's thread and on `threads` - 1 others.
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
-    would take cores from other work.
+    would take cores from other work. An `arena` keeps the memory of the largest run for the next.
     """
     load_cuda()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = arena
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
         options.add_session_config_entry("session.x64quantprecision", "1")

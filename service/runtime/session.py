@@ -23,6 +23,7 @@ from service.runtime.providers import PROVIDERS, cache_device, open_graph, usabl
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
+USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
@@ -55,7 +56,9 @@ class Session:
             self.workers = settings.workers or self._default_workers(settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs = {
-            graph: LazyGraph(partial(open_graph, bundle.path(file), name, threads))
+            graph: LazyGraph(
+                partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
+            )
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.opens(graph)
         }

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from socket import SO_RCVBUF, SOL_SOCKET, socket
 
 import pytest
@@ -138,9 +140,20 @@ def test_a_signal_ends_the_service_cleanly(number):
     assert "Traceback" not in rest
 
 
-SHORT_SHUTDOWN = """
+BUSY = """
+import time
+from starlette.concurrency import run_in_threadpool
 import service.__main__ as start
-start.SHUTDOWN_TIMEOUT = 1.0
+
+async def sleep():
+    await run_in_threadpool(time.sleep, 1000)
+
+class Late(start.Server):
+    async def shutdown(self, sockets=None):
+        self.sleeping = start.asyncio.create_task(sleep())
+        await super().shutdown(sockets)
+
+start.Server = Late
 start.main()
 """
 MANY = [0.5] * 1023  # their weights are several megabytes, more than sockets hold
@@ -161,7 +174,7 @@ def request_to(path, body, length):
     ids=["a client that does not read", "a client that sends half a body"],
 )
 def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, until):
-    with running("-c", SHORT_SHUTDOWN, "--timeout", "3600") as (process, port), socket() as client:
+    with soon_ending() as (process, port), socket() as client:
         client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", port))
         client.sendall(sent)
@@ -172,6 +185,55 @@ def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, unt
         _, rest = process.communicate(timeout=30)  # TimeoutExpired if it waits for the client
     assert process.returncode == 0
     assert "Finished server process" in rest
+
+
+def soon_ending():
+    return running("-m", "service", "--timeout", "3600", "--shutdown-timeout", "2")
+
+
+def children_of(process):
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.long), True])
+def test_a_stream_that_outlives_the_service_ends_with_an_error(stops):
+    """Also if its engine has stopped, and is not left behind."""
+    body = json.dumps({"source": ["transformers" * 5] * 256, "beam_size": 8, "stream": True})
+    with soon_ending() as (process, port), socket() as client:
+        client.connect(("127.0.0.1", port))
+        client.sendall(request_to("/v1/decode", body, len(body)))
+        incoming = client.makefile("rb")
+        while not incoming.readline().startswith(b"event: beam"):
+            pass
+        (engine,) = children_of(process)
+        if stops:
+            os.kill(int(engine), signal.SIGSTOP)
+        process.terminate()
+        rest = incoming.read()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    (problem,) = re.findall(rb"event: error\r?\ndata: (.*)", rest)
+    assert json.loads(problem)["status"] == 503
+    assert rest.endswith(b"\r\n0\r\n\r\n")  # the answer is complete
+    assert not Path("/proc", engine).exists()
+
+
+@pytest.mark.long
+def test_a_service_that_cannot_end_in_time_is_killed():
+    """As by a computation that keeps its thread."""
+    with running("-c", BUSY, "--shutdown-timeout", "2") as (process, port), socket() as client:
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.recv(1)
+        (engine,) = children_of(process)
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Timeout" in said
+    until = time.monotonic() + 10
+    while Path("/proc", engine).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path("/proc", engine).exists()
 
 
 def test_the_runtime_reports_to_nobody(tmp_path):

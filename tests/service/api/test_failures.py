@@ -141,4 +141,4 @@ def test_a_body_that_stops_arriving_is_given_up(tiny):
     asyncio.run(run())
     assert sent[0]["status"] == 408
     detail = json.loads(sent[1]["body"])["detail"]
-    assert detail == "no part of the body arrived for 0.05 seconds: send it faster"
+    assert detail == "the body did not arrive within 0.05 seconds: send it faster"

@@ -156,11 +156,10 @@ def test_a_signal_to_all_processes_of_a_service_fails_no_accepted_entry(tiny_bun
     assert code == 0
 
 
-def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, monkeypatch, capsys):
-    monkeypatch.setattr("service.engine.client.CLOSE_TIMEOUT", 0.1)
-
+def test_an_engine_that_does_not_end_in_time_is_killed(tiny_bundle, capsys):
     async def run():
         async with running(tiny_bundle) as client:
+            client.close_timeout = 0.1
             os.kill(client._process.pid, signal.SIGSTOP)
             futures = client.submit(entries(3))
         return await asyncio.gather(*futures, return_exceptions=True), client._process.returncode

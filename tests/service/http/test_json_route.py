@@ -67,7 +67,7 @@ def test_an_endpoint_with_other_parameters_is_refused():
     def endpoint(body: DecodeRequest, request: Request, name: str) -> None:
         """Take a query parameter besides the body."""
 
-    with pytest.raises(TypeError, match="/x has other parameters than body and request"):
+    with pytest.raises(TypeError, match="/x has other parameters than body, request"):
         JsonRoute("/x", endpoint, methods=["POST"])
 
 

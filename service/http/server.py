@@ -1,0 +1,147 @@
+"""Uvicorn with a limit on connections and one deadline for its end."""
+
+import asyncio
+import errno
+import faulthandler
+import os
+import resource
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from service.errors import StartupError
+from service.http.protocol import Connections, Protocol
+from service.settings import Settings
+
+MOST_CONNECTIONS = 4096
+OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
+# Shares of shutdown_timeout after which the engines give up what they compute, and after which
+# clients that still send or have not read their answers are dropped. Engines end within CLOSING
+# (service.engine.client), and the process within the rest.
+GIVE_UP, DROP = 0.7, 0.8
+
+
+class Listener(socket.socket):
+    """A listening socket that accepts no more connections than `limits` allow.
+
+    When they are reached, the oldest connection without a complete request gives way to the new
+    one. If there is none, new ones wait for a second.
+    """
+
+    limits: Connections
+    _pausing = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Raise BlockingIOError to be called again soon, OSError to be called again in a second.
+        asyncio logs the second, and calls again once more before it waits."""
+        if self._pausing:
+            self._pausing = False
+            raise BlockingIOError
+        try:
+            accepted = self._accept_within_limits()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if self.limits.coming or self.limits.make_room():
+                raise BlockingIOError from error
+            self._pausing = True
+            raise
+        self.limits.open += 1
+        self.limits.coming += 1
+        return accepted
+
+    def _accept_within_limits(self) -> tuple[socket.socket, Any]:
+        if self.limits.open >= self.limits.most:
+            raise OSError(errno.EMFILE, f"{self.limits.most} connections wait for answers")
+        return super().accept()
+
+
+async def bind(settings: Settings) -> list[Listener]:
+    """Return a socket for each address of the host, which does not listen yet. Raise StartupError
+    if an address cannot be bound: uvicorn would try only after the models are open."""
+    host, port = settings.host, settings.port
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    except OSError as error:
+        raise cannot_listen(settings, error) from error
+    limits = Connections(most_connections(), settings.idle_timeout, settings.timeout)
+    listeners = [Listener(fileno=os.dup(each.fileno())) for each in server.sockets]
+    for listener in listeners:
+        listener.limits = limits
+    server.close()
+    return listeners
+
+
+def cannot_listen(settings: Settings, error: OSError) -> StartupError:
+    if error.errno == errno.EADDRINUSE:
+        detail = "is taken: choose another one with HEED_PORT"
+    else:
+        detail = f"cannot be used ({error.strerror or error}): change HEED_HOST or HEED_PORT"
+    return StartupError(f"port {settings.port} of {settings.host} {detail}")
+
+
+def most_connections() -> int:
+    """Return how many connections may be open, MOST_CONNECTIONS or as many as this process may open
+    files for. Its soft limit is raised, up to the hard one."""
+    wanted = MOST_CONNECTIONS + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - OTHER_FILES))
+
+
+class Server(uvicorn.Server):
+    """Serves until a signal arrives, and ends within settings.shutdown_timeout seconds of it.
+
+    `give_up` is called when requests in progress must end soon.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        listeners: list[Listener],
+        give_up: Callable[[], None],
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            settings.host,
+            settings.port,
+            http=cast("type[Protocol]", partial(Protocol, limits=listeners[0].limits)),
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this host
+            forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
+            timeout_keep_alive=cast("int", settings.idle_timeout),
+            timeout_graceful_shutdown=cast("int", DROP * settings.shutdown_timeout),
+        )
+        super().__init__(config)
+        self._settings = settings
+        self._give_up = give_up
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process has begun to listen since bind()
+            raise cannot_listen(self._settings, error) from error
+        self._log_started_message(sockets or [])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more requests, wait for those in progress, and drop the clients that are left.
+        A process that still runs at the deadline, in a long computation, exits with tracebacks."""
+        seconds = self._settings.shutdown_timeout
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        giving_up = asyncio.get_running_loop().call_later(GIVE_UP * seconds, self._give_up)
+        await super().shutdown(sockets)
+        giving_up.cancel()
+        for connection in [*self.server_state.connections]:
+            cast("Protocol", connection).drop()

@@ -1,0 +1,213 @@
+"""Connections whose clients are idle or slow, or read nothing, end; others find room."""
+
+import contextlib
+import json
+import resource
+import select
+import socket
+import time
+
+import pytest
+
+from tests.service.test_process import running
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
+from service.__main__ import main
+main()
+"""
+PROBE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1"]
+
+
+@pytest.fixture(scope="module")
+def port():
+    """The port of a service that waits half a second for headers, and one for all else."""
+    with running(*PROMPT) as (_, port):
+        yield port
+
+
+def connect(port, buffer=None):
+    client = socket.socket()
+    if buffer:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
+def post(path, body, length=None, accept="*/*"):
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\naccept: {accept}"
+    return f"{head}\r\ncontent-length: {length or len(content)}\r\n\r\n".encode() + content
+
+
+def received_until_closed(client, drip, seconds=20):
+    """What the service sends to a client that sends `drip` again and again."""
+    received, end = b"", time.monotonic() + seconds
+    client.settimeout(0.1)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                data = client.recv(1 << 16)
+                if not data:
+                    return received
+                received += data
+            client.sendall(drip)
+        pytest.fail("the connection was not closed")
+    return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "drip", "statuses"),
+    [
+        (b"", b"", []),
+        (PROBE, b"", [200]),
+        (b"GET /li", b"", [408]),
+        (b"GET /livez HTTP/1.1\r\nhost: ", b"", [408]),
+        (b"GET /livez HTTP/1.1\r\nhost: ", b"x", [408]),
+        (b"", b"\r\n", [408]),
+        (PROBE, b"\r\n", [200, 408]),
+        (post("/v1/decode", {}, 9999), b"", [408]),
+        (post("/v1/decode", {}, 9999), b" ", [408]),
+        (post("/nowhere", {}, 9999), b" ", [404, 408]),
+    ],
+    ids=[
+        "nothing",
+        "no second request",
+        "half a line",
+        "half a header",
+        "a header byte by byte",
+        "empty lines",
+        "empty lines after a request",
+        "half a body",
+        "a body byte by byte",
+        "a body that nobody reads",
+    ],
+)
+def test_a_client_that_sends_no_whole_request_is_told_so_and_left(port, sent, drip, statuses):
+    with connect(port) as client:
+        client.sendall(sent)
+        answers = received_until_closed(client, drip)
+    found = [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+    assert found[: len(statuses)] == statuses
+    if not drip and statuses == [408]:
+        assert b"within 0.5 seconds" in answers or b"within 1 seconds" in answers
+
+
+NUMBERS = [0.5] * 1200
+WORDS = ["transformers" * 5] * 256
+ATTEND = {"mechanism": "average", "queries": NUMBERS, "keys": NUMBERS, "values": NUMBERS}
+UNREAD = {
+    "large JSON": post("/v1/attend", ATTEND),
+    "binary": post(
+        "/v1/attention",
+        {"source": ["a" * 63] * 128, "target": ["AH0 " * 62] * 128},
+        accept="application/npz",
+    ),
+    "pipelined": post("/v1/attend", ATTEND | {"queries": NUMBERS[:60]}) * 20,
+    "a stream": post("/v1/decode", {"source": WORDS, "top_log_probs": 20, "stream": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def waiting_port():
+    """The port of a service with time for the work on large answers."""
+    with running("-m", "service", "--timeout", "3") as (_, port):
+        yield port
+
+
+def test_answers_that_nobody_reads_are_given_up_with_their_sockets(waiting_port):
+    """The client sees it as a reset: closing the socket would wait until the client reads."""
+    with contextlib.ExitStack() as stack:
+        clients = {kind: stack.enter_context(connect(waiting_port, 4096)) for kind in UNREAD}
+        for kind, client in clients.items():
+            client.sendall(UNREAD[kind])
+        for kind, client in clients.items():
+            poll = select.poll()
+            poll.register(client, 0)  # only errors and resets
+            assert poll.poll(60_000), f"{kind}: the connection was kept"
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.long
+def test_a_client_that_reads_slowly_gets_the_whole_answer(waiting_port):
+    """It takes longer than the time in which it may read nothing."""
+    with connect(waiting_port, buffer=4096) as client:
+        client.sendall(post("/v1/attend", ATTEND).replace(b"host: x", b"connection: close"))
+        incoming = client.makefile("rb", buffering=1 << 16)
+        length = next(int(line[15:]) for line in incoming if line.startswith(b"content-length:"))
+        while incoming.readline().strip():
+            pass
+        rest, end = length, time.monotonic() + 5
+        while rest:
+            rest -= len(incoming.read(min(rest, 1 << 16)))
+            if time.monotonic() < end:
+                time.sleep(0.05)
+
+
+def test_requests_sent_at_once_are_answered_in_order_up_to_a_limit(port):
+    paths = ["/livez", "/v1/models", "/nowhere"] * 34
+    request = "".join(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n" for path in paths).encode()
+    with connect(port) as client:
+        client.sendall(request)
+        answers = received_until_closed(client, b"")
+    statuses = [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 200, 404] * 34
+    with connect(port) as client:
+        client.sendall(PROBE * 500)
+        assert received_until_closed(client, b"").count(b"HTTP/1.1 200") < 500
+
+
+def ask(port):
+    """The status of an answer on a new connection."""
+    with connect(port) as client:
+        client.sendall(post("/v1/decode", {"source": "heed"}))
+        return client.recv(12)
+
+
+@contextlib.contextmanager
+def crowd(port, count, sent=b""):
+    """Connections that were opened one after the other; the service may close any of them."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(port)) for _ in range(count)]
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(sent)
+        yield clients
+
+
+@pytest.mark.parametrize("sent", [b"", post("/v1/decode", {}, 9999)])
+def test_many_idle_connections_shut_nobody_out(sent):
+    patient = ["--idle-timeout", "600", "--timeout", "600"]
+    with running("-c", LIMITED.format(files=96), *patient) as (process, port):
+        with crowd(port, 150, sent) as clients:
+            assert [ask(port) for _ in range(20)] == [b"HTTP/1.1 200"] * 20
+            oldest, newest = clients[0], clients[-1]
+            oldest.settimeout(20)
+            with contextlib.suppress(ConnectionError):
+                assert oldest.recv(1) == b""
+            newest.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                newest.recv(1)
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert len(said) < 10_000
+
+
+def test_files_that_cannot_be_opened_fill_no_log():
+    """Fewer than the limit on connections was computed from."""
+    with running("-m", "service", "--idle-timeout", "600") as (process, port):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (40, 40))
+        with crowd(port, 100):
+            assert [ask(port) for _ in range(10)] == [b"HTTP/1.1 200"] * 10
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert len(said) < 10_000
+
+
+@pytest.mark.long
+def test_thousands_of_idle_connections_shut_nobody_out():
+    with running("-m", "service", "--idle-timeout", "600") as (_, port), crowd(port, 5000):
+        assert [ask(port) for _ in range(50)] == [b"HTTP/1.1 200"] * 50
