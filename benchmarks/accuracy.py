@@ -12,13 +12,14 @@ import typer
 
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
-from service.app import open_models
+from service.app import load_bundles
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
 from service.engine.supervisor import Supervisor
 from service.languages import Slot, fill, slots_of
 from service.search.options import SearchOptions
 from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.tokenizer import open_tokenizers
 
 BATCH = 1024  # sources per call
 TYPED = re.compile(r">>(\w+)<< ?(.*)", re.DOTALL)  # a source in the files of OPUS-MT
@@ -53,8 +54,10 @@ async def decode(
 
     The model's own options apply, but for the beam size.
     """
-    (model,) = (await asyncio.to_thread(open_models, settings, Supervisor)).values()
-    await model.engine.start()
+    (bundle,) = (await asyncio.to_thread(load_bundles, settings)).values()
+    engine = Supervisor(bundle, settings)
+    await engine.start()
+    model = Model(engine, *open_tokenizers(bundle))
     if slots_of(model.engine.bundle.manifest.decoder_start):
         raise typer.BadParameter("the model needs a target language, which this command lacks")
     own: dict[str, Any] = model.engine.bundle.manifest.decoding.model_dump()

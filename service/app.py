@@ -1,7 +1,7 @@
 """Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
@@ -45,15 +45,16 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        served = await run_in_threadpool(open_models, settings, open_engine)
-        app.state.models = served
-        fit_to_models(app.openapi(), [each.engine.bundle.manifest for each in served.values()])
+        bundles = await run_in_threadpool(load_bundles, settings)
+        fit_to_models(app.openapi(), [bundle.manifest for bundle in bundles.values()])
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
-        engines = [model.engine for model in served.values()]
+        engines = [open_engine(bundle, settings) for bundle in bundles.values()]
         try:
             for engine in engines:
                 await engine.start()
+            # An engine opens the tokenizers first: a bad one may end the process that opens it.
+            app.state.models = await run_in_threadpool(open_models, engines)
             yield
         finally:
             await asyncio.gather(*(engine.close() for engine in engines))
@@ -97,8 +98,8 @@ async def show_page() -> Response:
     return FileResponse(WEB / "page" / "index.html", headers={"Cache-Control": "no-cache"})
 
 
-def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]:
-    """Return the model of each bundle by its name. Raise StartupError for equal names."""
+def load_bundles(settings: Settings) -> dict[str, Bundle]:
+    """Return the bundles by the names of their models. Raise StartupError for equal names."""
     bundles: dict[str, Bundle] = {}
     for path in settings.bundles:
         bundle = load_bundle(path)
@@ -110,7 +111,10 @@ def open_models(settings: Settings, open_engine: OpenEngine) -> dict[str, Model]
                 ' "name" in one bundle.json'
             )
         bundles[name] = bundle
-    return {
-        name: Model(open_engine(bundle, settings), *open_tokenizers(bundle))
-        for name, bundle in bundles.items()
-    }
+    return bundles
+
+
+def open_models(engines: Sequence[Supervisor]) -> dict[str, Model]:
+    """Return the model of each engine by its name."""
+    models = [Model(engine, *open_tokenizers(engine.bundle)) for engine in engines]
+    return {model.name: model for model in models}

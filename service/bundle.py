@@ -262,7 +262,7 @@ def check_limits(manifest: Manifest, path: Path) -> None:
                 f"{path}: {name} in limits is {limit} and the network has {positions} positions:"
                 f" lower the limit to at most {positions}"
             )
-    around = [*manifest.source_prefix, *manifest.source_suffix]
+    around: Template = [*manifest.source_prefix, *manifest.source_suffix]
     longest = manifest.languages.most_ids(around)
     if longest >= limits.max_source_length:
         raise StartupError(

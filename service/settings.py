@@ -116,6 +116,13 @@ class Settings(BaseSettings):
         description="Compare the outputs of each graph with the reference outputs in its bundle"
         " (parity.npz): before serving, or when a request first needs the graph",
     )
+    opening_timeout: float = Field(
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a bundle may take to open and to pass the self-check. A disk that"
+        " reads 10 MB a second needs 250 for 600 million weights at fp32",
+    )
     max_body_bytes: int = Field(default=1 << 20, ge=1, description="Largest request body, in bytes")
     max_sources: int = Field(
         default=256,
