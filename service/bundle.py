@@ -14,12 +14,13 @@ from service.bundle_files import (
     check_weights,
     describe_missing,
 )
-from service.errors import StartupError
+from service.errors import StartupError, shorten
 from service.languages import Item, Languages, StartItem, Template, TokenId, fill, slots_of
 
 GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
+PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 FORMAT_VERSION = 2
@@ -124,7 +125,7 @@ class Manifest(Part):
     decoder_start: Annotated[list[StartItem], Field(min_length=1)]
     languages: Languages
     tokenizers: Tokenizers
-    precisions: Annotated[dict[str, dict[GraphName, FileName]], Field(min_length=1)]
+    precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
@@ -206,8 +207,8 @@ def read_manifest(path: Path) -> Manifest:
         version = Format.model_validate_json(content).format_version
         if version != FORMAT_VERSION:
             raise StartupError(
-                f"{path} has format {version}; this Heed reads format {FORMAT_VERSION}: export it"
-                " again with `python -m model export RUN BUNDLE`"
+                f"{path} has format {shorten(str(version))}; this Heed reads format"
+                f" {FORMAT_VERSION}: export it again with `python -m model export RUN BUNDLE`"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:

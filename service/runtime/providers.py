@@ -27,7 +27,7 @@ SLOWER_FUSIONS = [
 # What ONNX Runtime writes before the reason of an error
 NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |(Load model from .*? failed|Exception during \w+): ?"
-    r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z\[])|\S+\.cc:\d+ \w+ "
+    r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z!\[])|\S+\.cc:\d+ \w+ "
 )
 LONGEST_REASON = 200  # characters
 

@@ -83,6 +83,9 @@ def expected_shapes(
     arrays: Torch, config: Config, graphs: Collection[GraphName]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array that is compared, but for those that say B, S, T and N."""
+    for name, axes in (("source_ids", 2), ("decoder_input_ids", 2), ("log_prob_ids", 3)):
+        if arrays[name].ndim != axes or not arrays[name].size:
+            raise ValueError(f"{name} has the shape {arrays[name].shape}, not {axes} filled axes")
     count, source = arrays["source_ids"].shape
     _, target = arrays["decoder_input_ids"].shape
     named = arrays["log_prob_ids"].shape[-1]

@@ -35,8 +35,8 @@ CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}
 DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
 NOT_FINITE = (
-    "the model computed NaN or infinity for a source of this request: its weights are damaged, or"
-    " overflow at this precision; serve it with HEED_PRECISION=fp32, or export it again"
+    "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
+    " serve it with HEED_PRECISION=fp32, or export it again"
 )
 
 
