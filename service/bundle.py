@@ -1,6 +1,5 @@
 """Bundle validation: read a bundle from disk (docs/bundle.md) and check all of it first."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +7,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.errors import StartupError
+from service.bundle_files import (
+    LARGEST_MANIFEST,
+    check_file,
+    check_size,
+    check_weights,
+    describe_missing,
+)
+from service.errors import StartupError, shorten
 from service.languages import Item, Languages, StartItem, Template, TokenId, fill, slots_of
 
 GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
+PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
+FileName = Annotated[str, Field(max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 FORMAT_VERSION = 2
-NAMED = 10  # bundles that an error names
 
 # Ranges of search options, in bundles and in requests
 LeastTokens = Annotated[int, Field(ge=0)]
@@ -42,8 +50,8 @@ class Config(BaseModel):
     d_qk: Count
     d_v: Count
     score_function: Literal["scaled_dot_product", "additive", "gaussian"]
-    num_encoder_layers: Count
-    num_decoder_layers: Count
+    num_encoder_layers: Layers
+    num_decoder_layers: Layers
     max_source_length: Count
     max_target_length: Count
 
@@ -82,13 +90,13 @@ class Decoding(Part):
 class Tokenizers(Part):
     """File names. `compose`: before the normalizers, marks are composed with their letters."""
 
-    source: str
-    target: str
+    source: FileName
+    target: FileName
     compose: bool
 
 
 class File(Part):
-    size: int
+    size: Annotated[int, Field(ge=0)]
     sha256: str
 
 
@@ -117,9 +125,9 @@ class Manifest(Part):
     decoder_start: Annotated[list[StartItem], Field(min_length=1)]
     languages: Languages
     tokenizers: Tokenizers
-    precisions: Annotated[dict[str, dict[GraphName, str]], Field(min_length=1)]
+    precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
-    files: dict[str, File]
+    files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
     def start_ids(self, language: Sequence[int] = ()) -> list[int]:
         """Return what the decoder reads before a target in the language of these ids."""
@@ -147,12 +155,26 @@ def load_bundle(root: Path) -> Bundle:
     Raises StartupError naming what is missing, altered, outside the folder or contradictory.
     """
     path = root / "bundle.json"
-    if not path.is_file():
-        raise StartupError(describe_missing(root))
-    manifest = read_manifest(path)
-    bundle = Bundle(root, manifest)
-    for name, file in manifest.files.items():
-        check_file(root, name, file)
+    try:
+        if not path.is_file():
+            raise StartupError(describe_missing(root))
+        manifest = read_manifest(path)
+        bundle = Bundle(root, manifest)
+        check_numbers(manifest, path)
+        for name, file in manifest.files.items():
+            check_file(root, name, file.size, file.sha256)
+        check_listed(bundle)
+        for name in manifest.files:
+            if name.endswith(".safetensors"):
+                check_weights(bundle.path(name), manifest.config.model_dump())
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
+        raise StartupError(f"{root} cannot be read: {error}") from error
+    return bundle
+
+
+def check_listed(bundle: Bundle) -> None:
+    """Raise StartupError if a file that may be read has no entry in `files`."""
+    manifest, path = bundle.manifest, bundle.path("bundle.json")
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     for precision, graphs in manifest.precisions.items():
         if missing := {"encoder", "step"} - graphs.keys():
@@ -161,64 +183,36 @@ def load_bundle(root: Path) -> Bundle:
                 " which every precision needs: export the bundle again"
             )
         needed += graphs.values()
-        for folder in {bundle.path(name).parent for name in graphs.values()}:
-            needed += [path.relative_to(root).as_posix() for path in folder.iterdir()]
-    if unlisted := [name for name in needed if name not in manifest.files]:
-        raise StartupError(f'{path}: these files have no entry in "files": {", ".join(unlisted)}')
-    check_numbers(manifest, path)
-    return bundle
+    check_entries(bundle, needed)
+    graphs = [name for each in manifest.precisions.values() for name in each.values()]
+    folders = {bundle.path(name).parent for name in graphs}
+    beside = [path for folder in folders for path in folder.iterdir()]
+    check_entries(bundle, [path.relative_to(bundle.root).as_posix() for path in beside])
 
 
-def describe_missing(root: Path) -> str:
-    """Return why `root` is not a bundle, and name the bundles in it."""
-    if not root.exists():
-        return f"{root} does not exist: give the folder of a bundle"
-    if not root.is_dir():
-        return f"{root} is a file: give the folder of a bundle"
-    inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))
-    if inside:
-        found = ", ".join(inside[:NAMED]) + ("…" if len(inside) > NAMED else "")
-        return f"{root} is not a bundle, but holds some: give one or several of {found}"
-    return (
-        f"{root} is not a bundle: it has no bundle.json; write one with"
-        " `python -m model export`, or `convert` for a checkpoint of another library"
-    )
+def check_entries(bundle: Bundle, names: Sequence[str]) -> None:
+    if missing := dict.fromkeys(name for name in names if name not in bundle.manifest.files):
+        raise StartupError(
+            f'{bundle.path("bundle.json")}: these files have no entry in "files":'
+            f" {', '.join(missing)}"
+        )
 
 
 def read_manifest(path: Path) -> Manifest:
     """Return the contents of bundle.json. Raise StartupError if it breaks a rule of its keys, or
     has another format."""
+    check_size(path, LARGEST_MANIFEST)
     content = path.read_bytes()
     try:
         version = Format.model_validate_json(content).format_version
         if version != FORMAT_VERSION:
             raise StartupError(
-                f"{path} has format {version}; this Heed reads format {FORMAT_VERSION}: export it"
-                " again with `python -m model export RUN BUNDLE`"
+                f"{path} has format {shorten(str(version))}; this Heed reads format"
+                f" {FORMAT_VERSION}: export it again with `python -m model export RUN BUNDLE`"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         raise StartupError.of(str(path), error) from error
-
-
-def check_file(root: Path, name: str, file: File) -> None:
-    """Raise StartupError unless the file lies in the bundle with this size and SHA-256."""
-    path = root / name
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise StartupError(f"{root}: {name} lies outside the bundle")
-    if not path.is_file():
-        raise StartupError(f"{root}: {name} is missing: copy or export the bundle again")
-    if path.stat().st_size != file.size:
-        raise StartupError(
-            f"{path} has {path.stat().st_size} bytes, but bundle.json says {file.size}:"
-            " copy or export the bundle again"
-        )
-    with path.open("rb") as content:
-        if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
-            raise StartupError(
-                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json;"
-                " copy or export the bundle again"
-            )
 
 
 def check_numbers(manifest: Manifest, path: Path) -> None:
@@ -269,6 +263,19 @@ def check_limits(manifest: Manifest, path: Path) -> None:
                 f"{path}: {name} in limits is {limit} and the network has {positions} positions:"
                 f" lower the limit to at most {positions}"
             )
+    around: Template = [*manifest.source_prefix, *manifest.source_suffix]
+    longest = manifest.languages.most_ids(around)
+    if longest >= limits.max_source_length:
+        raise StartupError(
+            f"{path}: source_prefix and source_suffix take {longest} of the"
+            f" {limits.max_source_length} positions of max_source_length, which leaves no room for"
+            " a text: shorten them or raise the limit"
+        )
+    if manifest.target_positions < 1:
+        raise StartupError(
+            f"{path}: decoder_start takes all {limits.max_target_length} positions of"
+            " max_target_length, which leaves no room for a target: shorten it or raise the limit"
+        )
 
 
 def check_decoding(manifest: Manifest, path: Path) -> None:

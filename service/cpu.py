@@ -1,5 +1,7 @@
-"""The CPU: the instruction sets that decide how fast, and how exactly, int8 is computed."""
+"""The CPU: its usable cores, and the instruction sets that decide how fast, and how exactly, int8 is
+computed."""
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -30,3 +32,19 @@ def find_field(cpuinfo: str, name: str) -> str:
     """Return the field of the first CPU, or an empty text."""
     found = re.search(rf"^{name}[ \t]*:[ \t]*(.*)$", cpuinfo, re.MULTILINE)
     return found[1] if found else ""
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity and its container limit them."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return min(len(os.sched_getaffinity(0)), container_cores())
+    return min(os.cpu_count() or 1, container_cores())
+
+
+def container_cores() -> int:
+    """Return the cores that cgroup v2 grants, at least 1; without a limit, all of the machine's."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, round(int(quota) / int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return os.cpu_count() or 1

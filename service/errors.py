@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails
 
 MOST_FAULTS = 10  # reported in one refusal
 LONGEST_QUOTE = 64  # characters quoted from a request
+LONGEST_LINE = 450  # characters of an error at start
 
 
 def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
@@ -37,6 +38,12 @@ def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
     Clients choose the text: an error that repeats all of it could be as large as the request.
     """
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line breaks and characters that a terminal would obey or not show."""
+    words = " ".join(text.split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +162,19 @@ class DeadlineExceeded(HeedError):
 
 
 class StartupError(Exception):
-    """A setting or a bundle with which the service must not start."""
+    """A setting or a bundle with which the service must not start. One line: a bundle may choose
+    parts of it, such as names of files."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(shorten(one_line(detail), LONGEST_LINE))
 
     @classmethod
     def of(cls, what: str, error: ValidationError) -> Self:
         """Return the error of `what`, such as "settings: port must be at most 65535"."""
+        faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
         places = (
-            " ".join(filter(None, (".".join(map(str, each["loc"])), describe_fault(each))))
-            for each in error.errors()
+            " ".join(filter(None, (shorten(".".join(map(str, each["loc"]))), describe_fault(each))))
+            for each in faults
         )
         return cls(f"{what}: {'; '.join(places)}")
 
@@ -189,6 +201,7 @@ SENTENCES = {
     "missing": "is required",
     "model_attributes_type": "must be a JSON object",
     "model_type": "must be a JSON object",
+    "string_pattern_mismatch": "must match {pattern}",
     "string_too_long": "must have {max_length} or fewer characters",
     "string_too_short": "must have {min_length} or more characters",
     "string_type": "must be a string",

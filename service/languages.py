@@ -43,6 +43,13 @@ class Languages(BaseModel):
         ]
         return {token_id for ids in choices for each in ids for token_id in each}
 
+    def most_ids(self, template: Template) -> int:
+        """Return how many ids a template has in the languages that have most."""
+        return sum(
+            1 if isinstance(each, int) else max(map(len, self.of(each).values()), default=0)
+            for each in template
+        )
+
 
 def slots_of(template: Template) -> list[Slot]:
     return [each for each in template if isinstance(each, str)]

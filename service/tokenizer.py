@@ -11,8 +11,17 @@ from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
+from service.bundle_files import LARGEST_TOKENIZER, check_size
 from service.compose import with_compose
-from service.errors import MOST_FAULTS, Fault, Invalid, StartupError, TooLarge
+from service.errors import (
+    MOST_FAULTS,
+    Fault,
+    Invalid,
+    StartupError,
+    TooLarge,
+    one_line,
+    shorten,
+)
 from service.languages import fill
 from service.offsets import Token, close_gaps, place
 
@@ -23,6 +32,7 @@ LETTER = "a"
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
+LONGEST_REASON = 200  # characters quoted from an error of the library
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
@@ -99,7 +109,13 @@ class Tokenizer:
         if name := next((each for each in self._typed if start.startswith(each)), None):
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
-        encoding = self._library.encode(text, add_special_tokens=False)
+        try:
+            encoding = self._library.encode(text, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower
+            reason = shorten(one_line(str(error)), LONGEST_REASON)
+            raise Invalid.at(
+                pointer, f"cannot be tokenized ({reason}): {self._advice()}"
+            ) from error
         if not encoding.ids:
             raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
         names = map(visible, encoding.tokens)
@@ -212,8 +228,8 @@ def visible(name: str) -> str:
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of source and target. Raises StartupError if one has more tokens than
-    the model."""
+    """Return the tokenizers of source and target. Raises StartupError if one cannot be read, or
+    has an id that the model lacks."""
     manifest = bundle.manifest
     named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
     forbidden = {i: name for i, name in named.items() if i is not None}
@@ -243,7 +259,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
 
 def open_target(bundle: Bundle) -> Library:
     """Return the library's tokenizer of the target, which an engine needs to find stop texts.
-    Raises StartupError if it has more tokens than the model."""
+    Raises StartupError if it cannot be read, or has an id that the model lacks."""
     manifest = bundle.manifest
     tokenizers = manifest.tokenizers
     size = manifest.config.target_vocab_size
@@ -251,13 +267,23 @@ def open_target(bundle: Bundle) -> Library:
 
 
 def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> Library:
-    library = Library.from_file(str(bundle.path(name)))
+    path = bundle.path(name)
+    check_size(path, LARGEST_TOKENIZER)
+    try:
+        library = Library.from_file(str(path))
+    except BaseException as error:  # the library's errors, and its panics, have no class of theirs
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        reason = shorten(one_line(str(error)), LONGEST_REASON)
+        raise StartupError(f"{path} is no tokenizer: {reason}: export the bundle again") from error
+    library.no_padding()  # an endless one would take the memory
+    library.no_truncation()  # texts beyond the limit are refused instead
     if compose and library.normalizer:
         library.normalizer = with_compose(library.normalizer)
-    size = library.get_vocab_size()
-    if size > vocab_size:
+    ids = library.get_vocab().values()
+    if ids and max(ids) >= vocab_size:
         raise StartupError(
-            f"{bundle.path(name)} has {size} tokens, but the model has embeddings for only"
-            f" {vocab_size}: export the bundle again with the tokenizers it was trained with"
+            f"{path} has the id {max(ids)}, but the model has embeddings for only {vocab_size}"
+            " tokens: export the bundle again with the tokenizers it was trained with"
         )
     return library

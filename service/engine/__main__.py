@@ -27,6 +27,7 @@ from service.engine.messages import (
     Order,
     Submit,
 )
+from service.engine.opening import open_engine
 from service.engine.wire import FrameDecoder, encode_message
 from service.errors import HeedError, PassFailed, StartupError
 from service.logs import configure_logs, log_error
@@ -83,7 +84,7 @@ class EngineServer:
     def _open(self, order: Open) -> Engine | None:
         """Open the bundle and send the outcome."""
         try:
-            engine = Engine(order.bundle, order.settings)
+            engine = open_engine(order.bundle, order.settings)
         except StartupError as error:
             self._send(order.number, error)
             return None

@@ -55,7 +55,8 @@ class EngineClient(asyncio.Protocol):
         self._ended = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the process and wait until it has opened the bundle. Raises StartupError.
+        """Start the process and wait until it has opened the bundle. Raises StartupError, also
+        after settings.opening_timeout seconds.
 
         Call close() afterwards, even if this raises or is cancelled: it ends the process.
         """
@@ -72,11 +73,19 @@ class EngineClient(asyncio.Protocol):
         try:
             number, opening = self._expect()
             self._order(Open(number, self.bundle, self._settings))
-            self.opened = await opening
+            async with asyncio.timeout(self._settings.opening_timeout):
+                self.opened = await opening
+        except TimeoutError:
+            raise StartupError(
+                f"{self.bundle.root} was not open after {self._settings.opening_timeout:g} seconds:"
+                " if its files are intact, raise HEED_OPENING_TIMEOUT"
+            ) from None
         except Unavailable:
-            detail = f"{self.bundle.root}: the engine process died while it opened this bundle;"
-            detail += " its messages above say why"
-            raise StartupError(detail) from None
+            code = await self._exit_code()
+            raise StartupError(
+                f"{self.bundle.root}: the engine process died while it opened this bundle (exit"
+                f" code {code}): copy or export the bundle again, or free some memory"
+            ) from None
         self._is_open = True
 
     async def close(self) -> None:
@@ -205,12 +214,16 @@ class EngineClient(asyncio.Protocol):
 
     async def _report_death(self, pending: int) -> None:
         """Log that the engine ended unasked, with its exit code if known within EXIT_TIMEOUT."""
+        code, name = await self._exit_code(), self.bundle.manifest.name
+        log_error("engine died", model=name, exit_code=code, pending=pending)
+
+    async def _exit_code(self) -> int | None:
+        """Return the exit code of an engine that has ended, or minus the signal that ended it."""
         assert self._process is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT):
                 await self._process.wait()
-        code, name = self._process.returncode, self.bundle.manifest.name
-        log_error("engine died", model=name, exit_code=code, pending=pending)
+        return self._process.returncode
 
     @property
     def _unavailable(self) -> Unavailable:

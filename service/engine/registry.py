@@ -75,10 +75,11 @@ class Registry:
 
     async def _start(self, bundle: Bundle) -> Model:
         """Return a model whose engine runs. Raise StartupError."""
-        tokenizers = await asyncio.to_thread(open_tokenizers, bundle)
         engine = self._open_engine(bundle, self._settings)
         try:
             await engine.start()
+            # The engine opens the tokenizers first: a bad one may end the process that opens it.
+            tokenizers = await asyncio.to_thread(open_tokenizers, bundle)
         except BaseException:  # also if the service ends meanwhile: nothing else ends the process
             await engine.close()
             raise

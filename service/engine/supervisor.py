@@ -15,7 +15,6 @@ from service.settings import Settings
 CHECK_EVERY = 1.0  # seconds
 PATIENCE = 5.0  # seconds for an engine to report its status
 MISSES = 2  # reports in a row that do not come in time: a silent engine is found in 12 seconds
-OPENING = 300.0  # seconds for a new engine to open its bundle
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a new engine is started; doubled each time
 STABLE_AFTER = 60.0  # seconds of life after which the next pause is the first again
 
@@ -110,8 +109,7 @@ class Supervisor:
         """Start an engine in the place of the present one, which has ended or is ending."""
         name, engine = self.bundle.manifest.name, self._open_engine(self.bundle, self._settings)
         try:
-            async with asyncio.timeout(OPENING):
-                await engine.start()
+            await engine.start()
         except asyncio.CancelledError:
             await engine.close()  # nothing else would end its process
             raise

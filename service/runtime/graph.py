@@ -19,14 +19,22 @@ class LazyGraph:
         self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
 
     def open(self) -> ort.InferenceSession:
-        """Raises PassFailed if the check found something wrong, now or before."""
+        """Raises PassFailed if the check found something wrong, now or before.
+
+        If it cannot be opened or checked now, for want of memory, the next call tries again.
+        """
         with self._lock:
             if self._refusal:
                 raise PassFailed(self._refusal)
-            if self._session is None:
-                self._session = self._open_session()
+            if self._session:
+                return self._session
+            self._session = session = self._open_session()
+            try:
                 self._refusal = self.check() if self.check else None
-                if self._refusal:
-                    self._session = None
-                    raise PassFailed(self._refusal)
-            return self._session
+            except Exception:
+                self._session = None
+                raise
+            if self._refusal:
+                self._session = None
+                raise PassFailed(self._refusal)
+            return session

@@ -1,5 +1,7 @@
 """Choose an execution provider, and open a graph on it."""
 
+import re
+from collections.abc import Mapping
 from functools import cache as once
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -9,7 +11,7 @@ import onnxruntime as ort
 
 from service.arrays import IntArray
 from service.bundle import Bundle
-from service.errors import StartupError
+from service.errors import StartupError, one_line, shorten
 from service.settings import Provider
 
 PROVIDERS = {
@@ -22,7 +24,12 @@ SLOWER_FUSIONS = [
     "SkipLayerNormFusion",  # slower than an addition followed by a LayerNormalization
     "MatMulScaleFusion",  # a scaled product loses the fast path for a single row
 ]
-
+# What ONNX Runtime writes before the reason of an error
+NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |(Load model from .*? failed|Exception during \w+): ?"
+    r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z!\[])|\S+\.cc:\d+ \w+ "
+)
+LONGEST_REASON = 200  # characters
 
 # A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
 # the largest product.
@@ -60,17 +67,52 @@ def open_graph(
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
     would take cores from other work. An `arena` keeps the memory of the largest run for the next.
+    Raises StartupError if ONNX Runtime refuses the graph.
     """
     load_cuda()
+    entries = {"session.force_spinning_stop": "1"}
+    if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
+        entries["session.x64quantprecision"] = "1"
+    return start_session(path, provider, threads, entries, arena)
+
+
+def describe_graph(path: Path) -> ort.InferenceSession:
+    """Return a session that tells inputs and outputs. It takes little time and memory, because it
+    maps the weights and computes nothing. Raises StartupError as open_graph does."""
+    entries = {"session.disable_prepacking": "1"}
+    return start_session(path, PROVIDERS[Provider.cpu], 1, entries, False, optimized=False)
+
+
+def start_session(
+    path: Path,
+    provider: str,
+    threads: int,
+    entries: Mapping[str, str],
+    arena: bool,
+    optimized: bool = True,
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = arena
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if products_saturate():  # exact sums make a product take 1.2 to 1.4 times as long
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    return ort.InferenceSession(
-        str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
-    )
+    options.log_severity_level = 4  # each error is raised too
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return ort.InferenceSession(
+            str(path), options, providers=[provider], disabled_optimizers=SLOWER_FUSIONS
+        )
+    except Exception as error:  # ONNX Runtime's errors have no class of their own
+        raise StartupError(
+            f"{path}: ONNX Runtime refuses this graph: {reason_of(error)}: export the bundle again"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of ONNX Runtime without its codes, paths and places in its source."""
+    text = NOISE.sub("", f"{error or type(error).__name__}")
+    return shorten(one_line(text), LONGEST_REASON)
 
 
 def installed_provider(wanted: Provider) -> str:

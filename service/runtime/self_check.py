@@ -14,6 +14,8 @@ from service.arrays import FloatArray, IntArray
 from service.bundle import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.cache import CrossCache
+from service.runtime.providers import reason_of
+from service.runtime.reference import LARGEST_IDS, Torch, read_reference
 from service.runtime.session import Session
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
@@ -34,9 +36,6 @@ ROUNDED = {
     # Deeper networks round more often, and a wrong kernel is off by much more than these.
     "fp16": Limits(0.05, 0.02),
 }
-LARGEST = 16  # log-probs at a position that parity.npz lists first, in descending order
-
-Torch = dict[str, NDArray[Any]]
 Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
 
 
@@ -47,9 +46,16 @@ def check_parity(session: Session, bundle: Bundle) -> None:
     1e-5 + 1e-4 |torch| anywhere, at other precisions by more than the share of its norm that
     ROUNDED gives.
     """
-    with np.load(bundle.path("parity.npz"), allow_pickle=False) as file:
-        torch: Torch = {name: file[name] for name in file.files}
-    if fault := find_fault(session, compare_decoding(session, torch)):
+    graphs: list[GraphName] = [graph for graph in COMPARISONS if session.supports(graph)]
+    torch = read_reference(bundle.path("parity.npz"), bundle.manifest.config, graphs)
+    try:
+        fault = find_fault(session, compare_decoding(session, torch))
+    except Exception as error:  # ONNX Runtime's errors have no class of their own
+        raise StartupError(
+            f"{bundle.root}: the graphs of {session.precision} fail on the inputs of parity.npz:"
+            f" {reason_of(error)}: export the bundle again, or use another provider"
+        ) from error
+    if fault:
         raise StartupError(f"{bundle.root}: {fault}")
     name = bundle.manifest.name
 
@@ -116,7 +122,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
     cache.insert(cross)
     targets = targets_of(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
-        top = session.step(cache, tokens, LARGEST, logits=True)
+        top = session.step(cache, tokens, LARGEST_IDS, logits=True)
         assert top.logits is not None
         log_probs = log_softmax(top.logits)
         for i, target in enumerate(targets):
@@ -125,6 +131,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
                 yield f"log_probs[{i}, {position}]", log_probs[i, ids], theirs
                 largest = theirs[: top.log_probs.shape[1]]
                 yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
+                yield f"top_log_probs[{i}, {position}]", log_probs[i, top.ids[i]], largest
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

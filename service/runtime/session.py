@@ -13,20 +13,32 @@ import onnxruntime as ort
 
 from service.arrays import Feeds, FloatArray, IntArray
 from service.bundle import Bundle, GraphName
-from service.errors import StartupError
+from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
 from service.runtime.device_binding import DeviceBinding
 from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.graph import LazyGraph
-from service.runtime.providers import PROVIDERS, cache_device, open_graph, usable_provider
+from service.runtime.providers import (
+    PROVIDERS,
+    cache_device,
+    describe_graph,
+    open_graph,
+    usable_provider,
+)
+from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
 USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps
 CACHE_TYPES: dict[CacheType, str] = {np.float32: "float", np.float16: "float16"}  # of ONNX Runtime
+DECODING: tuple[GraphName, ...] = ("encoder", "step")  # graphs that every model needs at start
 CACHED = 16 << 20  # bytes of weights a step may read before all cores should share each product
+NOT_FINITE = (
+    "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
+    " serve it with HEED_PRECISION=fp32, or export it again"
+)
 
 
 class Session:
@@ -38,7 +50,7 @@ class Session:
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Raises StartupError if the bundle lacks the precision, the provider is not usable, or
-        the step graph is not the one that the configuration describes."""
+        a graph is not the one that the configuration describes."""
         name = usable_provider(bundle, settings.provider)
         on_cpu = name == PROVIDERS[Provider.cpu]
         precision = choose_precision(bundle, settings.precision, on_cpu)
@@ -55,15 +67,14 @@ class Session:
         if on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
-        self._graphs = {
+        self._graphs: dict[GraphName, LazyGraph] = {
             graph: LazyGraph(
                 partial(open_graph, bundle.path(file), name, threads, arena=graph in USED_OFTEN)
             )
             for graph, file in bundle.manifest.precisions[precision].items()
             if settings.opens(graph)
         }
-        self.open("encoder")
-        self._check_step_inputs(bundle)
+        self._check_signatures(bundle)
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -115,6 +126,8 @@ class Session:
             else:
                 cache.bindings[key] = DeviceBinding(cache, *bound, vocab_size=size)
         candidates = cache.bindings[key].run(tokens, cache.position)
+        if np.isnan(candidates.log_probs).any():
+            raise PassFailed(NOT_FINITE)
         cache.position += 1
         return candidates
 
@@ -180,7 +193,13 @@ class Session:
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
-        return cast("list[FloatArray]", self.open(graph).run(outputs, feeds))
+        """Raises PassFailed if the last output has NaN or infinity: those of a layer spread to the
+        next ones."""
+        arrays = cast("list[FloatArray]", self.open(graph).run(outputs, feeds))
+        last = arrays[-1]
+        if not (np.isfinite(last.sum()) or np.isfinite(last).all()):  # a sum may overflow
+            raise PassFailed(NOT_FINITE)
+        return arrays
 
     def _padded(self, rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
         """Return ids (B, longest), padded on the right, and lengths (B,)."""
@@ -190,35 +209,18 @@ class Session:
             padded[: len(row)] = row
         return ids, lengths
 
-    def _check_step_inputs(self, bundle: Bundle) -> None:
-        """Raises StartupError if the step graph is not the one the configuration describes."""
-        head_dims = {"key": self._config.d_qk, "value": self._config.d_v}
-        expected: dict[str, tuple[str | int, ...]] = {
-            "token": ("int64",),
-            "position": ("int64",),
-            "source_length": ("int64",),
-            "k": ("int64", 1),
-        }
-        for name in self._cache_names:
-            head = (
-                CACHE_TYPES[self._cache_type],
-                self._config.num_heads,
-                head_dims[name.partition("_")[0]],
-            )
-            expected[f"self_{name}"] = expected[f"cross_{name}"] = head
-        found = {
-            tensor.name: (
-                tensor.type.removeprefix("tensor(").removesuffix(")"),
-                *(axis for axis in tensor.shape if isinstance(axis, int)),
-            )
-            for tensor in self.open("step").get_inputs()
-        }
-        if found != expected:
-            names = ", ".join(sorted(dict(found.items() ^ expected.items())))
-            raise StartupError(
-                f"{bundle.root}: the step graph's inputs {names} are not what the configuration"
-                " describes: export the bundle again"
-            )
+    def _check_signatures(self, bundle: Bundle) -> None:
+        """Raises StartupError if a graph is not the one the configuration describes.
+
+        Graphs that are opened later are only described: their weights would take memory.
+        """
+        files = bundle.manifest.precisions[self.precision]
+        for graph in self._graphs:
+            path = bundle.path(files[graph])
+            session = self.open(graph) if graph in DECODING else describe_graph(path)
+            cache_type = CACHE_TYPES[self._cache_type]
+            if fault := describe_mismatch(session, graph, self._config, cache_type):
+                raise StartupError(f"{path}: {fault}: export the bundle again")
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:

@@ -110,7 +110,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(g2p):
     config = bundle.manifest.config.model_copy(update={"source_vocab_size": 30})
     smaller = type(bundle)(g2p, bundle.manifest.model_copy(update={"config": config}))
     with pytest.raises(
-        StartupError, match="has 31 tokens, but the model has embeddings for only 30"
+        StartupError, match="has the id 30, but the model has embeddings for only 30"
     ):
         open_tokenizers(smaller)
 

@@ -1,22 +1,8 @@
 import pytest
 
-from service.attention import Selection
 from service.bundle import load_bundle
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny):
     return load_bundle(tiny)
-
-
-@pytest.fixture(scope="session")
-def every_weight():
-    """Select every layer and head: (bundle, kinds) -> Selection."""
-
-    def select(bundle, kinds=("encoder", "decoder", "cross")):
-        config = bundle.manifest.config
-        depth = {"encoder": config.num_encoder_layers}
-        layers = {kind: [*range(depth.get(kind, config.num_decoder_layers))] for kind in kinds}
-        return Selection(layers, [*range(config.num_heads)])
-
-    return select

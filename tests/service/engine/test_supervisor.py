@@ -201,10 +201,10 @@ def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, mon
 
 
 class Hanging(EngineClient):
-    """An engine that does not open its bundle."""
+    """An engine that is never told to open its bundle."""
 
-    async def start(self):
-        await asyncio.sleep(1000)
+    def _order(self, order):
+        pass
 
 
 class Broken(EngineClient):
@@ -212,20 +212,19 @@ class Broken(EngineClient):
         raise RuntimeError("no more threads")
 
 
-def test_an_engine_that_does_not_open_in_time_or_at_all_is_followed_by_another(
-    tiny_bundle, monkeypatch, capsys
-):
-    monkeypatch.setattr(supervisor, "OPENING", 5.0)
+def test_an_engine_that_does_not_open_in_time_or_at_all_is_followed_by_another(tiny_bundle, capsys):
+    settings = SETTINGS.model_copy(update={"opening_timeout": 5.0})
     kinds = iter([EngineClient, Broken, Hanging, EngineClient])
 
     async def run():
-        async with supervised(tiny_bundle, open_engine=lambda *a: next(kinds)(*a)) as served:
+        async with supervised(tiny_bundle, settings, lambda *a: next(kinds)(*a)) as served:
             os.kill(pid_of(served), signal.SIGKILL)
             await until(lambda: served.restarts == 1)
             return await answers_of(served)
 
     assert len(asyncio.run(run())) == 16
     said = capsys.readouterr().out
+    assert "was not open after 5 seconds" in said
     assert "no more threads" in said
     assert "reason='it has ended'" in said
     assert said.count("engine not restarted") == 2

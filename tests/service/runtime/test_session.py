@@ -181,7 +181,7 @@ def test_a_graph_that_contradicts_the_configuration_is_refused(bundle):
     config = bundle.manifest.config
     other = config.model_copy(update={"num_decoder_layers": config.num_decoder_layers + 1})
     altered = bundle.manifest.model_copy(update={"config": other})
-    with pytest.raises(StartupError, match=r"the step graph's inputs .* are not what"):
+    with pytest.raises(StartupError, match=r"graph's inputs .* are not what the configuration"):
         Session(type(bundle)(bundle.root, altered), FP32)
 
 

@@ -1,0 +1,184 @@
+"""The files of a bundle, checked before anything else reads them."""
+
+import hashlib
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from service.errors import StartupError
+
+NAMED = 10  # bundles that an error names
+MIB = 1 << 20
+LARGEST_MANIFEST = 2 * MIB  # bytes of bundle.json; the largest converted ones have some 50,000
+LARGEST_TOKENIZER = 64 * MIB  # bytes; 256,000 tokens take about 33 MB
+LARGEST_HEADER = 8 * MIB  # bytes of the JSON in a safetensors file, of some 100 bytes a tensor
+FINITE_PIECE = 1 << 16  # numbers that are looked at together, few enough for a core's cache
+
+
+class Tensor(BaseModel):
+    """What the header of a safetensors file says of a tensor; its offsets are in bytes."""
+
+    dtype: str
+    shape: list[Annotated[int, Field(ge=0)]]
+    data_offsets: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+
+
+Header = dict[str, Tensor]
+HEADER: TypeAdapter[Header] = TypeAdapter(Header)
+
+# Weights whose axes have sizes that a configuration names
+TABLES = {
+    "encoder.embedding.tokens.weight": ("source_vocab_size", "d_model"),
+    "decoder.embedding.tokens.weight": ("target_vocab_size", "d_model"),
+    "encoder.embedding.positions": ("max_source_length", "d_model"),
+    "decoder.embedding.positions": ("max_target_length", "d_model"),
+    "encoder.layers.0.feed_forward.up.weight": ("d_ff", "d_model"),
+}
+# Each score function has parameters of its own name, or none
+SCORES = {"weight": "additive", "width": "gaussian"}
+PLAIN = "scaled_dot_product"
+
+# Types of floating-point tensors: unsigned integers of the same size, and the bits of the exponent,
+# which are all set in NaN and infinity alone.
+FLOATS: Mapping[str, tuple[type[np.unsignedinteger[Any]], int]] = {
+    "F64": (np.uint64, 0x7FF0_0000_0000_0000),
+    "F32": (np.uint32, 0x7F80_0000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+
+
+def describe_missing(root: Path) -> str:
+    """Return why `root` is not a bundle, and name the bundles in it."""
+    if not root.exists():
+        return f"{root} does not exist: give the folder of a bundle"
+    if not root.is_dir():
+        return f"{root} is a file: give the folder of a bundle"
+    inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))
+    if inside:
+        found = ", ".join(inside[:NAMED]) + ("…" if len(inside) > NAMED else "")
+        return f"{root} is not a bundle, but holds some: give one or several of {found}"
+    return (
+        f"{root} is not a bundle: it has no bundle.json; write one with"
+        " `python -m model export`, or `convert` for a checkpoint of another library"
+    )
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Raise StartupError if a file that will be read as a whole is larger than `limit` bytes."""
+    size = path.stat().st_size
+    if size > limit:
+        raise StartupError(
+            f"{path} has {size} bytes; the limit is {limit}: export the bundle again"
+        )
+
+
+def check_file(root: Path, name: str, size: int, sha256: str) -> None:
+    """Raise StartupError unless the file lies in the bundle with this size and SHA-256."""
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise StartupError(f"{root}: {name} lies outside the bundle")
+    if not path.is_file():
+        raise StartupError(f"{root}: {name} is missing: copy or export the bundle again")
+    if path.stat().st_size != size:
+        raise StartupError(
+            f"{path} has {path.stat().st_size} bytes, but bundle.json says {size}:"
+            " copy or export the bundle again"
+        )
+    with path.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
+            raise StartupError(
+                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json;"
+                " copy or export the bundle again"
+            )
+
+
+def check_weights(path: Path, config: Mapping[str, object]) -> None:
+    """Raise StartupError unless a safetensors file holds finite numbers for this configuration.
+
+    https://github.com/huggingface/safetensors#format. The error names the field that contradicts
+    the weights, or the tensor that does not fit into the file or has NaN or infinity.
+    """
+    header, start = read_header(path)
+    for field, found in network_of(header).items():
+        if config[field] != found:
+            raise StartupError(
+                f"{path}: {field} is {found} by these weights, but {config[field]} in the config of"
+                " bundle.json: export the bundle again"
+            )
+    content = np.memmap(path, np.uint8, mode="r", offset=start)
+    for name, tensor in header.items():
+        first, last = tensor.data_offsets
+        if tensor.dtype not in FLOATS:
+            continue
+        kind, exponent = FLOATS[tensor.dtype]
+        size = prod(tensor.shape) * np.dtype(kind).itemsize
+        if last > len(content) or last - first != size:
+            raise StartupError(
+                f"{path}: tensor {name} of shape {tensor.shape} is not at bytes {first} to {last}"
+                f" of {len(content)}: export the bundle again"
+            )
+        if not is_finite(content[first:last].view(kind), exponent):
+            raise StartupError(
+                f"{path}: tensor {name} has NaN or infinity: export the bundle again, from weights"
+                " that are finite"
+            )
+
+
+def read_header(path: Path) -> tuple[Header, int]:
+    """Return the header of a safetensors file, and the offset of the first tensor in bytes."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= min(LARGEST_HEADER, path.stat().st_size - 9):
+            raise StartupError(
+                f"{path} has a header of {length} bytes; it must be shorter than the file and have"
+                f" at most {LARGEST_HEADER} bytes: export the bundle again"
+            )
+        content = file.read(length)
+    try:
+        tensors = from_json(content)
+        if isinstance(tensors, dict):
+            tensors.pop("__metadata__", None)  # free text, which tools may add
+        return HEADER.validate_python(tensors), 8 + length
+    except ValidationError as error:
+        raise StartupError.of(f"header of {path}", error) from error
+    except ValueError as error:
+        raise StartupError(f"header of {path}: {error}: copy or export the bundle again") from error
+
+
+def network_of(header: Header) -> dict[str, object]:
+    """Return the fields of a configuration that weights under torch's names tell."""
+    found: dict[str, object] = {
+        field: header[name].shape[axis]
+        for name, fields in TABLES.items()
+        for axis, field in enumerate(fields)
+        if name in header and len(header[name].shape) == len(fields)
+    }
+    for side in ("encoder", "decoder"):
+        layers = {name.split(".")[2] for name in header if name.startswith(f"{side}.layers.")}
+        if layers:
+            found[f"num_{side}_layers"] = len(layers)
+    if "num_decoder_layers" in found:
+        own = {name.rpartition(".score.")[2] for name in header if ".score." in name}
+        found["score_function"] = next((SCORES[each] for each in own & SCORES.keys()), PLAIN)
+    return found
+
+
+def is_finite(bits: NDArray[Any], exponent: int) -> bool:
+    """Return whether no number, given by its bits, has all bits of the exponent set.
+
+    Takes about a tenth of the time that SHA-256 takes for the same bytes.
+    """
+    mask = bits.dtype.type(exponent)
+    masked = np.empty(min(FINITE_PIECE, len(bits)), bits.dtype)
+    for start in range(0, len(bits), FINITE_PIECE):
+        piece = bits[start : start + FINITE_PIECE]
+        if np.bitwise_and(piece, mask, out=masked[: len(piece)]).max() == mask:
+            return False
+    return True

@@ -1,0 +1,81 @@
+"""Open a bundle in an engine's process: whatever is wrong with it becomes one StartupError."""
+
+import os
+import resource
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.bundle import Bundle
+from service.bundle_files import MIB
+from service.engine.engine import Engine
+from service.errors import StartupError
+from service.runtime.providers import PROVIDERS, installed_provider, reason_of
+from service.settings import Provider, Settings
+from service.tokenizer import open_tokenizers
+
+# What opening may allocate. Weights on disk as fp16 take 4 bytes a number when they are opened, and
+# as many again when they are packed for products, in two graphs.
+LEAST_MEMORY = 384 * MIB
+MEMORY_PER_BYTE = 8  # for each byte of the bundle's files
+MEMORY_PER_CORE = 32 * MIB  # the stacks of threads
+MEMORY = Path("/proc/self/statm")  # Linux only; the sixth number: pages of data
+
+
+def open_engine(bundle: Bundle, settings: Settings) -> Engine:
+    """Return the engine of a bundle whose tokenizers can be opened too. Raises StartupError.
+
+    The HTTP process opens the tokenizers only after that: some files make the library take
+    gigabytes, or end the process.
+    """
+    try:
+        with limited_memory(bundle, settings):
+            with silenced():
+                open_tokenizers(bundle)
+            return Engine(bundle, settings)
+    except StartupError:
+        raise
+    except MemoryError as error:
+        raise StartupError(
+            f"{bundle.root} needs much more memory than its files have bytes, or than is free:"
+            " export the bundle again, or free some memory"
+        ) from error
+    except Exception as error:  # of whatever library: the parent must hear of it
+        raise StartupError(
+            f"{bundle.root} cannot be opened: {type(error).__name__}: {reason_of(error)}"
+        ) from error
+
+
+@contextmanager
+def limited_memory(bundle: Bundle, settings: Settings) -> Generator[None]:
+    """Let allocations fail that an intact bundle of this size does not need, on Linux and a CPU.
+
+    The drivers of a GPU reserve addresses without taking memory.
+    """
+    if installed_provider(settings.provider) != PROVIDERS[Provider.cpu] or not MEMORY.exists():
+        yield
+        return
+    held = int(MEMORY.read_text().split()[5]) * resource.getpagesize()
+    size = sum(file.size for file in bundle.manifest.files.values())
+    most = held + LEAST_MEMORY + MEMORY_PER_BYTE * size + MEMORY_PER_CORE * settings.cores
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [most, *(each for each in before if each != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@contextmanager
+def silenced() -> Generator[None]:
+    """Discard what the library of the tokenizers prints when it fails: it also raises an error."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

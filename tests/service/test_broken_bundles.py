@@ -1,0 +1,166 @@
+"""A broken bundle is refused in one line, or it answers exactly as the intact one does."""
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.bundle import load_bundle
+from service.engine.client import EngineClient
+from service.engine.messages import Entry
+from service.engine.opening import open_engine
+from service.errors import PassFailed, StartupError
+from service.logs import configure_logs
+from service.search.options import SearchOptions
+from service.settings import Provider, Settings
+from service.tokenizer import open_tokenizers
+from tests.service.mutations.edit import seal
+from tests.service.mutations.every import GREEDY, RAW, SEALED
+
+SETTINGS = Settings(provider=Provider.cpu, threads=1)
+TEXTS = ["red green blue", "two", "three one two red blue green"]
+# The graphs of attention and scores are compared with torch when a request first needs them.
+NOTICED_WHEN_USED = {"NaN in the scores", "NaN in the attention", "other attention"}
+SERVED = {
+    *("task with escapes", "prefix leaves one", "metadata", "a short Loop", "endless padding"),
+    *("truncation", *NOTICED_WHEN_USED),
+}
+LONGEST = 500  # characters of a refusal
+MOST_MEMORY = 500 << 20  # bytes
+
+
+def answers_of(folder, every_weight):
+    """Return what a bundle decodes, encodes, scores and attends to, with errors in their places,
+    and the text of some ids."""
+    bundle = load_bundle(folder)
+    engine = open_engine(bundle, SETTINGS)
+    source, target = open_tokenizers(bundle)
+    search = SearchOptions(max_new_tokens=9, beam_size=2, num_hypotheses=2)
+    asked = []
+    for text in TEXTS:
+        ids = np.array(source.encode(text, "/").ids)
+        asked += [Entry(ids, search), Entry(ids), Entry(ids, None, [5, 6, 2], scores=True)]
+        asked.append(Entry(ids, None, [5, 6, 2], every_weight(bundle)))
+    engine.start()
+    engine.queue.put(asked)
+    engine.close()
+    outcomes = [entry.result.exception(0) or entry.result.result(0) for entry in asked]
+    return [[*map(numbers_of, outcomes)], target.decode([5, 6]).text]
+
+
+def numbers_of(outcome):
+    if isinstance(outcome, PassFailed):
+        return outcome
+    weights = [array for kinds in outcome.attention for _, array in sorted(kinds.items())]
+    arrays = [outcome.memory, outcome.log_probs, *weights]
+    hypotheses = [(each.token_ids, each.score) for each in outcome.hypotheses]
+    return hypotheses, [array.tolist() for array in arrays if array is not None]
+
+
+@pytest.fixture(scope="module")
+def intact(tiny, every_weight):
+    configure_logs()  # else tracebacks take seconds to print
+    return answers_of(tiny, every_weight)
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    return shutil.copytree(tiny, tmp_path / "bundle")
+
+
+def check_refusal(refusal, folder):
+    """A refusal is one line that a terminal shows as it is, and names a file or the folder."""
+    assert refusal.isprintable()
+    assert len(refusal) < LONGEST
+    assert str(folder) in refusal
+
+
+def check(folder, name, intact, every_weight):
+    if name not in SERVED:
+        with pytest.raises(StartupError) as error:
+            answers_of(folder, every_weight)
+        check_refusal(str(error.value), folder)
+        return
+    (answers, text), (expected, expected_text) = answers_of(folder, every_weight), intact
+    failed = [each for each in answers if isinstance(each, PassFailed)]
+    kept = [each for each in zip(answers, expected, strict=True) if each[0] not in failed]
+    assert all(found == wanted for found, wanted in kept)
+    assert text == expected_text
+    assert len(failed) == (len(TEXTS) if name in NOTICED_WHEN_USED else 0)
+    assert all(str(each).isprintable() for each in failed)
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_damaged_manifest_or_file(copy, intact, every_weight, name, capfd):
+    RAW[name](copy)
+    check(copy, name, intact, every_weight)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", SEALED)
+def test_a_damaged_file_that_bundle_json_vouches_for(copy, intact, every_weight, name, capfd):
+    SEALED[name](copy)
+    seal(copy)
+    check(copy, name, intact, every_weight)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_time_and_memory_of_opening_are_bounded(copy, name, capfd):
+    """By ending the process that opens the bundle."""
+    GREEDY[name](copy)
+    seal(copy)
+    settings = SETTINGS.model_copy(update={"opening_timeout": 5.0})
+    client = EngineClient(load_bundle(copy), settings)
+    with pytest.raises(StartupError) as error:
+        asyncio.run(open_and_watch(client))
+    check_refusal(str(error.value), copy)
+    assert capfd.readouterr() == ("", "")
+
+
+async def open_and_watch(client):
+    """Start and close an engine; assert that its process never holds much memory."""
+    starting = asyncio.create_task(client.start())
+    try:
+        while not starting.done():
+            await asyncio.sleep(0.01)
+            assert resident(client) < MOST_MEMORY
+        await starting
+    finally:
+        await client.close()
+
+
+def resident(client):
+    """Bytes that the engine's process has ever held; 0 if there is none."""
+    with suppress(OSError, AttributeError, TypeError):
+        status = Path(f"/proc/{client._process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) << 10
+    return 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step cut",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ("NaN in memory", "broken charsmap", "nan in generator.weight", *GREEDY)
+        ),
+    ],
+)
+def test_the_command_says_one_line(copy, name):
+    {**SEALED, **GREEDY}[name](copy)
+    seal(copy)
+    flags = ["--bundles", str(copy), "--port", "0", "--opening-timeout", "8"]
+    command = [sys.executable, "-m", "service", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("heed: ")
+    check_refusal(ended.stderr.removesuffix("\n"), copy)
