@@ -1,5 +1,4 @@
-"""The CPU: its usable cores, and the instruction sets that decide how fast, and how exactly, int8 is
-computed."""
+"""The CPU: its cores, and the instruction sets that decide how fast and exactly int8 works."""
 
 import os
 import re

@@ -29,7 +29,8 @@ class Deadline(NamedTuple):
 
     @property
     def left(self) -> float:
-        return self.at - time.monotonic()
+        """Seconds until then, at least 0."""
+        return max(0.0, self.at - time.monotonic())
 
 
 def deadline_of(request: Request) -> Deadline:
@@ -66,8 +67,8 @@ async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
     deadline = deadline_of(request)
     gone = asyncio.ensure_future(request.receive())
     try:
-        left = max(0.0, deadline.left)
-        await asyncio.wait({work, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({work, gone}, timeout=deadline.left, return_when=first)
         if work.done():
             return work.result()
         if gone.done():

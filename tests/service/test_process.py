@@ -223,7 +223,7 @@ def test_a_service_that_cannot_end_in_time_is_killed():
     """As by a computation that keeps its thread."""
     with running("-c", BUSY, "--shutdown-timeout", "2") as (process, port), socket() as client:
         client.connect(("127.0.0.1", port))
-        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert client.recv(1)
         (engine,) = children_of(process)
         process.terminate()

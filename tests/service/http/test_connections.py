@@ -17,7 +17,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
 from service.__main__ import main
 main()
 """
-PROBE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1"]
 
 
@@ -39,7 +39,7 @@ def connect(port, buffer=None):
 
 def post(path, body, length=None, accept="*/*"):
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\naccept: {accept}"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: {accept}"
     return f"{head}\r\ncontent-length: {length or len(content)}\r\n\r\n".encode() + content
 
 
@@ -135,7 +135,7 @@ def test_answers_that_nobody_reads_are_given_up_with_their_sockets(waiting_port)
 def test_a_client_that_reads_slowly_gets_the_whole_answer(waiting_port):
     """It takes longer than the time in which it may read nothing."""
     with connect(waiting_port, buffer=4096) as client:
-        client.sendall(post("/v1/attend", ATTEND).replace(b"host: x", b"connection: close"))
+        client.sendall(post("/v1/attend", ATTEND).replace(b"host: localhost", b"connection: close"))
         incoming = client.makefile("rb", buffering=1 << 16)
         length = next(int(line[15:]) for line in incoming if line.startswith(b"content-length:"))
         while incoming.readline().strip():
@@ -149,7 +149,7 @@ def test_a_client_that_reads_slowly_gets_the_whole_answer(waiting_port):
 
 def test_requests_sent_at_once_are_answered_in_order_up_to_a_limit(port):
     paths = ["/livez", "/v1/models", "/nowhere"] * 34
-    request = "".join(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n" for path in paths).encode()
+    request = "".join(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n" for path in paths).encode()
     with connect(port) as client:
         client.sendall(request)
         answers = received_until_closed(client, b"")
