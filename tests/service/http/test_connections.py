@@ -39,7 +39,8 @@ def connect(port, buffer=None):
 
 def post(path, body, length=None, accept="*/*"):
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: {accept}"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+    head += f"\r\naccept: {accept}"
     return f"{head}\r\ncontent-length: {length or len(content)}\r\n\r\n".encode() + content
 
 
