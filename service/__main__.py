@@ -16,7 +16,8 @@ from service.app import OpenEngine, create_app
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.protocol import Protocol
-from service.logs import configure_logs
+from service.http.tracing import close_tracing, open_tracing
+from service.logs import configure_logs, flush_logs, open_standard_files
 from service.settings import Settings
 
 # Seconds that open connections may take after SIGTERM, before the engines close. This and the
@@ -25,25 +26,31 @@ SHUTDOWN_TIMEOUT = 15.0
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
-    """Serve until a signal arrives. Raise StartupError if a bundle cannot be served, or the address
-    cannot be listened on.
+    """Serve until a signal arrives, and log. Raise StartupError if a bundle cannot be served, or
+    the address cannot be listened on.
 
     The lifespan is entered here, and not by uvicorn, which would log the error and exit.
     """
+    configure_logs(settings.log_format)
     await check_address(settings.host, settings.port)
-    app = create_app(settings, open_engine)
+    tracing = open_tracing()
+    app = create_app(settings, open_engine, tracing)
     config = uvicorn.Config(
         app,
         settings.host,
         settings.port,
         http=Protocol,
         lifespan="off",
+        log_config=None,  # it logs through configure_logs
+        access_log=False,  # Observe logs requests
         timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
     )
     async with app.router.lifespan_context(app):
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
         await uvicorn.Server(config).serve()
+        if tracing:
+            await close_tracing(tracing)
 
 
 async def check_address(host: str, port: int) -> None:
@@ -70,7 +77,7 @@ def stop(*_: object) -> None:
 
 
 def main() -> None:
-    configure_logs()
+    open_standard_files()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
@@ -80,6 +87,8 @@ def main() -> None:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:
         sys.exit(f"heed: {error}")
+    finally:
+        flush_logs()
 
 
 if __name__ == "__main__":

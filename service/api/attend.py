@@ -23,6 +23,7 @@ from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.http.content import negotiate, send
 from service.http.json_route import JsonRoute
+from service.http.record import record_of
 from service.http.waiting import compute_limited
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
@@ -61,29 +62,27 @@ async def attend(
     the predicted line.
     """
     media_type = negotiate(request, [JSON, *PICTURES])
-    seconds: dict[str, float] = {}
 
     def work() -> Pieces:
-        return compute_answer(body, request, media_type, seconds)
+        return compute_answer(body, request, media_type)
 
-    return send(request, await compute_limited(request, work), seconds, media_type)
+    return send(request, await compute_limited(request, work), media_type)
 
 
-def compute_answer(
-    body: AttendRequest, request: Request, media_type: str, seconds: dict[str, float]
-) -> Pieces:
-    """Return the answer in this media type, and add to `seconds` how long each stage took."""
+def compute_answer(body: AttendRequest, request: Request, media_type: str) -> Pieces:
+    """Return the answer in this media type, and record how long each stage took."""
     feeds = feeds_of(body)
     if media_type in PICTURES:
         check_heatmaps(len(feeds["queries"]))
     check_size(request, attended_nbytes(body.mechanism, feeds), SEND_LESS)
-    started = time.monotonic()
+    record, started = record_of(request), time.monotonic()
     outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
-    ended = time.monotonic()
+    record.end_stage("attention", started)
+    started = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)
     if media_type in PICTURES:
         pieces: Pieces = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
         pieces = to_json_pieces(write_attended(body, outputs, weights))
-    seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
+    record.end_stage("serialize", started)
     return pieces

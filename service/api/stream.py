@@ -13,12 +13,13 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from service.api.serialize import write_alternatives
-from service.api.steps import cancel_all, gather_answers, submit
+from service.api.steps import cancel_all, gather_answers, note_answers, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import DeadlineExceeded, HeedError
+from service.errors import Abandoned, DeadlineExceeded, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.problems import problem
+from service.http.record import record_of
 from service.http.waiting import compute, settings_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
@@ -58,6 +59,8 @@ class Stream:
             if first is None:
                 answers.result()  # raises if an entry has failed
             unless_streaming.pop_all()
+        record = record_of(self.request)
+        record.first_token = time.monotonic() - record.started
         events = self._events(first, queue, futures, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return BoundedResponse(events, deadline + GRACE, headers)
@@ -81,11 +84,14 @@ class Stream:
                 received = await self._receive(queue, deadline)
             if last := await writer.write(received):
                 yield last
+            note_answers(self.request, self.entries, answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:
             yield write_event("error", problem(self.request, error))
         finally:
+            if not answers.done() and not record_of(self.request).error:
+                record_of(self.request).error = Abandoned("the client left its stream")
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue, deadline: float) -> list[ProgressOf | None]:

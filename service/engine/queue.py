@@ -32,6 +32,11 @@ class Queue:
     def open(self) -> bool:
         return not self._closed
 
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return self._waiting_rows
+
     def put(self, entries: Sequence[Entry]) -> None:
         """Accept all entries or none. The `result` of each accepted one will be set.
 

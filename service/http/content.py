@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.errors import NotAcceptable
 from service.formats.json import PIECE, Pieces
 from service.formats.writers import FILE_NAMES
+from service.http.record import record_of
 from service.http.waiting import settings_of
 
 QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
@@ -47,11 +48,12 @@ def read_accept(headers: Sequence[str]) -> dict[str, float]:
     return qualities
 
 
-def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
+def send(request: Request, pieces: Pieces, media_type: str) -> Response:
     """Return the response of `pieces`: at once if small, else as fast as the client reads.
 
-    The Server-Timing header reports `seconds`, the time that each stage took.
+    The Server-Timing header reports the time that each stage took.
     """
+    seconds = record_of(request).seconds
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
     if media_type in FILE_NAMES:

@@ -1,4 +1,4 @@
-"""Answer every error with a problem document (RFC 9457), and log those of the service itself."""
+"""Answer every error with a problem document (RFC 9457)."""
 
 import json
 from http import HTTPStatus
@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.errors import HeedError, TooLarge, Unparsable, UnsupportedMediaType, shorten
+from service.http.record import record_of
 from service.http.validation_errors import refuse
 from service.logs import log_error
 
@@ -18,7 +19,7 @@ LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `de
 
 
 def problem(request: Request, error: HeedError) -> bytes:
-    """Return the problem document of `error`; log it if its status is 5xx.
+    """Return the problem document of `error`, and record the error.
 
     `title` is the status in words (RFC 9110), since `code` names the error.
     """
@@ -35,9 +36,7 @@ def problem(request: Request, error: HeedError) -> bytes:
             for fault in error.faults
         ],
     }
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        fields = ("request_id", "instance", "status", "code", "detail")
-        log_error("request failed", **{name: document[name] for name in fields})
+    record_of(request).error = error
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 
