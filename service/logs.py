@@ -135,6 +135,7 @@ def configure_logs(log_format: str) -> None:
             *renderers,
         ],
         logger_factory=LogWriter(None if sys.stdout is None else sys.stdout.fileno()),
+        cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[LogHandler()], level=logging.INFO, force=True)
 

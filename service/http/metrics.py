@@ -1,6 +1,9 @@
 """Metrics of requests, for Prometheus. Labels have few values, whatever clients send: the paths of
 the service, statuses, codes of errors, stages, and the models that are served."""
 
+from collections.abc import Callable
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from service.histogram import SECONDS
@@ -14,11 +17,13 @@ class RequestMetrics:
         disable_created_metrics()  # Prometheus cannot use them from this format
         self.registry = CollectorRegistry()
 
-        def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(name, what, labels, "heed", registry=self.registry)
+        # Cached, because labels() takes as long as to count.
+        def counter(name: str, what: str, *labels: str) -> Callable[..., Counter]:
+            return cache(Counter(name, what, labels, "heed", registry=self.registry).labels)
 
-        def histogram(name: str, what: str, *labels: str) -> Histogram:
-            return Histogram(name, what, labels, "heed", registry=self.registry, buckets=SECONDS)
+        def histogram(name: str, what: str, *labels: str) -> Callable[..., Histogram]:
+            made = Histogram(name, what, labels, "heed", registry=self.registry, buckets=SECONDS)
+            return cache(made.labels)
 
         self._requests = counter("requests_total", "Answered requests", "route", "code")
         self._rejected = counter(
@@ -51,21 +56,21 @@ class RequestMetrics:
 
     def count(self, record: Record, route: str, status: int, seconds: float) -> None:
         """Count a request that took `seconds`."""
-        self._requests.labels(route, str(status)).inc()
-        self._duration.labels(route).observe(seconds)
+        self._requests(route, status).inc()
+        self._duration(route).observe(seconds)
         if record.error:
-            self._rejected.labels(record.error.code).inc()
+            self._rejected(record.error.code).inc()
         model = record.model or ""  # /v1/attend computes without one
         for name, stage in record.stages.items():
             if name == "queue":
-                self._queue.labels(model).observe(stage.seconds)
+                self._queue(model).observe(stage.seconds)
             else:
-                self._stages.labels(model, name).observe(stage.seconds)
+                self._stages(model, name).observe(stage.seconds)
         if record.first_token is not None:
-            self._first_token.labels(model).observe(record.first_token)
+            self._first_token(model).observe(record.first_token)
         if record.source_tokens and not record.error:
-            self._sources.labels(model).inc(record.source_tokens)
+            self._sources(model).inc(record.source_tokens)
         if record.generated_tokens:
-            self._generated.labels(model).inc(record.generated_tokens)
+            self._generated(model).inc(record.generated_tokens)
         if record.attention_bytes:
-            self._attention.labels(model).inc(record.attention_bytes)
+            self._attention(model).inc(record.attention_bytes)

@@ -13,6 +13,7 @@ from service.http.metrics import RequestMetrics
 from service.http.record import QUIET, Record
 from service.http.tracing import write_spans
 
+logger = structlog.get_logger()
 OTHER = "other"  # the route of pages, static files and unknown paths
 
 
@@ -85,10 +86,10 @@ def log(
         fields["first_token"] = round(record.first_token, 6)
     if traced:
         fields["trace_id"] = format_trace_id(get_current_span().get_span_context().trace_id)
-    write = structlog.get_logger().info
+    write = logger.info
     if error := record.error:
         fields["code"] = error.code
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             fields["detail"] = error.detail
-            write = structlog.get_logger().error
+            write = logger.error
     write("request", **fields)
