@@ -141,7 +141,8 @@ def configure_logs(log_format: str) -> None:
 
 
 def render_json(_logger: object, _name: str, values: MutableMapping[str, Any]) -> bytes:
-    ordered = {name: values.pop(name) for name in ("timestamp", "level", "event")} | values
+    first = {name: values.pop(name) for name in ("timestamp", "level", "event")}
+    ordered = {**first, **values}
     try:
         return orjson.dumps(ordered, default=repr)
     except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
