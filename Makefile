@@ -7,10 +7,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 FIXTURE := tests/fixtures/tiny/bundle.json
 DATA := .
 RUNS := runs
+ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long bench runtimes g2p-en check format fixture image clean
+.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom format fixture image clean
 
 all: check test
 
@@ -21,6 +22,10 @@ $(VENV)/serve: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/serve
 	$(INSTALL) -e '.[cpu,model,otel,dev]'
+	touch $@
+
+$(VENV)/audit: $(VENV)/dev
+	$(INSTALL) -e '.[cpu,audit]'
 	touch $@
 
 serve: $(VENV)/serve
@@ -59,6 +64,21 @@ check: $(VENV)/dev
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	@if $(BIN)/python -c 'import socket; socket.create_connection(("$(ADVISORIES)", 443), 3)' 2>&-; \
+	then $(MAKE) audit; else echo "packages not audited: $(ADVISORIES) cannot be reached"; fi
+
+# Fails if a pinned package has a known vulnerability, or the database cannot be reached. It is OSV's:
+# mirrors of PyPI answer without the advisories of PyPI, which looks like a clean result.
+audit: $(VENV)/audit
+	$(BIN)/pip-audit --vulnerability-service osv --disable-pip --no-deps -r constraints.txt
+
+# build/heed.cdx.json: what the image installs for a CPU, as CycloneDX.
+sbom: $(VENV)/audit
+	$(PYTHON) -m venv --clear build/image
+	build/image/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[cpu]'
+	build/image/bin/python -m pip uninstall --quiet --yes pip setuptools
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	    -o build/heed.cdx.json build/image/bin/python
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix

@@ -12,9 +12,9 @@ import typer
 
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
-from service.app import open_models
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
+from service.engine.registry import Registry
 from service.engine.supervisor import Supervisor
 from service.languages import Slot, fill, slots_of
 from service.search.options import SearchOptions
@@ -53,8 +53,9 @@ async def decode(
 
     The model's own options apply, but for the beam size.
     """
-    (model,) = (await asyncio.to_thread(open_models, settings, Supervisor)).values()
-    await model.engine.start()
+    registry = Registry(settings, Supervisor, on_change=lambda: None)
+    await registry.open()
+    (model,) = registry.served.values()
     if slots_of(model.engine.bundle.manifest.decoder_start):
         raise typer.BadParameter("the model needs a target language, which this command lacks")
     own: dict[str, Any] = model.engine.bundle.manifest.decoding.model_dump()
@@ -73,7 +74,7 @@ async def decode(
         answers += await answer(sources[first : first + BATCH])
     texts = [model.target.decode(each.hypotheses[0].token_ids).text for each in answers]
     rate = len(sources) / (time.perf_counter() - started)
-    await model.engine.close()
+    await registry.close()
     return dict(zip(sources, texts, strict=True)), rate
 
 

@@ -6,6 +6,8 @@ import json
 import time
 from typing import Self
 
+PATIENCE = 120.0  # seconds, twice what the service may take
+
 
 class Client:
     """Connections to one server, each of which carries one request at a time.
@@ -85,7 +87,8 @@ class Client:
 
 
 async def ask(port: int, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
-    """Send one request on a new connection. A connection that breaks has status 0."""
+    """Send one request on a new connection. Return status 0 for one that breaks, or that gets no
+    answer within PATIENCE seconds."""
     writer: asyncio.StreamWriter | None = None
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -94,8 +97,9 @@ async def ask(port: int, path: str, body: bytes | None) -> tuple[int, dict[str, 
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         writer.write(f"{head}\r\n".encode() + (body or b""))
-        answer = await reader.read(-1)
-    except OSError:
+        async with asyncio.timeout(PATIENCE):
+            answer = await reader.read(-1)
+    except OSError:  # TimeoutError is one
         return 0, {}, b""
     finally:
         if writer:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from service import __main__ as server
-from service.app import OpenEngine
+from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.settings import Provider, Settings
 

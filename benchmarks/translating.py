@@ -1,6 +1,7 @@
 """CTranslate2 in the place of Heed's engine, behind the same HTTP application."""
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -53,9 +54,12 @@ class Translating(Supervisor):
         return Opened(precision="int8", provider="cpu", graphs=frozenset())
 
     def submit(
-        self, entries: Sequence[Entry], on_progress: object = None
+        self,
+        entries: Sequence[Entry],
+        on_progress: object = None,
+        seconds: float = math.inf,
     ) -> "list[asyncio.Future[Answer]]":
-        del on_progress  # no progress: nothing is streamed
+        del on_progress, seconds  # nothing is streamed, and every request is accepted
         futures = [self._loop.create_future() for _ in entries]
         self._waiting.extend(zip(entries, futures, strict=True))
         self._arrived.release()

@@ -12,7 +12,8 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from service.app import OpenEngine, create_app
+from service.app import create_app
+from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.protocol import Protocol
@@ -43,6 +44,9 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         lifespan="off",
         log_config=None,  # it logs through configure_logs
         access_log=False,  # Observe logs requests
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this machine
+        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
         timeout_graceful_shutdown=math.ceil(min(settings.timeout, SHUTDOWN_TIMEOUT)),
     )
     async with app.router.lifespan_context(app):

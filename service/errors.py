@@ -2,10 +2,14 @@
 
 HeedError
 ├── Unparsable            400
+├── Unauthorized          401
+├── Forbidden             403
 ├── NotFound              404
 ├── NotAcceptable         406
+├── Conflict              409
 ├── TooLarge              413
 ├── UnsupportedMediaType  415
+├── Misdirected           421
 ├── Invalid               422
 ├── Overloaded            429, retry
 ├── Abandoned             499, the client has gone
@@ -76,6 +80,16 @@ class Unparsable(HeedError):
     code = "unparsable"
 
 
+class Unauthorized(HeedError):
+    status = HTTPStatus.UNAUTHORIZED
+    code = "unauthorized"
+
+
+class Forbidden(HeedError):
+    status = HTTPStatus.FORBIDDEN
+    code = "forbidden"
+
+
 class NotFound(HeedError):
     status = HTTPStatus.NOT_FOUND
 
@@ -89,6 +103,11 @@ class NotAcceptable(HeedError):
     code = "not_acceptable"
 
 
+class Conflict(HeedError):
+    status = HTTPStatus.CONFLICT
+    code = "conflict"
+
+
 class TooLarge(HeedError):
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     code = "too_large"
@@ -97,6 +116,11 @@ class TooLarge(HeedError):
 class UnsupportedMediaType(HeedError):
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "unsupported_media_type"
+
+
+class Misdirected(HeedError):
+    status = HTTPStatus.MISDIRECTED_REQUEST
+    code = "misdirected"
 
 
 class Invalid(HeedError):

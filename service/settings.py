@@ -8,7 +8,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -70,6 +77,7 @@ class Settings(BaseSettings):
         cli_prog_name="python -m service",
         cli_kebab_case=True,
         cli_implicit_flags=True,
+        hide_input_in_errors=True,  # it may be a key
     )
 
     host: str = Field(
@@ -78,6 +86,34 @@ class Settings(BaseSettings):
     )
     port: int = Field(
         default=8000, ge=0, le=65535, description="TCP port to listen on. 0: any free port"
+    )
+    allowed_hosts: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Host names that requests may be for, separated by commas; *.example.com for"
+        " subdomains, * for all. IP addresses always may. By default localhost if only this machine"
+        " can reach the service, else all",
+    )
+    trusted_proxies: Annotated[list[IPvAnyNetwork], NoDecode] = Field(
+        default=[],
+        description="Addresses or networks of the proxies whose X-Forwarded-For and"
+        " X-Forwarded-Proto are believed, separated by commas",
+    )
+    api_keys: SecretStr | None = Field(
+        default=None,
+        description="Keys that clients must send one of, as Authorization: Bearer KEY, separated by"
+        " commas. Set the variable: others may read a flag in the list of processes",
+    )
+    api_keys_file: Path | None = Field(
+        default=None, description="File of such keys, one a line, read at the start"
+    )
+    admin_key: SecretStr | None = Field(
+        default=None,
+        description="Key for loading, reloading and unloading models at run time, and for all that"
+        " API keys open. Set the variable, as for api-keys",
+    )
+    models: Path | None = Field(
+        default=None,
+        description="Folder with bundles that may be loaded at run time, beside those of bundles",
     )
     bundles: Annotated[list[Path], NoDecode] = Field(
         default=cast("list[Path]", str(DEFAULT_BUNDLE)),  # a text, which --help shows as it is
@@ -126,7 +162,7 @@ class Settings(BaseSettings):
     max_sources: int = Field(
         default=256,
         ge=1,
-        description="Most sources, or sentences of split ones, in one request; at most max-queue",
+        description="Most sources, or sentences of split ones, in one request; at most max-rows",
     )
     max_answer_bytes: int = Field(
         default=128 << 20,
@@ -134,11 +170,11 @@ class Settings(BaseSettings):
         description="Most bytes in one answer: weights and vectors as float32, plus the"
         " generated tokens",
     )
-    max_queue: int = Field(
+    max_rows: int = Field(
         default=4096,
         ge=1,
-        description="Most rows that may wait per model, and most rows of one request. A source"
-        " takes one row for each of its beams or samples",
+        description="Most rows of one request. A source takes one row for each of its beams or"
+        " samples",
     )
     max_batch_tokens: int = Field(
         default=16384,
@@ -194,12 +230,23 @@ class Settings(BaseSettings):
             )
         return host
 
-    @field_validator("bundles", mode="before")
+    @field_validator("bundles", "allowed_hosts", "trusted_proxies", mode="before")
     @classmethod
     def split_at_commas(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        return [path.strip() for path in value.split(",") if path.strip()]
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def check_names(cls, hosts: list[str]) -> list[str]:
+        """Raise ValueError for what no Host header could be."""
+        for host in hosts:
+            if not re.fullmatch(r"\*|(\*\.)?[\w.-]+", host):
+                raise ValueError(
+                    f"has {host!r}: give names without scheme and port, such as heed.example.com"
+                )
+        return hosts
 
     @field_validator("port", mode="before")
     @classmethod
@@ -227,11 +274,11 @@ class Settings(BaseSettings):
         return values
 
     @model_validator(mode="after")
-    def check_queue(self) -> Self:
-        if self.max_sources > self.max_queue:
+    def check_rows(self) -> Self:
+        if self.max_sources > self.max_rows:
             raise ValueError(
-                f"max_sources is {self.max_sources} but max_queue is {self.max_queue}: lower"
-                " max_sources or raise max_queue, since every source takes a row of the queue"
+                f"max_sources is {self.max_sources} but max_rows is {self.max_rows}: lower"
+                " max_sources or raise max_rows, since every source takes a row"
             )
         return self
 

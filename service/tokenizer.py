@@ -116,11 +116,9 @@ class Tokenizer:
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
 
-        Raises Invalid if `ids` is empty or has an id that the vocabulary lacks or that is forbidden
-        (padding, unknown); TooLarge if there are more than the limit.
+        Raises Invalid for an id that the vocabulary lacks or that is forbidden (padding, unknown),
+        TooLarge if there are more ids than the limit.
         """
-        if not ids:
-            raise Invalid.at(pointer, "is empty; send at least one id")
         self._check_length(len(ids), pointer)
         size = self._library.get_vocab_size()
         faults = [

@@ -53,7 +53,9 @@ def edit_manifest(bundle, **changes):
 def opened(*bundles, **settings):
     """The service with these bundles, in this process."""
     chosen = Settings(bundles=list(bundles), provider=Provider.cpu, **settings)
-    with TestClient(create_app(chosen), raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(chosen), "http://localhost", raise_server_exceptions=False
+    ) as client:
         yield client
 
 

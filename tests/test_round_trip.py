@@ -125,7 +125,7 @@ def test_heads_of_any_size_and_score_are_served_over_http(
         "target": [[5, 4, 6]],
         "attention": {"kinds": ["decoder", "cross"]},
     }
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), "http://localhost") as client:
         blocks = client.post("/v1/attention", json=body).json()["results"][0]["attention"]
     model, length = trained.transformer, torch.tensor([2])
     memory, _ = model.encoder(torch.tensor([source.encode("red blue").ids]), length)

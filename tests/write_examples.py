@@ -28,7 +28,7 @@ def rounded(value):
 
 
 def main():
-    with TestClient(create_app(Settings())) as client:
+    with TestClient(create_app(Settings()), "http://localhost") as client:
         answers = {}
         for path, name, body in examples_of(client.get("/openapi.json").json()):
             answers.setdefault(path, {})[name] = rounded(ask(client, path, body))

@@ -16,11 +16,11 @@ from service.api.serialize import write_attention
 from service.api.steps import (
     TextField,
     count_texts,
-    find_model,
     read_pairs,
     read_texts,
     respond,
     submit_and_wait,
+    use_model,
 )
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -32,7 +32,7 @@ from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.waiting import compute
+from service.http.waiting import compute_reading
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
@@ -89,7 +89,7 @@ async def attention(
     offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
     media_type = negotiate(request, offered, what)
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     selection = read_selection(body.attention, model)
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
@@ -116,7 +116,9 @@ async def read_body(
     Raise Invalid for search options beside given targets.
     """
     if body.target is None:
-        search = await compute(lambda: read_search_options(body, model), options_size(body))
+        search = await compute_reading(
+            request, lambda: read_search_options(body, model), options_size(body)
+        )
         return search, await read_texts(request, source), None
     search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
     if given := body.model_fields_set & search_fields:

@@ -19,8 +19,8 @@ from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
-from service.api.steps import TextField, find_model, respond, submit_and_wait
-from service.api.stream import EVENT_STREAM, Stream
+from service.api.steps import TextField, respond, submit_and_wait, use_model
+from service.api.stream import EVENT_SCHEMA, EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -29,7 +29,7 @@ from service.engine.model import Model
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.waiting import compute
+from service.http.waiting import compute_reading
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
@@ -107,7 +107,7 @@ class DecodeAnswer(ModelResponse):
 @router.post(
     "/v1/decode",
     response_model=DecodeAnswer,
-    responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
     summary="Decode sources into targets",
     tags=["models"],
 )
@@ -132,9 +132,10 @@ async def decode(
     the place of these characters. Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     selection = read_selection(body.attention, model)
-    search = await compute(
+    search = await compute_reading(
+        request,
         lambda: read_search_options(body, model, body.num_hypotheses, body.top_log_probs),
         options_size(body),
     )

@@ -12,7 +12,7 @@ from service.api.answer_size import SEND_LESS, check_size
 from service.api.field_types import Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse
-from service.api.steps import TextField, find_model, read_texts, respond, submit_and_wait
+from service.api.steps import TextField, read_texts, respond, submit_and_wait, use_model
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
 from service.engine.messages import Entry
@@ -81,7 +81,7 @@ async def encode(
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
     negotiate(request, [JSON])
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"

@@ -40,15 +40,16 @@ def show_answers(document: dict[str, Any]) -> None:
             media_type.setdefault("examples", {})[name] = {"value": value}
 
 
-def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> None:
-    """Change a finished OpenAPI document whose service has other models than the default one.
+def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Change and return a finished OpenAPI document, if its service has other models than the
+    default one.
 
     Beside others, the default model is named in its examples. Without it, each endpoint gets one
     example for the first model, and no answers; its vocabulary may lack the words.
     """
     names = [manifest.name for manifest in manifests]
-    if names == [DEFAULT]:
-        return
+    if names in ([DEFAULT], []):
+        return document
     for path, body in SIMPLE.items():
         operation = document["paths"][path]["post"]
         shown = operation["requestBody"]["content"]["application/json"]
@@ -59,8 +60,9 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> No
             value = {"model": names[0], **body, **languages_of(manifests[0], path)}
             shown["examples"] = {"simple": {"summary": f"A body for {names[0]}", "value": value}}
             remove_answers(operation)
-    for path in ("/v1/models", "/v1/models/{name}"):
+    for path in ("/v1/models", "/v1/models/{name}", "/readyz/{name}"):
         remove_answers(document["paths"][path]["get"])
+    return document
 
 
 def languages_of(manifest: Manifest, path: str) -> dict[str, str]:

@@ -58,12 +58,13 @@ def check_lists(value: Any) -> Any:
 Unicode = Annotated[str, AfterValidator(check_unicode)]
 Text = Annotated[Unicode, Tag("as text")]
 Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
+IdList = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 Ids = Annotated[
-    list[Annotated[list[int], Field(fail_fast=True)]],
+    list[IdList],
     Field(min_length=1, fail_fast=True),
     Tag("as ids"),
 ]
-IdLists = Annotated[list[list[int]], BeforeValidator(check_lists), Field(min_length=1)]
+IdLists = Annotated[list[IdList], Field(min_length=1, fail_fast=True), BeforeValidator(check_lists)]
 Sequences = Annotated[
     Text | Texts | Ids,
     Discriminator(

@@ -12,6 +12,7 @@ from service.api.validation_attention import ATTENTION_GRAPHS
 from service.attention import AttentionKind
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
+from service.engine.registry import Failure
 from service.errors import Unavailable
 
 STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
@@ -50,12 +51,24 @@ class ModelCard(BaseModel):
     config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
 
 
+class FailedModel(BaseModel):
+    name: str = Field(description="Name of the model, or of its folder if that cannot be read.")
+    reason: str = Field(description="Why its bundle could not be opened.")
+
+
 class ModelList(BaseModel):
     models: list[ModelCard]
+    failed: list[FailedModel] = Field(
+        description="Models that could not be opened at the start, and are not served."
+    )
 
 
 class Health(BaseModel):
     status: Literal["ok"]
+
+
+def failed_of(request: Request) -> dict[str, Failure]:
+    return request.app.state.registry.failed
 
 
 def describe(model: Model) -> ModelCard:
@@ -95,7 +108,11 @@ def shortened(card: ModelCard) -> ModelCard:
 async def list_models(request: Request) -> ModelList:
     """List every model with its limits, licence and configuration."""
     cards = [describe(model) for model in models_of(request).values()]
-    return ModelList(models=[shortened(card) for card in cards])
+    failed = [
+        FailedModel(name=name, reason=failure.reason)
+        for name, failure in failed_of(request).items()
+    ]
+    return ModelList(models=[shortened(card) for card in cards], failed=failed)
 
 
 @router.get(
@@ -105,7 +122,7 @@ async def list_models(request: Request) -> ModelList:
 )
 async def show_model(name: str, request: Request) -> ModelCard:
     """Return the limits, licence and configuration of one model."""
-    return describe(find_model(request, name))
+    return describe(find_model(models_of(request), name))
 
 
 @router.get("/livez", summary="Check that the service is alive", tags=["service"])
@@ -130,7 +147,24 @@ async def is_ready(model: Model) -> bool:
     tags=["service"],
 )
 async def ready(request: Request) -> Health:
-    """Return 200 if every model accepts requests and its workers make progress, else 503."""
-    if late := [name for name, model in models_of(request).items() if not await is_ready(model)]:
+    """Return 200 if every model accepts requests and its workers make progress, else 503. A model
+    that could not be opened at the start counts, until it is reloaded or unloaded."""
+    models = models_of(request)
+    late = [name for name, model in models.items() if not await is_ready(model)]
+    if late := [*late, *failed_of(request)]:
         raise Unavailable(f"these models are not ready: {', '.join(late)}; try again later")
+    if not models:
+        raise Unavailable("no model is served: try again when one is loaded")
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz/{name}",
+    summary="Check that a model is ready",
+    tags=["service"],
+)
+async def model_ready(name: str, request: Request) -> Health:
+    """Return 200 if this model accepts requests and its workers make progress, else 503."""
+    if name in failed_of(request) or not await is_ready(find_model(models_of(request), name)):
+        raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")

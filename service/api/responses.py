@@ -122,9 +122,10 @@ class Problem(BaseModel):
     detail: str = Field(description="What is wrong and what to send instead, for people.")
     instance: str = Field(description="Path of the request.")
     code: str = Field(
-        description="The error, for programs: unparsable, unknown_model, not_supported,"
-        " not_acceptable, too_large, unsupported_media_type, invalid, overloaded, client_gone,"
-        " pass_failed, unavailable, deadline_exceeded, internal, or the HTTP status in words."
+        description="The error, for programs: unparsable, unauthorized, forbidden, unknown_model,"
+        " not_supported, not_acceptable, conflict, too_large, unsupported_media_type, misdirected,"
+        " invalid, overloaded, client_gone, pass_failed, unavailable, deadline_exceeded, internal,"
+        " or the HTTP status in words."
     )
     request_id: str = Field(
         description="Id of the request: the X-Request-Id header of the request, or a new one."

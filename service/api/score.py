@@ -11,7 +11,7 @@ from service.api.field_types import Sequences, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse, Usage
 from service.api.serialize import usage_of, write_score
-from service.api.steps import TextField, find_model, read_pairs, respond, submit_and_wait
+from service.api.steps import TextField, read_pairs, respond, submit_and_wait, use_model
 from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
 from service.errors import NotFound
@@ -65,7 +65,7 @@ async def score(
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
     negotiate(request, [JSON])
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     if "score" not in model.engine.opened.graphs:
         detail = (
             f"model {model.name} cannot score targets: its score graph is missing from the bundle"

@@ -15,7 +15,7 @@ from service.api.steps import TextField, raise_errors, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge, shorten
 from service.formats.json import Document
 from service.http.record import record_of
-from service.http.waiting import compute, settings_of
+from service.http.waiting import compute_reading, settings_of
 from service.offsets import Token
 from service.sentences import Span, cut, replace, split
 from service.tokenizer import Tokenizer, Tokens
@@ -80,7 +80,8 @@ async def read_sources(request: Request, source: TextField, how: Split) -> Sourc
         return Sources(tokens, [{"result": i} for i in range(len(tokens))])
     texts = texts_of(source)
     started, limit = time.monotonic(), settings_of(request).max_sources
-    read = await compute(lambda: split_texts(source, texts, limit), sum(map(len, texts)))
+    size = sum(map(len, texts))
+    read = await compute_reading(request, lambda: split_texts(source, texts, limit), size)
     record_of(request).end_stage("tokenize", started)
     return Sources([sentence.tokens for sentence in read], places_of(read), texts)
 

@@ -14,7 +14,14 @@ from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
 from service.http.record import record_of
-from service.http.waiting import compute, compute_limited, settings_of, wait_for
+from service.http.waiting import (
+    compute,
+    compute_limited,
+    compute_reading,
+    deadline_of,
+    settings_of,
+    wait_for,
+)
 from service.search.protocol import Progress
 from service.tokenizer import Tokenizer, Tokens
 
@@ -29,9 +36,20 @@ def models_of(request: Request) -> dict[str, Model]:
     return request.app.state.models
 
 
-def find_model(request: Request, name: str | None) -> Model:
+def use_model(request: Request, name: str | None) -> Model:
+    """Return the model of this name, or the only one; it is not closed before the request ends.
+    Raise the errors of `find_model`."""
+    model = find_model(models_of(request), name)
+    record_of(request).model = model.name
+    model.use()
+    request.scope["state"].setdefault("at_end", []).append(model.release)
+    return model
+
+
+def find_model(models: dict[str, Model], name: str | None) -> Model:
     """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all."""
-    models = models_of(request)
+    if not models:
+        raise NotFound("unknown_model", "no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
         (name,) = models
     if name is None:
@@ -40,7 +58,6 @@ def find_model(request: Request, name: str | None) -> Model:
     if name not in models:
         detail = f"no model {shorten(name)!r} is served: give one of {', '.join(models)}"
         raise NotFound("unknown_model", detail)
-    record_of(request).model = name
     return models[name]
 
 
@@ -100,7 +117,7 @@ async def read_fields(request: Request, fields: Sequence[TextField]) -> list[lis
         len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
         for field in fields
     )
-    sequences = await compute(lambda: tokenize_fields(fields), size)
+    sequences = await compute_reading(request, lambda: tokenize_fields(fields), size)
     record_of(request).end_stage("tokenize", started)
     return sequences
 
@@ -156,7 +173,7 @@ def submit(
     on_progress: Callable[[int, Progress], None] | None = None,
 ) -> "list[asyncio.Future[Answer]]":
     """Hand the entries to the engine. Raise TooLarge if its queue could never hold them."""
-    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_queue
+    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
@@ -167,7 +184,7 @@ def submit(
     record.source_tokens = sum(len(entry.source_ids) for entry in entries)
     for entry in entries:
         entry.request_id = request.state.request_id
-    return model.engine.submit(entries, on_progress)
+    return model.engine.submit(entries, on_progress, deadline_of(request).left)
 
 
 async def submit_and_wait(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:

@@ -20,10 +20,19 @@ from service.errors import Abandoned, DeadlineExceeded, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.problems import problem
 from service.http.record import record_of
-from service.http.waiting import compute, settings_of, wait_for
+from service.http.waiting import Deadline, compute, deadline_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 EVENT_STREAM = "text/event-stream"
+EVENT_SCHEMA = {  # OpenAPI 3.1 has no schema of a stream: validators apply this one to each event
+    "title": "Event",
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["token", "beam", "done", "error"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 
@@ -45,7 +54,7 @@ class Stream:
     async def respond(self) -> Response:
         """Wait for the first event, so that earlier errors can be raised and answered as usual."""
         queue: ProgressQueue = asyncio.Queue()
-        deadline = time.monotonic() + settings_of(self.request).timeout
+        deadline = deadline_of(self.request)
 
         def on_progress(place: int, progress: Progress) -> None:
             queue.put_nowait((place, progress))
@@ -63,7 +72,7 @@ class Stream:
         record.first_token = time.monotonic() - record.started
         events = self._events(first, queue, futures, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return BoundedResponse(events, deadline + GRACE, headers)
+        return BoundedResponse(events, deadline.at + GRACE, headers)
 
     async def _events(
         self,
@@ -71,7 +80,7 @@ class Stream:
         queue: ProgressQueue,
         futures: "Sequence[asyncio.Future[Answer]]",
         answers: "asyncio.Future[list[Answer]]",
-        deadline: float,
+        deadline: Deadline,
     ) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events, then the whole answer or the problem that prevented it.
 
@@ -94,20 +103,19 @@ class Stream:
                 record_of(self.request).error = Abandoned("the client left its stream")
             cancel_all(futures)
 
-    async def _receive(self, queue: ProgressQueue, deadline: float) -> list[ProgressOf | None]:
+    async def _receive(self, queue: ProgressQueue, deadline: Deadline) -> list[ProgressOf | None]:
         """Wait for progress and return all there is, to be sent together; return empty progress
         after PING_AFTER seconds. Raise DeadlineExceeded."""
-        left = deadline - time.monotonic()
+        left = deadline.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
                 received = [await queue.get()]
         except TimeoutError:
             if left > PING_AFTER:
                 return [(0, [])]
-            limit = settings_of(self.request).timeout
             raise DeadlineExceeded(
-                f"the answer was not complete within {limit:g} seconds: send fewer sources, or"
-                " lower max_new_tokens"
+                f"the answer was not complete within {deadline.limit:g} seconds: send fewer"
+                " sources, or lower max_new_tokens"
             ) from None
         while received[-1] is not None and not queue.empty():
             received.append(queue.get_nowait())

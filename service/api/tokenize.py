@@ -10,7 +10,7 @@ from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
-from service.api.steps import TextField, find_model, read_texts, respond
+from service.api.steps import TextField, read_texts, respond, use_model
 from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
@@ -74,7 +74,7 @@ async def tokenize(
     """Show how texts become tokens: with side source the tokens that the encoder reads, with side
     target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     if body.side == "source":
         tokenizer = read_languages(body, model, body.text, decodes=False).source
     else:
@@ -101,7 +101,7 @@ async def detokenize(
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""
     negotiate(request, [JSON])
-    model = find_model(request, body.model)
+    model = use_model(request, body.model)
     tokenizer = model.source if body.side == "source" else model.target
     field = TextField("/token_ids", body.token_ids, tokenizer)
     texts = await read_texts(request, field)

@@ -102,8 +102,8 @@ class EngineServer:
     def _obey(self, engine: Engine, orders: Iterator[Order]) -> None:
         for order in orders:
             match order:
-                case Submit(entries):
-                    self._submit(engine, entries)
+                case Submit():
+                    self._submit(engine, order)
                 case Cancel(number) if entry := self._entries.get(number):
                     entry.result.cancel()
                 case AskStatus(number):
@@ -113,14 +113,14 @@ class EngineServer:
                 case _:  # an order to cancel an entry that already has its outcome
                     pass
 
-    def _submit(self, engine: Engine, numbered: list[tuple[int, Entry]]) -> None:
-        self._entries.update(numbered)
-        for number, entry in numbered:
+    def _submit(self, engine: Engine, order: Submit) -> None:
+        self._entries.update(order.entries)
+        for number, entry in order.entries:
             entry.on_progress = partial(self._send, number)
             entry.result.add_done_callback(partial(self._answer, number))
-        entries = [entry for _, entry in numbered]
+        entries = [entry for _, entry in order.entries]
         try:
-            engine.queue.put(entries)
+            engine.queue.put(entries, order.seconds)
         except HeedError as refusal:
             for entry in entries:
                 entry.finish(refusal)

@@ -3,6 +3,7 @@ requests and workers never wait for each other's interpreter lock (docs/adr/0007
 
 import asyncio
 import itertools
+import math
 import socket
 import sys
 from asyncio.subprocess import Process
@@ -109,11 +110,15 @@ class EngineClient(asyncio.Protocol):
             self._process.kill()
 
     def submit(
-        self, entries: Sequence[Entry], on_progress: OnProgress | None = None
+        self,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+        seconds: float = math.inf,
     ) -> list[asyncio.Future[Answer]]:
-        """Send entries to the engine, which accepts all of them or none.
+        """Send the entries of a request to the engine, which accepts all of them or none.
 
-        Each future gets an Answer or a HeedError: Overloaded for all if the queue is full.
+        Each future gets an Answer or a HeedError: Overloaded for all if the request has fewer
+        `seconds` than it would wait.
         Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
         Unavailable if the engine has ended or is closing, Overloaded if it reads no more orders.
         """
@@ -123,7 +128,7 @@ class EngineClient(asyncio.Protocol):
                 " try again later"
             )
         asked = [(*self._expect(), entry) for entry in entries]
-        self._order(Submit([(number, entry) for number, _, entry in asked]))
+        self._order(Submit([(number, entry) for number, _, entry in asked], seconds))
         for place, (number, future, entry) in enumerate(asked):
             if entry.streams and on_progress:
                 self._listeners[number] = partial(on_progress, place)

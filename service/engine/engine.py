@@ -71,7 +71,6 @@ def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
     config = bundle.manifest.config
     plain = config.score_function == "scaled_dot_product"
     return Scheduler(
-        settings.max_queue,
         -(-settings.max_batch_tokens // workers),
         settings.max_pass_tokens,
         MAX_LOGITS_BYTES // workers,

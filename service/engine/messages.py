@@ -164,10 +164,12 @@ class Open(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """An order to compute entries. Each entry gets a reply under its own number, an Answer or a
-    HeedError; progress may come before it."""
+    """An order to compute the entries of a request, for which its client waits so many seconds.
+    Each entry gets a reply under its own number, an Answer or a HeedError; progress may come
+    before it."""
 
     entries: list[tuple[int, Entry]]
+    seconds: float
 
 
 class Cancel(NamedTuple):

@@ -1,12 +1,21 @@
-"""Entries that wait, and how they are divided among the workers of a model."""
+"""Entries that wait, and how they are divided among the workers of a model.
 
+Requests take turns: a source beside requests of thousands waits for one source of each. Fair
+queueing, Nagle 1987, https://www.rfc-editor.org/rfc/rfc970
+"""
+
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
 from service.errors import Unavailable
+from service.pace import Pace, refuse
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
 # take longer than one that decodes them all (docs/adr/0005). If at most FEW rows wait, or are left
@@ -17,13 +26,74 @@ FEW, BUSY = 5, 16  # rows
 SHORT = 256  # entries: a queue this short is scanned in far less time than a step takes
 
 
+@dataclass(slots=True)
+class Waiting:
+    """The entries of one request that wait, and how many rows they take."""
+
+    entries: deque[Entry]
+    rows: int
+
+
+class Turns:
+    """Entries in the order in which they are taken: one of each request, then the next of each."""
+
+    def __init__(self) -> None:
+        self._requests = deque[Waiting]()
+        self.rows = self.entries = 0  # how many wait
+
+    def __iter__(self) -> Iterator[Entry]:
+        for turn in zip_longest(*(each.entries for each in self._requests)):
+            yield from (entry for entry in turn if entry)
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def rows_before(self, rows: int) -> int:
+        """Return how many rows come before the last of `rows` that a new request adds."""
+        return sum(min(rows, each.rows) for each in self._requests)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add the entries of a request."""
+        if entries:
+            rows = sum(entry.rows for entry in entries)
+            self._requests.append(Waiting(deque(entries), rows))
+            self.rows, self.entries = self.rows + rows, self.entries + len(entries)
+
+    def pop(self) -> Entry:
+        """Remove and return the first entry. The next one of its request comes last in line."""
+        request = self._requests.popleft()
+        entry = request.entries.popleft()
+        request.rows -= entry.rows
+        self.rows, self.entries = self.rows - entry.rows, self.entries - 1
+        if request.entries:
+            self._requests.append(request)
+        return entry
+
+    def remove_abandoned(self) -> None:
+        requests = [*self._requests]
+        self.clear()
+        for each in requests:
+            self.add([entry for entry in each.entries if not entry.abandoned])
+
+    def clear(self) -> list[Entry]:
+        """Remove and return all entries."""
+        left = [*self]
+        self._requests.clear()
+        self.rows = self.entries = 0
+        return left
+
+
 class Queue:
     """A queue that all workers of a model take from; its methods may be called on any thread."""
 
-    def __init__(self, scheduler: Scheduler, workers: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, workers: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._scheduler = scheduler
-        self._waiting: deque[Entry] = deque()
-        self._waiting_rows = 0
+        self._clock = clock
+        self._waiting = Turns()
+        self._clean_above = SHORT  # entries: then abandoned ones are looked for
+        self._pace = Pace()  # of rows that are handed out while others wait
         self._rows = dict.fromkeys(range(workers), 0)  # decoded by each living worker
         self._closed = False
         self._changed = threading.Condition()
@@ -35,23 +105,37 @@ class Queue:
     @property
     def rows(self) -> int:
         """Rows that wait."""
-        return self._waiting_rows
+        return self._waiting.rows
 
-    def put(self, entries: Sequence[Entry]) -> None:
-        """Accept all entries or none. The `result` of each accepted one will be set.
+    def put(self, entries: Sequence[Entry], seconds: float = math.inf) -> None:
+        """Accept all entries of a request or none. The `result` of each accepted one will be set.
 
-        Raises Overloaded if they do not fit, Unavailable once the queue is closed.
+        Raises Overloaded if the last of them would wait for longer than `seconds`, at the rate at
+        which rows were taken lately; Unavailable once the queue is closed.
         """
         with self._changed:
             if self._closed:
                 raise Unavailable("this model takes no requests now; try again later")
-            rows = sum(entry.rows for entry in entries)
-            if self._waiting_rows + rows > self._scheduler.max_queue:
-                self._remove_abandoned()
-            self._scheduler.check_queue(self._waiting_rows, rows)
-            self._waiting.extend(entries)
-            self._waiting_rows += rows
+            rows, now = sum(entry.rows for entry in entries), self._clock()
+            if self._wait(rows, now) > seconds:
+                self._waiting.remove_abandoned()
+            if (wait := self._wait(rows, now)) > seconds:
+                raise refuse(
+                    f"{self._waiting.rows} rows (sources, times their beams or samples) wait"
+                    f" already, so {rows} more would wait for about {wait:.2g} seconds, and this"
+                    f" request has {seconds:.3g}",
+                    wait - seconds,
+                )
+            self._waiting.add(entries)
+            if self._waiting.entries > self._clean_above:
+                self._waiting.remove_abandoned()
+                self._clean_above = max(SHORT, 2 * self._waiting.entries)
+            self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(entries))
+
+    def _wait(self, rows: int, now: float) -> float:
+        """Return the seconds until the last of so many new rows is taken; 0 if nobody can know."""
+        return self._pace.wait(now, self._waiting.rows_before(rows) + rows) or 0.0
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
         """Return the entries that a worker should encode next, beside those it is decoding.
@@ -64,8 +148,8 @@ class Queue:
             return []
         with self._changed:
             self._changed.wait_for(lambda: busy or self._is_for(worker) or self._closed)
-            if len(self._waiting) <= SHORT or self._waiting[0].abandoned:
-                self._remove_abandoned()
+            if self._waiting.entries <= SHORT or next(iter(self._waiting)).abandoned:
+                self._waiting.remove_abandoned()
             if not self._waiting:
                 return None if self._closed and not busy else []
             sizes = (entry.size for entry in self._waiting)
@@ -95,8 +179,7 @@ class Queue:
             del self._rows[worker]
             if self._rows:
                 return []
-            left, self._waiting, self._waiting_rows = list(self._waiting), deque(), 0
-            return left
+            return self._waiting.clear()
 
     def _hand_out(self, worker: int, admitted: int) -> list[Entry]:
         """Take up to `admitted` entries: all of them if few rows wait, else only until this worker
@@ -104,9 +187,10 @@ class Queue:
         taken: list[Entry] = []
         share = self._share()
         while len(taken) < admitted and (self._few_wait or self._rows[worker] < share):
-            taken.append(self._waiting.popleft())
+            taken.append(self._waiting.pop())
             self._rows[worker] += taken[-1].rows
-            self._waiting_rows -= taken[-1].rows
+        if rows := sum(entry.rows for entry in taken):
+            self._pace.leave(self._clock(), self._waiting.rows, rows)
         return [entry for entry in taken if not entry.abandoned]
 
     def _is_for(self, worker: int) -> bool:
@@ -118,12 +202,8 @@ class Queue:
     def _few_wait(self) -> bool:
         """Return whether so few rows wait that one worker should decode them all."""
         most = max(self._rows.values())
-        return self._waiting_rows <= FEW and self._waiting_rows + most <= BUSY
+        return self._waiting.rows <= FEW and self._waiting.rows + most <= BUSY
 
     def _share(self) -> int:
         """Rows per worker if all rows, waiting or being decoded, were divided evenly."""
-        return -(-(sum(self._rows.values()) + self._waiting_rows) // len(self._rows))
-
-    def _remove_abandoned(self) -> None:
-        self._waiting = deque(entry for entry in self._waiting if not entry.abandoned)
-        self._waiting_rows = sum(entry.rows for entry in self._waiting)
+        return -(-(sum(self._rows.values()) + self._waiting.rows) // len(self._rows))

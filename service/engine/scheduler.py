@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from service.errors import Overloaded
-
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much besides
 DELAY = 8  # weight of a position in a pass that delays rows being decoded
 
@@ -54,20 +52,11 @@ class Held:
 class Scheduler:
     """The budgets of a model, per worker unless noted, and which entries fit into them."""
 
-    max_queue: int  # rows that wait, for the whole model
     max_batch_tokens: int  # padded positions that are decoded
     max_pass_tokens: int  # padded positions of one encoder or teacher-forcing pass
     max_logits_bytes: int  # float32 logits of a step (every row) or a scoring pass (every position)
     target_vocab_size: int
     pass_cost: int = 1  # how often each position of a pass counts
-
-    def check_queue(self, waiting: int, new: int) -> None:
-        """Raise Overloaded if the rows of a request do not all fit into the queue."""
-        if waiting + new > self.max_queue:
-            raise Overloaded(
-                f"{waiting} rows (sources, times their beams or samples) wait already and {new}"
-                f" more were sent; the limit is {self.max_queue}: send fewer, or try again later"
-            )
 
     def admit(self, waiting: Iterable[Size], running: Iterable[Size]) -> int:
         """Return how many of the first waiting entries may be encoded now and then decoded beside

@@ -1,6 +1,7 @@
 """Keep the engine of a model running: start another when it dies or makes no progress."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -61,10 +62,13 @@ class Supervisor:
         return self._engine.opened
 
     def submit(
-        self, entries: Sequence[Entry], on_progress: OnProgress | None = None
+        self,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+        seconds: float = math.inf,
     ) -> list[asyncio.Future[Answer]]:
         """Send entries to the engine: see EngineClient.submit."""
-        return self._engine.submit(entries, on_progress)
+        return self._engine.submit(entries, on_progress, seconds)
 
     async def status(self) -> Status:
         """Ask the engine for its status. Raises Unavailable if there is none now."""

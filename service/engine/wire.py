@@ -2,7 +2,8 @@
 
 Both directions use the same format: a message is pickled and cut into frames, each with the number
 of the message it belongs to, so that frames of short messages can pass between those of a long one.
-Pickle is safe here: the socket pair has no name, and only the two processes hold its ends.
+Pickle is safe here: the socket pair has no name, only the two processes hold its ends, and what
+they pickle are dataclasses of numbers, strings and arrays, never bytes of a client.
 """
 
 import pickle

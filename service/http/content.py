@@ -10,9 +10,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import NotAcceptable
+from service.formats.html import export_policy
 from service.formats.json import PIECE, Pieces
 from service.formats.writers import FILE_NAMES
 from service.http.record import record_of
+from service.http.security import CSP
 from service.http.waiting import settings_of
 
 QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
@@ -58,6 +60,8 @@ def send(request: Request, pieces: Pieces, media_type: str) -> Response:
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
     if media_type in FILE_NAMES:
         headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
+    if media_type == "text/html":
+        headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
     total = sum(map(len, pieces))
     if total <= PIECE:
         return Response(b"".join(pieces), media_type=media_type, headers=headers)

@@ -3,7 +3,6 @@
 Work that nobody can wait for would only delay the others.
 """
 
-import math
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -11,52 +10,12 @@ from http import HTTPStatus
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Overloaded
+from service.errors import HeedError, Unparsable, shorten
 from service.http.problems import answer_heed_error
+from service.http.waiting import TIMEOUT_HEADER, Deadline
+from service.pace import FEW, Pace, refuse
 
-FEW = 16  # requests in progress that refuse no other, and below which their rate says little
 SHORT = 2.0  # seconds that a request may be expected to wait where many are in progress
-WINDOW = 0.5  # seconds over which requests are counted
-FORGET = 10.0  # seconds after which a rate no longer counts, unless requests are being counted
-LONGEST_RETRY = 60  # seconds
-
-
-class Pace:
-    """Requests that are completed in a second, measured while at least FEW are in progress: with
-    fewer, it would say how many arrive."""
-
-    def __init__(self) -> None:
-        self._rate: float | None = None
-        self._measured = 0.0  # when
-        self._count, self._since = 0, 0.0  # requests completed since then
-        self.completed = 0.0  # when the last one was
-
-    def enter(self, now: float, inside: int) -> None:
-        """Begin to count when FEW are in progress."""
-        if inside == FEW:
-            self._count, self._since = 0, now
-
-    def leave(self, now: float, inside: int) -> None:
-        """Count a completed request that leaves `inside` others in progress.
-
-        A rate needs FEW of them: requests that are computed together also end together.
-        """
-        self.completed = now
-        if inside < FEW:
-            self._count = 0
-            return
-        self._count += 1
-        elapsed = now - self._since
-        if self._count >= FEW and elapsed >= WINDOW:
-            rate = self._count / elapsed
-            self._rate = rate if self._rate is None else (self._rate + rate) / 2
-            self._count, self._since, self._measured = 0, now, now
-
-    def wait(self, now: float, inside: int) -> float | None:
-        """Return the seconds until all in progress are completed; None if the rate is not known."""
-        if now - self._measured > FORGET and not self._count:
-            self._rate = None
-        return inside / self._rate if self._rate else None
 
 
 class Door:
@@ -65,6 +24,9 @@ class Door:
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
     more if they will be within SHORT seconds. A request is in progress from the end of its body to
     the end of its answer. GET requests, such as probes, are never refused.
+
+    Every request gets its deadline: `timeout` seconds after its arrival, or earlier if its header
+    X-Request-Timeout says so.
     """
 
     def __init__(
@@ -82,12 +44,33 @@ class Door:
         self.pace = Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        if refusal := self.refusal():
-            response = await answer_heed_error(Request(scope), refusal)
+        request = Request(scope)
+        try:
+            limit = self.limit(request.headers.get(TIMEOUT_HEADER))
+            if is_post := scope["method"] == "POST":
+                self.check(limit)
+        except HeedError as error:
+            response = await answer_heed_error(request, error)
             return await response(scope, receive, send)
-        return await self._count(scope, receive, send)
+        request.state.deadline = Deadline(self.clock() + limit, limit)
+        return await (self._count if is_post else self.app)(scope, receive, send)
+
+    def limit(self, header: str | None) -> float:
+        """Return the seconds that a request with this X-Request-Timeout may take."""
+        if header is None:
+            return self.timeout
+        try:
+            seconds = float(header)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:
+            raise Unparsable(
+                f"{TIMEOUT_HEADER} is {shorten(header)!r}: give the seconds that you will wait,"
+                " such as 2.5"
+            )
+        return min(seconds, self.timeout)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the request from the end of its body to the end of its answer."""
@@ -116,32 +99,24 @@ class Door:
             if counted and served:
                 self.pace.leave(self.clock(), self.inside)
 
-    def refusal(self) -> Overloaded | None:
-        """Return why a request cannot be accepted now; None if it can."""
+    def check(self, limit: float) -> None:
+        """Raise Overloaded if a request that may take `limit` seconds cannot be accepted now."""
         if self.inside < min(FEW, self.most):
-            return None
+            return
         now = self.clock()
         wait = self.pace.wait(now, self.inside)
         if self.inside < self.most:
-            if wait is None or wait <= self.timeout:
-                return None
-            return refuse(
-                f"the requests in progress take about {wait:.0f} seconds, and the limit is"
-                f" {self.timeout:g}",
-                wait - self.timeout,
+            if wait is None or wait <= limit:
+                return
+            raise refuse(
+                f"the requests in progress take about {wait:.0f} seconds, and this request has"
+                f" {limit:g}",
+                wait - limit,
             )
         moves = now - self.pace.completed <= SHORT
         if wait is not None and wait <= SHORT and moves:
-            return None
-        return refuse(
+            return
+        raise refuse(
             f"{self.inside} requests are in progress, and the limit is {self.most}",
             (wait or 0.0) - SHORT,
         )
-
-
-def refuse(why: str, seconds: float) -> Overloaded:
-    """Return an error that tells the client to come back after so many seconds."""
-    retry = min(max(1, math.ceil(seconds)), LONGEST_RETRY)
-    error = Overloaded(f"{why}: try again in {retry} second{'s' * (retry > 1)}")
-    error.retry_after = retry
-    return error

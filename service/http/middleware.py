@@ -10,14 +10,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.security import SECURITY_HEADERS
+
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Headers:
     """Gives every response security headers and an X-Request-Id: the client's own if it is safe to
-    log. The policy forbids pages to load anything from other hosts."""
-
-    policy = "default-src 'self' 'unsafe-inline' data: blob:"
+    log. Pages with inline scripts have a Content-Security-Policy of their own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -33,11 +33,25 @@ class Headers:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
-                headers["Content-Security-Policy"] = self.policy
-                headers["X-Content-Type-Options"] = "nosniff"
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         return await self.app(scope, receive, send_with_headers)
+
+
+class Endings:
+    """Calls what a request has left in its state as `at_end`, however the request ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            for end in scope.get("state", {}).pop("at_end", ()):
+                end()
 
 
 class HeadRequests:

@@ -50,7 +50,7 @@ class Observe:
         self.metrics.count(record, route, status, seconds)
         if self.tracer:
             write_spans(self.tracer, record.stages)
-        if route not in QUIET or status != HTTPStatus.OK:
+        if not route.startswith(QUIET) or status != HTTPStatus.OK:
             log(scope, record, route, status, seconds, traced=bool(self.tracer))
 
 

@@ -5,17 +5,24 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import HeedError, TooLarge, Unparsable, UnsupportedMediaType, shorten
+from service.errors import (
+    HeedError,
+    TooLarge,
+    Unauthorized,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
 from service.http.record import record_of
-from service.http.validation_errors import refuse
+from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
 
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
+LARGEST = 4096  # bytes of a problem document
 
 
 def problem(request: Request, error: HeedError) -> bytes:
@@ -37,23 +44,30 @@ def problem(request: Request, error: HeedError) -> bytes:
         ],
     }
     record_of(request).error = error
+    longest = LONGEST_DETAIL
+    while len(content := encode(document)) > LARGEST:
+        longest //= 2  # an escaped character takes six bytes, and there may be ten faults
+        for part in (document, *document["errors"]):
+            names = part.keys() & {"detail", "instance", "pointer"}
+            part |= {name: shorten(part[name], longest) for name in names}
+    return content
+
+
+def encode(document: dict[str, Any]) -> bytes:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 
 
 async def answer_heed_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeedError)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
     return Response(problem(request, error), error.status, headers, PROBLEM)
 
 
-async def answer_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return await answer_heed_error(request, refuse(request, error))
-
-
 class Refusal(HeedError):
-    """An error that the framework raised: unknown paths and methods, unreadable bodies."""
+    """An error of the framework or the middleware: unknown paths and methods, long bodies."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
         super().__init__(detail)
@@ -71,29 +85,13 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
-    if status == HTTPStatus.BAD_REQUEST and error.__cause__:  # FastAPI could not read the body
-        status, detail = explain_unreadable(request, error.__cause__)
-    elif status == HTTPStatus.NOT_FOUND:
+    if status == HTTPStatus.NOT_FOUND:
         detail = describe_endpoints(request)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join(methods)
         detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
     return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
-
-
-def explain_unreadable(request: Request, cause: BaseException) -> tuple[HTTPStatus, str]:
-    """Return the status and detail for a body that is compressed, not UTF-8 or nested too deep."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        detail = f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"
-        return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail
-    if isinstance(cause, RecursionError):
-        return HTTPStatus.BAD_REQUEST, "the body is nested too deeply: send a flat JSON object"
-    if isinstance(cause, UnicodeDecodeError):
-        place = f"byte {cause.object[cause.start]:#04x} at {cause.start}"
-        return HTTPStatus.BAD_REQUEST, f"the body is not UTF-8: {place}; encode it as UTF-8"
-    return HTTPStatus.BAD_REQUEST, f"the body cannot be read ({cause}): send a JSON object"
 
 
 def describe_endpoints(request: Request) -> str:
@@ -113,10 +111,10 @@ def allowed_methods(allow: str) -> list[str]:
 async def answer_unexpected(request: Request, error: Exception) -> Response:
     """Answer a bug of ours. Starlette logs the traceback afterwards.
 
-    This response bypasses the middleware, so X-Request-Id is set here.
+    This response bypasses the middleware, so their headers are set here.
     """
     request_id = request.state.request_id
     log_error("unexpected error", error=repr(error), request_id=request_id)
     ours = HeedError("the service failed on this request and logged why: report its request_id")
-    headers = {"X-Request-Id": request_id}
+    headers = {"X-Request-Id": request_id, **SECURITY_HEADERS}
     return Response(problem(request, ours), ours.status, headers, PROBLEM)

@@ -60,7 +60,7 @@ def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: scope["path"] in QUIET,
+        "exclude": lambda scope: scope["path"].startswith(QUIET),
     }
 
 

@@ -1,24 +1,12 @@
-"""Turn FastAPI's validation errors into refusals that name every fault and its place."""
+"""Turn pydantic's errors of a body into faults, each with its place."""
 
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
-from service.errors import (
-    MOST_FAULTS,
-    Fault,
-    HeedError,
-    Invalid,
-    Unparsable,
-    UnsupportedMediaType,
-    describe_fault,
-    shorten,
-)
+from service.errors import Fault, describe_fault, shorten
 
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
@@ -63,21 +51,6 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "texts": TEXT,
     "tgt_lang": ("target_language",),
 }
-JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)")
-
-
-def refuse(request: Request, error: RequestValidationError) -> HeedError:
-    """Return Unparsable, UnsupportedMediaType or Invalid for a body that FastAPI refused."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        reason, place = first["ctx"]["error"], first["loc"][-1]
-        return Unparsable(f"the body is not valid JSON: at character {place}: {reason}")
-    content_type = request.headers.get("content-type", "")
-    if not JSON_TYPE.match(content_type):
-        found = shorten(content_type) or "absent"
-        return UnsupportedMediaType(f"content-type is {found}: send application/json")
-    body = request.scope["route"].body_field.field_info.annotation
-    return Invalid.of(read_faults(error.errors()[:MOST_FAULTS], body))
 
 
 def read_faults(errors: Sequence[Any], body: type[BaseModel]) -> list[Fault]:
@@ -90,8 +63,8 @@ def read_faults(errors: Sequence[Any], body: type[BaseModel]) -> list[Fault]:
 
 
 def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
-    """Return one of pydantic's errors as a fault. Its location starts with "body"."""
-    location = error["loc"][1:]
+    """Return one of pydantic's errors as a fault."""
+    location = error["loc"]
     if error["type"] != "extra_forbidden":
         return Fault(pointer_to(location), describe_fault(error))
     *parents, unknown = location

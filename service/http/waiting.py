@@ -1,8 +1,9 @@
 """Wait for work without blocking the event loop, with a deadline and a concurrency limit."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import Request
@@ -11,10 +12,29 @@ from starlette.concurrency import run_in_threadpool
 from service.errors import Abandoned, DeadlineExceeded, Overloaded
 from service.settings import Settings
 
+TIMEOUT_HEADER = "X-Request-Timeout"
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
+LARGE = 1 << 16  # bytes, characters or ids to read: about a millisecond or more
 MOST_WAITING = 32  # requests that hold their bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
+
+
+class Deadline(NamedTuple):
+    """When a request must have been answered, in seconds of time.monotonic(), and how many seconds
+    after its arrival that is."""
+
+    at: float
+    limit: float
+
+    @property
+    def left(self) -> float:
+        return self.at - time.monotonic()
+
+
+def deadline_of(request: Request) -> Deadline:
+    """Return the deadline that Door has set."""
+    return request.state.deadline
 
 
 def settings_of(request: Request) -> Settings:
@@ -26,23 +46,35 @@ async def compute(work: Callable[[], Result], size: int) -> Result:
     return work() if size <= LITTLE else await run_in_threadpool(work)
 
 
+async def compute_reading(request: Request, work: Callable[[], Result], size: int) -> Result:
+    """Run `work`, which reads `size` bytes, characters or ids: one at a time if it is LARGE.
+
+    Most of it holds the interpreter's lock: several at once would take no less time, and would
+    keep the lock from the event loop. Raise the errors of `compute_limited`.
+    """
+    if size <= LARGE:
+        return await compute(work, size)
+    return await limited(request, request.app.state.reading, work)
+
+
 async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
     """Wait for `work` and return its result. Cancel it if the wait ends early.
 
-    Raise Abandoned when the client disconnects, DeadlineExceeded after settings.timeout seconds.
+    Raise Abandoned when the client disconnects, DeadlineExceeded at the deadline of the request.
     The body must have been read: the next message from the client is then its disconnect.
     """
-    limit = settings_of(request).timeout
+    deadline = deadline_of(request)
     gone = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait({work, gone}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        left = max(0.0, deadline.left)
+        await asyncio.wait({work, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         if gone.done():
             raise Abandoned("the client closed the connection")
         raise DeadlineExceeded(
-            f"the request took longer than the limit of {limit:g} seconds: send less, or try"
-            " again later"
+            f"the request took longer than its limit of {deadline.limit:g} seconds: send less, or"
+            " try again later"
         )
     finally:
         gone.cancel()
@@ -55,7 +87,11 @@ async def compute_limited(request: Request, work: Callable[[], Result]) -> Resul
     Work that has begun always runs to its end: its size is bounded. Raise Overloaded if
     MOST_WAITING requests wait already, and the errors of `wait_for` while waiting.
     """
-    limiter: CapacityLimiter = request.app.state.limiter
+    return await limited(request, request.app.state.limiter, work)
+
+
+async def limited(request: Request, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread as soon as `limiter` lets it."""
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
         raise Overloaded(
             f"{MOST_WAITING} requests wait for a core already, which is the limit: try again later"

@@ -75,7 +75,7 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
             "/nowhere does not exist: give the folder of a",
         ),
         (["--host", "203.0.113.1"], {}, "port 8000 of 203.0.113.1 cannot be used ("),
-        ([], {"HEED_MAX_QUEUE": "9"}, "settings: max_sources is 256 but max_queue is 9"),
+        ([], {"HEED_MAX_ROWS": "9"}, "settings: max_sources is 256 but max_rows is 9"),
         ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
         ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
         ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
@@ -143,7 +143,7 @@ LARGE = json.dumps({"mechanism": "average", "queries": MANY, "keys": MANY, "valu
 
 
 def request_to(path, body, length):
-    head = f"POST {path} HTTP/1.1\r\nHost: heed\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n{body}".encode()
 
 

@@ -170,7 +170,6 @@ def test_text_of_characters_has_no_spaces(tiny):
 @pytest.mark.parametrize(
     ("ids", "error", "pointer"),
     [
-        ([], Invalid, "/source"),
         ([5, 31], Invalid, "/source/1"),
         ([-1], Invalid, "/source/0"),
         ([0, 5], Invalid, "/source/0"),

@@ -1,4 +1,5 @@
 /** Requests to the service, its answers, and a request as a curl command. */
+import { askForKey, keyHeader } from "./key.js";
 
 export const JSON_TYPE = "application/json";
 
@@ -21,11 +22,16 @@ export async function get(path) {
   return (await request(path)).json();
 }
 
-async function request(path, options) {
-  const response = await fetch(path, options).catch((error) => {
+async function request(path, options = {}) {
+  const headers = { ...options.headers, ...keyHeader() };
+  const response = await fetch(path, { ...options, headers }).catch((error) => {
     throw error.name === "AbortError" ? error : new Error("The service does not respond.");
   });
   if (response.ok) return response;
+  if (response.status === 401) {
+    if (await askForKey()) return request(path, options);
+    throw new Error("This service wants an API key. Reload the page to enter one.");
+  }
   const problem = await response.json().catch(() => null); // a proxy's page is no problem document
   const status = `The service responded with status ${response.status}.`;
   throw new Error(problem ? sentence(problem.detail) : status);
@@ -60,7 +66,8 @@ function read(part) {
 export function curl(path, body) {
   const url = new URL(path, location.href).href;
   const header = `content-type: ${JSON_TYPE}`;
-  return `curl -sN ${quote(url)} -H ${quote(header)} -d ${quote(JSON.stringify(body))}`;
+  const key = keyHeader().authorization ? ' -H "Authorization: Bearer $HEED_API_KEY"' : "";
+  return `curl -sN ${quote(url)} -H ${quote(header)}${key} -d ${quote(JSON.stringify(body))}`;
 }
 
 function quote(text) {

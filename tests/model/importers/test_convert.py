@@ -123,7 +123,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.settings import Settings
 
-with TestClient(create_app(Settings(bundles=[Path(sys.argv[1])]))) as client:
+with TestClient(create_app(Settings(bundles=[Path(sys.argv[1])])), "http://localhost") as client:
     languages = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
     answer = client.post("/v1/decode", json={"source": "the weather", **languages})
     print(answer.json()["results"][0]["hypotheses"][0]["token_ids"])

@@ -26,7 +26,7 @@ BAD = [
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
-    ({"source": [[]]}, 422, "/source/0", "at least one id"),
+    ({"source": [[]]}, 422, "/source/0", "must have 1 or more items"),
     ({"source": 5}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
     ({"source": {"a": 1}}, 422, "/source", "must be a text"),
     ({"source": ["a", 5]}, 422, "/source/1", "must be a string"),
@@ -150,7 +150,7 @@ def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
     del manifest["precisions"]["fp32"]["attention"]
     (copy / "bundle.json").write_text(json.dumps(manifest))
     settings = Settings(bundles=[copy], provider=Provider.cpu)
-    with TestClient(create_app(settings)) as blind:
+    with TestClient(create_app(settings), "http://localhost") as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
         kinds = {"attention": {"kinds": ["encoder"]}}
@@ -160,7 +160,7 @@ def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
 
 def test_attention_that_a_setting_leaves_out_is_not_supported(tiny):
     settings = Settings(bundles=[tiny], provider=Provider.cpu, attention=False)
-    with TestClient(create_app(settings)) as blind:
+    with TestClient(create_app(settings), "http://localhost") as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
         assert blind.post("/v1/decode", json={"source": "red"}).status_code == 200

@@ -105,7 +105,7 @@ def test_targets_that_cannot_be_scored_are_refused(post, body, status, pointer):
 
 def test_endpoints_of_graphs_that_are_not_opened_are_not_supported():
     settings = Settings(bundles=[TINY], provider=Provider.cpu, score=False, attention=False)
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), "http://localhost") as client:
         for path in ("/v1/score", "/v1/attention"):
             answer = client.post(path, json={"source": "red", "target": "a"})
             assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")

@@ -58,7 +58,7 @@ def marked(tmp_path_factory):
     }
     (folder / "bundle.json").write_text(json.dumps(manifest))
     opened = Settings(bundles=[folder], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened)) as client:
+    with TestClient(create_app(opened), "http://localhost") as client:
 
         def send(path, **body):
             answer = client.post(path, json=body)
@@ -223,7 +223,7 @@ def test_parts_of_long_sentences_count_as_sentences(marked, post):
 
 
 def test_sentences_count_as_rows_of_the_queue(post, limit):
-    limit(max_queue=5)
+    limit(max_rows=5)
     status, detail = refuse(post, source="a\nb\nc", beam_size=2)
     assert status == 413
     assert detail == (

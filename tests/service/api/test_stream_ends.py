@@ -20,11 +20,13 @@ LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "s
 @pytest.fixture
 def client():
     opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened), raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(opened), "http://localhost", raise_server_exceptions=False
+    ) as client:
         yield client
 
 
-def send_until(client, at_first_event, *, reads=True):
+def send_until(client, at_first_event, *, reads=True, timeout=b"60"):
     """Run the application as a server would, and return all that it sent.
 
     `at_first_event` returns whether the client leaves then. A client that does not read blocks the
@@ -54,7 +56,7 @@ def send_until(client, at_first_event, *, reads=True):
         "method": "POST",
         "path": "/v1/decode",
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"content-type", b"application/json"), (b"x-request-timeout", timeout)],
     }
     client.portal.call(client.app, scope, receive, send)
     return b"".join(message.get("body", b"") for message in sent).decode()
@@ -113,8 +115,7 @@ def assert_nothing_left(client, engine):
 
 def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
     monkeypatch.setattr("service.api.stream.GRACE", 0.1)
-    client.app.state.settings = client.app.state.settings.model_copy(update={"timeout": 1.0})
-    text = send_until(client, lambda: False, reads=False)
+    text = send_until(client, lambda: False, reads=False, timeout=b"1")
     assert text.count("event: ") == len(events_of(text))
     assert "event: done" not in text
     assert_nothing_left(client, engine_of(client))
@@ -125,7 +126,7 @@ def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):
     engine = engine_of(client)
     submit, submitted, failed = engine.submit, [], []
 
-    def submit_and_fail(entries, on_progress):
+    def submit_and_fail(entries, on_progress, _):
         def fail_at_first_progress(place, progress):
             on_progress(place, progress)
             if not failed:

@@ -15,7 +15,7 @@ from service.errors import Overloaded
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
-SETTINGS = Settings(provider=Provider.cpu, max_queue=400, max_sources=100, threads=2)
+SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 
 
 @asynccontextmanager
@@ -87,18 +87,22 @@ def beams(count):
     return SearchOptions(max_new_tokens=40, beam_size=count, num_hypotheses=count)
 
 
-def test_a_full_queue_refuses_all_of_a_request(tiny_bundle):
+def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
     async def run():
         async with running(tiny_bundle) as client:
-            outcomes = await asyncio.gather(
-                *client.submit(entries(SETTINGS.max_queue // 4 + 1)), return_exceptions=True
-            )
+            accepted = client.submit(entries(20_000, max_new_tokens=40))
+            outcomes = [None]
+            while Overloaded not in map(type, outcomes) and not accepted[-1].done():
+                asked = client.submit(entries(9), seconds=1e-6)
+                outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            for future in accepted:
+                future.cancel()
             (answer,) = await asyncio.gather(*client.submit(entries(1)))
             return outcomes, answer
 
     outcomes, answer = asyncio.run(run())
     assert {type(outcome) for outcome in outcomes} == {Overloaded}
-    assert "the limit is 400" in outcomes[0].detail
+    assert "rows (sources, times their beams or samples) wait already" in outcomes[0].detail
     assert len(answer.hypotheses) == 4
 
 

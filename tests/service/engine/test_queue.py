@@ -1,14 +1,19 @@
 import dataclasses
+import random
+from contextlib import suppress
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
+from service.errors import Overloaded
 from service.search.options import SearchOptions
 
 SCHEDULER = Scheduler(
-    max_queue=300,
     max_batch_tokens=4096,
     max_pass_tokens=4096,
     max_logits_bytes=1 << 20,
@@ -29,9 +34,85 @@ def test_abandoned_entries_take_no_share_and_no_room():
     for each in left:
         each.result.cancel()
     queue.put(more := entries(292))
-    first = queue.take(0, [], busy=False)
-    assert first == [*wanted, *more][:150]
-    assert queue.take(1, [], busy=False) == [*wanted, *more][150:]
+    expected = [*in_turns([wanted, more])]
+    assert queue.take(0, [], busy=False) == expected[:150]
+    assert queue.take(1, [], busy=False) == expected[150:]
+
+
+def in_turns(requests):
+    """Yield the first entry of each request, then the second of each that has one, and so on."""
+    for place in range(max(map(len, requests), default=0)):
+        yield from (request[place] for request in requests if place < len(request))
+
+
+@given(st.lists(st.integers(1, 20), max_size=8))
+def test_requests_take_turns(counts):
+    queue, requests = Queue(SCHEDULER, 1), [entries(count) for count in counts]
+    for request in requests:
+        queue.put(request)
+    taken = []
+    while len(taken) < sum(counts):
+        taken += queue.take(0, [], busy=False)
+    assert taken == [*in_turns(requests)]
+
+
+def test_a_word_waits_for_one_source_of_a_large_request():
+    """Whose other sources come after it, although they came earlier."""
+    queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=22), 1)  # two sources
+    queue.put(large := entries(100))
+    held = queue.take(0, [], busy=False)
+    assert held == large[:2]
+    queue.put(word := entries(1))
+    assert queue.take(0, held[1:], busy=True) == large[2:3]
+    assert queue.take(0, large[2:3], busy=True) == word
+
+
+class Server:
+    """A worker that completes `rate` rows a second, by a clock that is only counted."""
+
+    def __init__(self, rate):
+        self.now, self.rate, self.running = 0.0, rate, []
+        self.queue = Queue(SCHEDULER, 1, lambda: self.now)
+
+    def serve(self, seconds):
+        for _ in range(round(seconds * self.rate)):
+            self.running += self.queue.take(0, self.running, busy=True)
+            self.now += 1 / self.rate
+            self.running = self.running[1:]
+
+
+def test_a_request_that_would_wait_too_long_is_refused_whole():
+    server = Server(rate=100)
+    server.queue.put(entries(2000))
+    server.serve(5)
+    for rows, seconds in ((1, 0.1), (400, 9), (1400, 60)):
+        server.queue.put(accepted := entries(rows), seconds)
+        assert not any(entry.abandoned for entry in accepted)
+        for entry in accepted:
+            entry.result.cancel()
+    with pytest.raises(Overloaded) as refused:
+        server.queue.put(too_many := entries(1000), 10)
+    assert "rows (sources, times their beams or samples) wait already" in refused.value.detail
+    assert refused.value.retry_after == pytest.approx(10, abs=3)  # it would wait for 20 seconds
+    assert not {*too_many} & {*server.queue._waiting}
+
+
+def test_who_waits_is_answered_in_time():
+    """Whatever arrives, each accepted request is taken within the seconds that it has."""
+    chance, server, late = random.Random(0), Server(rate=100), []
+    server.queue.put(entries(300))
+    accepted = {}
+    for _ in range(400):
+        server.serve(0.25)
+        with suppress(Overloaded):
+            asked = entries(chance.choice([1, 1, 1, 30, 300]))
+            server.queue.put(asked, seconds := chance.choice([1, 5, 20]))
+            accepted[asked[-1]] = (server.now, seconds)
+        for entry in [one for one in server.running if one in accepted]:
+            arrived, seconds = accepted.pop(entry)
+            late.append((server.now - arrived) / seconds)
+    assert len(late) > 100
+    assert sum(each > 1.5 for each in late) <= 0.05 * len(late)
 
 
 def test_many_rows_are_shared_out():

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.scheduler import MAX_LOGITS_BYTES, PassSize, Scheduler, Size
-from service.errors import Overloaded
 
 Sizes = st.lists(
     st.builds(
@@ -18,7 +17,6 @@ Sizes = st.lists(
 )
 Budget = st.integers(1, 2000)
 SCHEDULER = Scheduler(
-    max_queue=9,
     max_batch_tokens=10**6,
     max_pass_tokens=10**6,
     max_logits_bytes=10**9,
@@ -35,13 +33,6 @@ def held(sizes):
     counts = {size.rows for size in sizes}
     batches = [[size for size in sizes if size.rows == count] for count in counts]
     return sum(len(b) * b[0].rows * max(size.positions for size in b) for b in batches)
-
-
-def test_a_request_is_queued_whole_or_refused_whole():
-    small = scheduler(max_queue=3)
-    small.check_queue(waiting=2, new=1)
-    with pytest.raises(Overloaded, match=r"2 rows .* wait already and 2 more .* limit is 3"):
-        small.check_queue(waiting=2, new=2)
 
 
 @given(waiting=Sizes, running=Sizes, batch=Budget, one_pass=Budget)

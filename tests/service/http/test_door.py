@@ -11,8 +11,9 @@ import random
 import pytest
 
 from service.errors import Overloaded
-from service.http.door import FEW, SHORT, Door
+from service.http.door import SHORT, Door
 from service.http.record import Record
+from service.pace import FEW
 
 
 class Simulation:
@@ -31,7 +32,9 @@ class Simulation:
         self.now = until
 
     def arrive(self):
-        if refusal := self.door.refusal():
+        try:
+            self.door.check(self.door.timeout)
+        except Overloaded as refusal:
             self.refused.append(refusal)
             return
         self.door.inside += 1

@@ -7,7 +7,7 @@ import pytest
 
 BODY = b'{"source": "heed"}'
 HEAD = (
-    b"POST /v1/decode HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    b"POST /v1/decode HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     b"content-type: application/json\r\n"
 )
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

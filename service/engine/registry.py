@@ -1,0 +1,161 @@
+"""The models that are served: opened at the start; loaded, reloaded and unloaded at run time."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.bundle import Bundle, load_bundle
+from service.engine.model import Model
+from service.engine.supervisor import Supervisor
+from service.errors import Conflict, Invalid, NotFound, StartupError
+from service.logs import log_error
+from service.settings import Settings
+from service.tokenizer import open_tokenizers
+
+OpenEngine = Callable[[Bundle, Settings], Supervisor]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A bundle that could not be opened at the start."""
+
+    folder: Path
+    reason: str
+
+
+class Registry:
+    """The models by their names. One operation at a time changes a model; others get Conflict."""
+
+    def __init__(
+        self, settings: Settings, open_engine: OpenEngine, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called after every change of `served`."""
+        self.served: dict[str, Model] = {}
+        self.failed: dict[str, Failure] = {}  # by the name of the model, else of the folder
+        self._settings = settings
+        self._open_engine = open_engine
+        self._on_change = on_change
+        self._changing = set[str]()
+        self._retiring = set[Model]()
+
+    async def open(self) -> None:
+        """Open the bundles of the settings. One that fails is logged and kept in `failed`.
+
+        Raise StartupError if none opens or two hold models of the same name.
+        """
+        for name, bundle in (await asyncio.to_thread(self._load_bundles)).items():
+            try:
+                self.served[name] = await self._start(bundle)
+            except StartupError as error:
+                self.failed[name] = Failure(bundle.root, str(error))
+        if not self.served:
+            raise StartupError("; ".join(failure.reason for failure in self.failed.values()))
+        for name, failure in self.failed.items():
+            log_error("model not opened", model=name, reason=failure.reason)
+        self._on_change()
+
+    def _load_bundles(self) -> dict[str, Bundle]:
+        bundles: dict[str, Bundle] = {}
+        for folder in self._settings.bundles:
+            try:
+                bundle = load_bundle(folder)
+            except StartupError as error:
+                self.failed[folder.name] = Failure(folder, str(error))
+                continue
+            name = bundle.manifest.name
+            if name in bundles:
+                raise StartupError(
+                    f"{bundles[name].root} and {folder} both hold a model named {name}: serve one,"
+                    ' or change "name" in one bundle.json'
+                )
+            bundles[name] = bundle
+        return bundles
+
+    async def _start(self, bundle: Bundle) -> Model:
+        """Return a model whose engine runs. Raise StartupError."""
+        tokenizers = await asyncio.to_thread(open_tokenizers, bundle)
+        engine = self._open_engine(bundle, self._settings)
+        try:
+            await engine.start()
+        except BaseException:  # also if the service ends meanwhile: nothing else ends the process
+            await engine.close()
+            raise
+        return Model(engine, *tokenizers)
+
+    async def close(self) -> None:
+        """Close all engines once they have finished accepted entries."""
+        models = [*self.served.values(), *self._retiring]
+        await asyncio.gather(*(model.engine.close() for model in models))
+
+    async def load(self, name: str, folder: Path) -> Model:
+        """Serve the model of a bundle. Raise Conflict if it is served, Invalid if it fails."""
+        with self._changes(name):
+            if name in self.served:
+                raise Conflict(f"model {name} is served already: reload it, or unload it first")
+            return await self._serve(name, folder)
+
+    async def reload(self, name: str) -> Model:
+        """Open the folder of a model again, and serve what it holds now; return when the engine
+        before has finished its requests. Raise Invalid if it fails: nothing has changed then."""
+        with self._changes(name):
+            before = self.served.get(name)
+            folder = before.engine.bundle.root if before else self._failure(name).folder
+            model = await self._serve(name, folder)
+            if before:
+                await self._retire(before)
+            return model
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer, and return when its requests are finished."""
+        with self._changes(name):
+            if name not in self.served:
+                self._failure(name)
+                del self.failed[name]
+                return
+            model = self.served.pop(name)
+            self._on_change()
+            await self._retire(model)
+
+    @contextmanager
+    def _changes(self, name: str) -> Generator[None]:
+        """Keep other operations from the model. Raise Conflict if one is in progress."""
+        if name in self._changing:
+            raise Conflict(f"model {name} is being loaded or unloaded: wait until that is done")
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
+
+    def _failure(self, name: str) -> Failure:
+        if name not in self.failed:
+            known = ", ".join([*self.served, *self.failed]) or "none"
+            raise NotFound("unknown_model", f"no model {name!r} is known; those known: {known}")
+        return self.failed[name]
+
+    async def _serve(self, name: str, folder: Path) -> Model:
+        """Open a bundle beside what runs, and serve it under its name. Raise Invalid."""
+        try:
+            bundle = await asyncio.to_thread(load_bundle, folder)
+            if bundle.manifest.name != name:
+                found = bundle.manifest.name
+                raise Invalid(f"{folder} holds a model named {found}: load it as {found}")
+            model = await self._start(bundle)
+        except StartupError as error:
+            raise Invalid(str(error)) from error
+        self.served[name] = model
+        self.failed.pop(name, None)
+        self._on_change()
+        return model
+
+    async def _retire(self, model: Model) -> None:
+        """Close an engine once no request uses its model, at the latest after settings.timeout
+        seconds: every request has then been answered."""
+        self._retiring.add(model)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.timeout):
+                await model.unused.wait()
+        await model.engine.close()
+        self._retiring.discard(model)

@@ -1,0 +1,58 @@
+"""Measure how many requests or rows are completed in a second, to say how long others will wait."""
+
+import math
+
+from service.errors import Overloaded
+
+FEW = 16  # in progress: with fewer, a rate would say how many arrive
+WINDOW = 0.5  # seconds over which they are counted
+FORGET = 10.0  # seconds after which a rate no longer counts, unless something is being counted
+LONGEST_RETRY = 60  # seconds
+
+
+class Pace:
+    """A rate of completion, measured while at least FEW are in progress.
+
+    Times are in seconds of any clock that only goes forward.
+    """
+
+    def __init__(self) -> None:
+        self._rate: float | None = None
+        self._measured = 0.0  # when
+        self._count, self._since = 0, 0.0  # completed since then
+        self.completed = 0.0  # when the last one was
+
+    def enter(self, now: float, inside: int, count: int = 1) -> None:
+        """Begin to count when `count` more make FEW or more that are in progress: `inside`."""
+        if inside - count < FEW <= inside:
+            self._count, self._since = 0, now
+
+    def leave(self, now: float, inside: int, count: int = 1) -> None:
+        """Count completed ones, which leave `inside` others in progress.
+
+        A rate needs FEW of them: what is computed together also ends together.
+        """
+        self.completed = now
+        if inside < FEW:
+            self._count = 0
+            return
+        self._count += count
+        elapsed = now - self._since
+        if self._count >= FEW and elapsed >= WINDOW:
+            rate = self._count / elapsed
+            self._rate = rate if self._rate is None else (self._rate + rate) / 2
+            self._count, self._since, self._measured = 0, now, now
+
+    def wait(self, now: float, ahead: int) -> float | None:
+        """Return the seconds until `ahead` are completed; None if the rate is not known."""
+        if now - self._measured > FORGET and not self._count:
+            self._rate = None
+        return ahead / self._rate if self._rate else None
+
+
+def refuse(why: str, seconds: float) -> Overloaded:
+    """Return an error that tells the client to come back after so many seconds."""
+    retry = min(max(1, math.ceil(seconds)), LONGEST_RETRY)
+    error = Overloaded(f"{why}: try again in {retry} second{'s' * (retry > 1)}")
+    error.retry_after = retry
+    return error

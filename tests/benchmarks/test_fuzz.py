@@ -1,0 +1,47 @@
+"""Hostile, broken and odd requests are answered as benchmarks.fuzz demands."""
+
+import pytest
+
+from benchmarks.fuzz import Answer, fuzz, judge
+from benchmarks.fuzz_cases import Case, draw
+from benchmarks.serving import serving
+from service.settings import DEFAULT_BUNDLE
+
+PROBLEM = {"content-type": "application/problem+json"}
+JSON = {"content-type": "application/json"}
+CASE = Case("valid", b"POST /v1/decode HTTP/1.1\r\n\r\n")
+
+
+def test_nothing_is_wrong_with_two_thousand_requests():
+    with serving(DEFAULT_BUNDLE) as port:
+        found = fuzz(port, seed=0, cases=2000)
+    assert found.wrong == []
+    assert found.kinds.total() == 2000
+    assert len(found.kinds) >= 15
+    assert found.statuses[200] > 500
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        (Answer(200, JSON, b'{"a": 1}'), ""),
+        (Answer(200, JSON, b'{"a": NaN}'), "malformed application/json"),
+        (Answer(200, {"content-type": "image/svg+xml"}, b"<svg>\x00</svg>"), "malformed image/svg"),
+        (Answer(200, {"content-type": "image/png"}, b"\x89PNG"), "malformed image/png"),
+        (Answer(200, {"content-type": "application/npz"}, b"PK"), "malformed application/npz"),
+        (Answer(200, {"content-type": "text/event-stream"}, b"event: token\ndata: 1\n\n"), "malf"),
+        (Answer(500, PROBLEM, b"{}"), "status 500"),
+        (Answer(422, PROBLEM, b"{}"), "an invalid problem document"),
+        (Answer(422, PROBLEM, b" " * 5000), "a problem document of 5000 bytes"),
+        (Answer(422, JSON, b"{}"), "a refusal of type 'application/json'"),
+        (Answer(429, PROBLEM, b"{}"), "429 without Retry-After"),
+    ],
+)
+def test_a_wrong_answer_is_found(answer, wrong):
+    found = judge(CASE, answer)
+    assert found.startswith(wrong)
+    assert bool(found) == bool(wrong)
+
+
+def test_a_case_is_always_the_same():
+    assert [draw(1, number) for number in range(300)] == [draw(1, number) for number in range(300)]

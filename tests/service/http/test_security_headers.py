@@ -1,0 +1,84 @@
+"""The security headers of every kind of answer."""
+
+import base64
+import hashlib
+import re
+
+import httpx2
+import pytest
+
+from tests.conftest import serving
+
+REQUIRED = {
+    "object-src": "'none'",
+    "base-uri": "'none'",
+    "form-action": "'self'",
+    "frame-ancestors": "'none'",
+}
+
+
+def policy_of(answer):
+    (header,) = answer.headers.get_list("content-security-policy")
+    return dict(part.strip().split(" ", 1) for part in header.split(";"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/redoc", "/openapi.json", "/livez", "/v1/models", "/web/page/app.js", "/none"],
+)
+def test_every_answer_has_the_headers(client, path):
+    answer = client.get(path)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    policy = policy_of(answer)
+    assert policy.items() >= REQUIRED.items()
+    assert policy["default-src"] == "'self'"
+    assert "unsafe" not in policy["script-src"]
+    assert policy["script-src"].startswith("'self'")
+
+
+def test_an_answer_that_fails_unexpectedly_has_them_too(client, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    failed = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
+    assert failed.status_code == 500
+    usual = client.get("/livez").headers
+    names = ["content-security-policy", "x-content-type-options", "referrer-policy"]
+    assert [failed.headers[name] for name in names] == [usual[name] for name in names]
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/redoc"])
+def test_the_inline_scripts_of_a_page_and_no_others_may_run(client, path):
+    """The browser tests run them."""
+    answer = client.get(path)
+    scripts = re.findall(r"<script(?: type=\"importmap\")?>(.*?)</script>", answer.text, re.S)
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts]
+    expected = ["'self'", *(f"'sha256-{each.decode()}'" for each in hashes)]
+    assert policy_of(answer)["script-src"].split() == expected
+
+
+def test_an_exported_page_reaches_no_host(client):
+    body = {"model": "tiny", "source": "red", "attention": {}}
+    answer = client.post("/v1/attention", json=body, headers={"Accept": "text/html"})
+    (own,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', answer.text)
+    policy = policy_of(answer)
+    assert answer.headers["content-security-policy"] == f"{own}; frame-ancestors 'none'"
+    assert policy["default-src"] == "'none'"
+    assert "unsafe" not in policy["script-src"]
+    assert not re.search(r"'self'|https?:|\*", own)
+
+
+def test_the_server_does_not_name_itself(server):
+    assert "server" not in httpx2.get(f"{server}/livez").headers
+
+
+@pytest.mark.parametrize(("trusted", "scheme"), [("", "http"), ("127.0.0.0/8", "https")])
+def test_forwarded_headers_are_believed_where_configured(trusted, scheme):
+    """The address of a redirection shows which scheme the service believes."""
+    flags = ["--trusted-proxies", trusted] if trusted else []
+    with serving(*flags) as address:
+        headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.9"}
+        answer = httpx2.get(f"{address}/web", headers=headers)
+    assert answer.headers["location"].startswith(f"{scheme}://")
