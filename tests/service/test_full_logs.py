@@ -120,7 +120,12 @@ def full_disk():
 
 
 @pytest.mark.parametrize(
-    "log", [broken_pipe, full_disk, lambda: None], ids=["pipe", "disk", "none"]
+    "log",
+    [
+        pytest.param(broken_pipe, id="pipe"),
+        pytest.param(full_disk, id="disk", marks=pytest.mark.long),
+        pytest.param(lambda: None, id="none", marks=pytest.mark.long),
+    ],
 )
 def test_a_log_that_cannot_be_written_loses_no_request(log):
     descriptor = log()
