@@ -28,7 +28,7 @@ def traced(tiny, exporter):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     settings = Settings(bundles=[tiny], provider=Provider.cpu)
-    with TestClient(create_app(settings, tracing=provider)) as client:
+    with TestClient(create_app(settings, tracing=provider), "http://localhost") as client:
         yield client
 
 
@@ -92,7 +92,7 @@ def test_a_stream_is_traced(traced, exporter):
 
 def test_probes_and_requests_that_the_client_does_not_sample_are_not_traced(traced, exporter):
     exporter.clear()
-    for path in ("/livez", "/readyz", "/metrics"):
+    for path in ("/livez", "/readyz", "/readyz/tiny", "/metrics"):
         assert traced.get(path).status_code == 200
     unsampled = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
     assert traced.post("/v1/decode", json={"source": "red"}, headers=unsampled).status_code == 200
