@@ -21,7 +21,7 @@ $(VENV)/serve: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,dev]'
+	$(INSTALL) -e '.[cpu,model,otel,dev]'
 	touch $@
 
 $(VENV)/audit: $(VENV)/dev

@@ -41,7 +41,7 @@ def serving(bundle: Path, open_engine: OpenEngine = Supervisor) -> Generator[int
 
 
 def serve(settings: Settings, open_engine: OpenEngine) -> None:
-    """Serve until SIGTERM. Discard the access log, which goes to stdout."""
+    """Serve until SIGTERM. Discard the log, which goes to stdout."""
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         asyncio.run(server.serve(settings, open_engine))
 

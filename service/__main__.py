@@ -14,19 +14,22 @@ from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
 from service.http.server import Server, bind
-from service.logs import configure_logs
+from service.http.tracing import close_tracing, open_tracing
+from service.logs import configure_logs, flush_logs, open_standard_files
 from service.memory import return_large_blocks, return_small_blocks
 from service.settings import Settings
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
-    """Serve until a signal arrives. Raise StartupError if a bundle cannot be served, or the address
-    cannot be listened on.
+    """Serve until a signal arrives, and log. Raise StartupError if a bundle cannot be served, or
+    the address cannot be listened on.
 
     The lifespan is entered here, and not by uvicorn, which would log the error and exit.
     """
+    configure_logs(settings.log_format)
     listeners = await bind(settings)
-    app = create_app(settings, open_engine)
+    tracing = open_tracing()
+    app = create_app(settings, open_engine, tracing)
 
     def give_up() -> None:
         closing = [model.engine.close() for model in app.state.models.values()]
@@ -38,6 +41,8 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         trimming = asyncio.create_task(return_small_blocks())
         await Server(app, settings, listeners, give_up).serve([*listeners])
         trimming.cancel()
+        if tracing:
+            await close_tracing(tracing)
 
 
 def stop(*_: object) -> None:
@@ -46,7 +51,7 @@ def stop(*_: object) -> None:
 
 
 def main() -> None:
-    configure_logs()
+    open_standard_files()
     return_large_blocks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
@@ -57,6 +62,8 @@ def main() -> None:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:
         sys.exit(f"heed: {error}")
+    finally:
+        flush_logs()
 
 
 if __name__ == "__main__":

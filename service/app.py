@@ -7,10 +7,21 @@ from contextlib import asynccontextmanager
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
+from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from service.api import administration, attend, attention, decode, encode, models, score, tokenize
+from service.api import (
+    administration,
+    attend,
+    attention,
+    decode,
+    encode,
+    metrics,
+    models,
+    score,
+    tokenize,
+)
 from service.api.examples import fit_to_models, show_answers
 from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
@@ -20,23 +31,30 @@ from service.http.budget import Budget, Shares
 from service.http.door import Door
 from service.http.hosts import HostCheck, hosts_of
 from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
+from service.http.metrics import RequestMetrics
 from service.http.middleware import BodyLimit, Endings, Headers, HeadRequests
+from service.http.observe import Observe
 from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
     answer_unexpected,
 )
+from service.http.tracing import telemetry_of
 from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
 
-ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, docs)
+ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
 
 
-def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> FastAPI:
+def create_app(
+    settings: Settings,
+    open_engine: OpenEngine = Supervisor,
+    tracing: TracerProvider | None = None,
+) -> FastAPI:
     """Return the application. Its lifespan opens the bundles and raises StartupError.
 
     `open_engine` makes the engine of each bundle. Benchmarks pass another function, to put
-    other engines behind the same endpoints.
+    other engines behind the same endpoints. `tracing` gets the spans of all requests.
     """
 
     @asynccontextmanager
@@ -68,22 +86,27 @@ def create_app(settings: Settings, open_engine: OpenEngine = Supervisor) -> Fast
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
+        telemetry=telemetry_of(tracing),
     )
     app.state.settings = settings
+    app.state.metrics = RequestMetrics()
+    app.state.metrics.registry.register(metrics.ModelCollector(app.state))
     app.state.admin = Keys([admin]) if admin else None
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
-    add_middleware(app, settings, [*keys, admin] if keys and admin else keys)
+    add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
     add_error_handlers(app)
     show_answers(app.openapi())
     document_keys(app.openapi(), keys, admin)
     return app
 
 
-def add_middleware(app: FastAPI, settings: Settings, keys: Sequence[str]) -> None:
+def add_middleware(
+    app: FastAPI, settings: Settings, keys: Sequence[str], tracing: TracerProvider | None
+) -> None:
     """Add the middleware, innermost first."""
     bodies = Budget(settings.max_held_bytes // 4)
     app.add_middleware(
@@ -96,6 +119,8 @@ def add_middleware(app: FastAPI, settings: Settings, keys: Sequence[str]) -> Non
     if keys:
         app.add_middleware(KeyCheck, keys=Keys(keys))
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
+    tracer = tracing.get_tracer("heed") if tracing else None
+    app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
     app.add_middleware(Headers)
 
 

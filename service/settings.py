@@ -41,6 +41,12 @@ class Precision(StrEnum):
     fp16 = "fp16"
 
 
+class LogFormat(StrEnum):
+    auto = "auto"
+    json = "json"
+    console = "console"
+
+
 PREFIX = "HEED_"
 # Kubernetes and Docker set variables with such values or names in every container if a service is
 # named heed or heed-...: HEED_PORT=tcp://10.0.0.1:8000, HEED_SERVICE_HOST=10.0.0.1
@@ -208,6 +214,10 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Seconds from SIGTERM until the service has ended. Requests in progress have"
         " seven tenths of it. Kubernetes kills a container after 30 seconds",
+    )
+    log_format: LogFormat = Field(
+        default=LogFormat.auto,
+        description="Format of the log. auto: console on a terminal, else json, one object a line",
     )
 
     def opens(self, graph: str) -> bool:

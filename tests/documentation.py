@@ -43,13 +43,13 @@ def compact(text):
 
 
 def examples_of(document):
-    """Yield (path, name, body) of every example."""
+    """Yield (path, name, body) of every example whose answer is JSON or a stream."""
     for path, methods in document["paths"].items():
         if "post" in methods:
             content = methods["post"]["requestBody"]["content"]["application/json"]
             for name, example in content["examples"].items():
                 yield path, name, example["value"]
-        elif "get" in methods:
+        elif "application/json" in methods["get"]["responses"]["200"]["content"]:
             yield path, GET, None
 
 

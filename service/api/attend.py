@@ -25,6 +25,7 @@ from service.formats.svg import to_svg
 from service.http.budget import hold
 from service.http.content import negotiate, send
 from service.http.json_route import JsonRoute
+from service.http.record import record_of
 from service.http.waiting import compute_limited
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
@@ -63,7 +64,6 @@ async def attend(
     the predicted line.
     """
     media_type = negotiate(request, [JSON, *PICTURES])
-    seconds: dict[str, float] = {}
 
     feeds = await compute_limited(request, lambda: feeds_of(body))
     if media_type in PICTURES:
@@ -73,22 +73,21 @@ async def attend(
     await hold(request, held_nbytes(nbytes))
 
     def work() -> Pieces:
-        return compute_answer(body, feeds, request, media_type, seconds)
+        return compute_answer(body, feeds, request, media_type)
 
-    return send(request, await compute_limited(request, work), seconds, media_type)
+    return send(request, await compute_limited(request, work), media_type)
 
 
-def compute_answer(
-    body: AttendRequest, feeds: Feeds, request: Request, media_type: str, seconds: dict[str, float]
-) -> Pieces:
-    """Return the answer in this media type, and add to `seconds` how long each stage took."""
-    started = time.monotonic()
+def compute_answer(body: AttendRequest, feeds: Feeds, request: Request, media_type: str) -> Pieces:
+    """Return the answer in this media type, and record how long each stage took."""
+    record, started = record_of(request), time.monotonic()
     outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
-    ended = time.monotonic()
+    record.end_stage("attention", started)
+    started = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)
     if media_type in PICTURES:
         pieces: Pieces = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
         pieces = to_json_pieces(write_attended(body, outputs, weights))
-    seconds.update(attention=ended - started, serialize=time.monotonic() - ended)
+    record.end_stage("serialize", started)
     return pieces

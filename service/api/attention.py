@@ -96,11 +96,11 @@ async def attention(
     offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
     media_type = negotiate(request, offered, what)
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     selection = read_selection(body.attention, model)
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
-    search, sources, targets = await read_body(request, seconds, model, body, source)
+    search, sources, targets = await read_body(request, model, body, source)
     nbytes = check_weights(request, model, body, search, sources, targets)
     await hold(request, held_nbytes(nbytes))
     target_ids = [target.ids for target in targets] if targets else [[] for _ in sources]
@@ -113,15 +113,11 @@ async def attention(
     def write() -> Document:
         return write_attention(model, entries, sources, targets, answers)
 
-    return await respond(request, write, seconds, answers, media_type)
+    return await respond(request, write, answers, media_type)
 
 
 async def read_body(
-    request: Request,
-    seconds: dict[str, float],
-    model: Model,
-    body: AttentionRequest,
-    source: TextField,
+    request: Request, model: Model, body: AttentionRequest, source: TextField
 ) -> tuple[SearchOptions | None, list[Tokens], list[Tokens] | None]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
@@ -131,13 +127,13 @@ async def read_body(
         search = await compute_reading(
             request, lambda: read_search_options(body, model), options_size(body)
         )
-        return search, await read_texts(request, seconds, source), None
+        return search, await read_texts(request, source), None
     search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
     if given := body.model_fields_set & search_fields:
         detail = "has no effect when target is given: omit it, or omit target to decode the sources"
         raise Invalid.at(f"/{min(given)}", detail)
     target = TextField("/target", body.target, model.target)
-    sources, targets = await read_pairs(request, seconds, source, target)
+    sources, targets = await read_pairs(request, source, target)
     return None, sources, targets
 
 

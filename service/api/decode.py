@@ -135,7 +135,7 @@ async def decode(
     the place of these characters. Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     selection = read_selection(body.attention, model)
     search = await compute_reading(
         request,
@@ -144,7 +144,7 @@ async def decode(
     )
     languages = read_languages(body, model, body.source)
     source = TextField("/source", body.source, languages.source)
-    sources = await read_sources(request, seconds, source, body.split)
+    sources = await read_sources(request, source, body.split)
     await hold(request, check_answer(request, model, body, search, sources.tokens))
     entries = [
         Entry(
@@ -163,7 +163,7 @@ async def decode(
     if body.stream:
         return await Stream(request, model, entries, sources.places, write).respond()
     answers = await submit_and_wait(request, model, entries)
-    return await respond(request, lambda: write(answers), seconds, answers)
+    return await respond(request, lambda: write(answers), answers)
 
 
 def check_answer(

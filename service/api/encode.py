@@ -82,14 +82,14 @@ async def encode(
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
     negotiate(request, [JSON])
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         raise Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}")
     languages = read_languages(body, model, body.source, decodes=False)
     source = TextField("/source", body.source, languages.source)
-    sources = await read_texts(request, seconds, source)
+    sources = await read_texts(request, source)
     vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
@@ -105,7 +105,7 @@ async def encode(
         ]
         return {"model": model.name, "results": results}
 
-    return await respond(request, write, seconds, answers)
+    return await respond(request, write, answers)
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:

@@ -67,7 +67,7 @@ async def score(
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
     negotiate(request, [JSON])
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     if "score" not in model.engine.opened.graphs:
         detail = (
             f"model {model.name} cannot score targets: its score graph is missing from the bundle"
@@ -77,7 +77,6 @@ async def score(
     languages = read_languages(body, model, body.source)
     sources, targets = await read_pairs(
         request,
-        seconds,
         TextField("/source", body.source, languages.source),
         TextField("/target", body.target, model.target),
     )
@@ -94,4 +93,4 @@ async def score(
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
-    return await respond(request, write, seconds, answers)
+    return await respond(request, write, answers)

@@ -14,6 +14,7 @@ from fastapi import Request
 from service.api.steps import TextField, raise_errors, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge, shorten
 from service.formats.json import Document
+from service.http.record import record_of
 from service.http.waiting import compute_reading, settings_of
 from service.offsets import Token
 from service.sentences import Span, cut, replace, split
@@ -68,22 +69,20 @@ def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
 
 
-async def read_sources(
-    request: Request, seconds: dict[str, float], source: TextField, how: Split
-) -> Sources:
-    """Return the tokens of all sources or sentences, and add to `seconds` how long this took.
+async def read_sources(request: Request, source: TextField, how: Split) -> Sources:
+    """Return the tokens of all sources or sentences, and record how long this took.
 
     Raise Invalid if ids are to be split, TooLarge for more sentences than a request may have
     sources, and the errors of `read_fields`.
     """
     if how == "none":
-        tokens = await read_texts(request, seconds, source._replace(remedy=REMEDY))
+        tokens = await read_texts(request, source._replace(remedy=REMEDY))
         return Sources(tokens, [{"result": i} for i in range(len(tokens))])
     texts = texts_of(source)
     started, limit = time.monotonic(), settings_of(request).max_sources
     size = sum(map(len, texts))
     read = await compute_reading(request, lambda: split_texts(source, texts, limit), size)
-    seconds["tokenize"] = time.monotonic() - started
+    record_of(request).end_stage("tokenize", started)
     return Sources([sentence.tokens for sentence in read], places_of(read), texts)
 
 

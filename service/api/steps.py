@@ -13,6 +13,7 @@ from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, 
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
+from service.http.record import record_of
 from service.http.waiting import (
     compute,
     compute_limited,
@@ -39,6 +40,7 @@ def use_model(request: Request, name: str | None) -> Model:
     """Return the model of this name, or the only one; it is not closed before the request ends.
     Raise the errors of `find_model`."""
     model = find_model(models_of(request), name)
+    record_of(request).model = model.name
     model.use()
     request.scope["state"].setdefault("at_end", []).append(model.release)
     return model
@@ -49,7 +51,7 @@ def find_model(models: dict[str, Model], name: str | None) -> Model:
     if not models:
         raise NotFound("unknown_model", "no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
-        return next(iter(models.values()))
+        (name,) = models
     if name is None:
         detail = f"is required, because several models are served: give one of {', '.join(models)}"
         raise Invalid.at("/model", detail)
@@ -71,17 +73,14 @@ class TextField(NamedTuple):
     remedy: str = ""
 
 
-async def read_texts(request: Request, seconds: dict[str, float], field: TextField) -> list[Tokens]:
-    """Return the tokens of each text, and add to `seconds` how long this took.
-
-    Raise the errors of `read_fields`.
-    """
-    (sequences,) = await read_fields(request, seconds, [field])
+async def read_texts(request: Request, field: TextField) -> list[Tokens]:
+    """Return the tokens of each text. Raise the errors of `read_fields`."""
+    (sequences,) = await read_fields(request, [field])
     return sequences
 
 
 async def read_pairs(
-    request: Request, seconds: dict[str, float], source: TextField, target: TextField
+    request: Request, source: TextField, target: TextField
 ) -> tuple[list[Tokens], list[Tokens]]:
     """Return the tokens of sources and of as many targets. Raise Invalid for more or fewer of
     them, and the errors of `read_fields`."""
@@ -90,7 +89,7 @@ async def read_pairs(
         counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
         detail = f"holds {counts}: give one for each source"
         raise Invalid.at(target.pointer, detail)
-    read_sources, read_targets = await read_fields(request, seconds, [source, target])
+    read_sources, read_targets = await read_fields(request, [source, target])
     return read_sources, read_targets
 
 
@@ -102,10 +101,8 @@ def how_many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-async def read_fields(
-    request: Request, seconds: dict[str, float], fields: Sequence[TextField]
-) -> list[list[Tokens]]:
-    """Return the tokens of each text or list of ids in each field.
+async def read_fields(request: Request, fields: Sequence[TextField]) -> list[list[Tokens]]:
+    """Return the tokens of each text or list of ids in each field, and record how long this took.
 
     One refusal names up to MOST_FAULTS faults in all fields together. It is TooLarge if every
     fault is one of size, else Invalid: a client that only shortens its texts would fail again.
@@ -121,7 +118,7 @@ async def read_fields(
         for field in fields
     )
     sequences = await compute_reading(request, lambda: tokenize_fields(fields), size)
-    seconds["tokenize"] = time.monotonic() - started
+    record_of(request).end_stage("tokenize", started)
     return sequences
 
 
@@ -182,6 +179,11 @@ def submit(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
             f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
+    record = record_of(request)
+    record.sources = len(entries)
+    record.source_tokens = sum(len(entry.source_ids) for entry in entries)
+    for entry in entries:
+        entry.request_id = request.state.request_id
     return model.engine.submit(entries, on_progress, deadline_of(request).left)
 
 
@@ -190,9 +192,11 @@ async def submit_and_wait(request: Request, model: Model, entries: Sequence[Entr
     time is up, cancel the others."""
     futures = submit(request, model, entries)
     try:
-        return await wait_for(request, gather_answers(futures))
+        answers = await wait_for(request, gather_answers(futures))
     finally:
         cancel_all(futures)
+    note_answers(request, entries, answers)
+    return answers
 
 
 def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Future[list[Answer]]":
@@ -201,6 +205,19 @@ def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Futu
     # asyncio logs a failure that nobody looks at, such as one after the client has left.
     answers.add_done_callback(lambda done: done.cancelled() or done.exception())
     return answers
+
+
+def note_answers(request: Request, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
+    """Record what was computed for a request, and the slowest source of each stage."""
+    record = record_of(request)
+    for entry, answer in zip(entries, answers, strict=True):
+        record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
+        weights = (array for kinds in answer.attention for array in kinds.values())
+        record.attention_bytes += sum(array.nbytes for array in weights)
+        started = entry.arrived
+        for stage, seconds in answer.seconds.items():
+            record.add_stage(stage, started, seconds)
+            started += seconds
 
 
 def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
@@ -212,7 +229,6 @@ def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
 async def respond(
     request: Request,
     write: Callable[[], Document],
-    seconds: dict[str, float],
     answers: Sequence[Answer] = (),
     media_type: str = JSON,
     size: int = 0,
@@ -220,7 +236,7 @@ async def respond(
     """Send the document that `write` makes, in this media type.
 
     `size` counts the document's numbers and texts that are not in `answers`. Large documents are
-    written in a thread. The time reported for a stage is that of the slowest answer.
+    written in a thread.
     """
     started = time.monotonic()
 
@@ -230,8 +246,5 @@ async def respond(
     size += sum(answer.size for answer in answers)
     slow = media_type in SINGLE_SOURCE or size > LARGE_ANSWER
     pieces = await (compute_limited(request, work) if slow else compute(work, size))
-    for answer in answers:
-        for stage, duration in answer.seconds.items():
-            seconds[stage] = max(duration, seconds.get(stage, 0.0))
-    seconds["serialize"] = time.monotonic() - started
-    return send(request, pieces, seconds, media_type)
+    record_of(request).end_stage("serialize", started)
+    return send(request, pieces, media_type)

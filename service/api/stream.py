@@ -1,6 +1,7 @@
 """The answer of /v1/decode as server-sent events: tokens are sent as soon as they are certain."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from service.api.serialize import write_alternatives
-from service.api.steps import cancel_all, gather_answers, submit
+from service.api.steps import cancel_all, gather_answers, note_answers, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import DeadlineExceeded, HeedError
+from service.errors import Abandoned, DeadlineExceeded, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.problems import problem
+from service.http.record import record_of
 from service.http.waiting import Deadline, compute, deadline_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
@@ -66,6 +68,8 @@ class Stream:
             if first is None:
                 answers.result()  # raises if an entry has failed
             unless_streaming.pop_all()
+        record = record_of(self.request)
+        record.first_token = time.monotonic() - record.started
         events = self._events(first, queue, futures, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return BoundedResponse(events, deadline.at + GRACE, headers)
@@ -89,11 +93,14 @@ class Stream:
                 received = await self._receive(queue, deadline)
             if last := await writer.write(received):
                 yield last
+            note_answers(self.request, self.entries, answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:
             yield write_event("error", problem(self.request, error))
         finally:
+            if not answers.done() and not record_of(self.request).error:
+                record_of(self.request).error = Abandoned("the client left its stream")
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue, deadline: Deadline) -> list[ProgressOf | None]:

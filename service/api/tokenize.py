@@ -76,20 +76,20 @@ async def tokenize(
     """Show how texts become tokens: with side source the tokens that the encoder reads, with side
     target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     if body.side == "source":
         tokenizer = read_languages(body, model, body.text, decodes=False).source
     else:
         refuse_languages(body, "on the tokens of targets, which hold no language")
         tokenizer = model.target
     field = TextField("/text", body.text, tokenizer)
-    texts = await read_texts(request, seconds, field)
+    texts = await read_texts(request, field)
     await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
 
-    return await respond(request, write, seconds, size=sum(map(len, texts)))
+    return await respond(request, write, size=sum(map(len, texts)))
 
 
 @router.post(
@@ -104,14 +104,14 @@ async def detokenize(
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""
     negotiate(request, [JSON])
-    model, seconds = use_model(request, body.model), dict[str, float]()
+    model = use_model(request, body.model)
     tokenizer = model.source if body.side == "source" else model.target
     field = TextField("/token_ids", body.token_ids, tokenizer)
-    texts = await read_texts(request, seconds, field)
+    texts = await read_texts(request, field)
     await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
-    return await respond(request, write, seconds, size=sum(map(len, texts)))
+    return await respond(request, write, size=sum(map(len, texts)))

@@ -30,7 +30,7 @@ from service.engine.messages import (
 from service.engine.opening import open_engine
 from service.engine.wire import FrameDecoder, encode_message
 from service.errors import HeedError, PassFailed, StartupError
-from service.logs import configure_logs, log_error
+from service.logs import configure_logs, flush_logs, log_error
 
 RECEIVE = 1 << 16  # bytes
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
@@ -71,8 +71,10 @@ class EngineServer:
         """Obey orders until the connection is closed, by either end."""
         orders = self._orders()
         first = next(orders, None)
-        if isinstance(first, Open) and (engine := self._open(first)):
-            self._obey(engine, orders)
+        if isinstance(first, Open):
+            configure_logs(first.settings.log_format)
+            if engine := self._open(first):
+                self._obey(engine, orders)
 
     def _orders(self) -> Iterator[Order]:
         decoder = FrameDecoder()
@@ -126,15 +128,15 @@ class EngineServer:
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
         """Send the outcome of an entry; one that was cancelled gets none."""
-        self._entries.pop(number, None)
+        entry = self._entries.pop(number)
         if not result.cancelled():
-            self._send(number, result.exception() or result.result())
+            self._send(number, result.exception() or result.result(), entry.request_id)
 
     def _close(self, engine: Engine) -> None:
         engine.close()
         self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, number: int, message: object) -> None:
+    def _send(self, number: int, message: object, request_id: str = "") -> None:
         """Send a message, or PassFailed if the message cannot be pickled.
 
         Ends the process if the message cannot be sent whole: the connection is then useless.
@@ -142,7 +144,7 @@ class EngineServer:
         try:
             frames = encode_message(number, message)
         except CANNOT_PICKLE as error:
-            log_error("answer not sent", exc_info=error)
+            log_error("answer not sent", request_id=request_id, exc_info=error)
             failure = PassFailed(
                 f"the engine could not send the answer ({type(error).__name__}): send the request"
                 " again, with fewer sources if it fails again"
@@ -160,7 +162,10 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
     """End the engine process because one of its threads has died: it cannot replace the thread.
     The client notices the end and fails its pending entries; the supervisor starts another."""
     try:
-        threading.__excepthook__(failure)  # print the traceback
+        log_error(
+            "thread died", thread=failure.thread and failure.thread.name, exc_info=failure[:3]
+        )
+        flush_logs()
     finally:
         os._exit(1)
 
@@ -168,9 +173,9 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # both may reach every process of a service
         signal.signal(number, signal.SIG_IGN)  # the client finishes first, then ends this process
-    configure_logs()
     threading.excepthook = end_process
     EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    flush_logs()
     os._exit(0)  # an ordinary exit would abort in ONNX Runtime if the client left without closing
 
 

@@ -38,6 +38,10 @@ class Batch:
         self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
 
+    @property
+    def rows(self) -> int:
+        return len(self._tokens)
+
     def join(self, entries: Sequence[Entry], cross: CrossCache) -> None:
         """Add entries, whose encoded sources are in `cross` in the same order."""
         self._cache.insert(cross)

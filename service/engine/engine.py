@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from service.bundle import Bundle
-from service.engine.messages import Status
+from service.engine.messages import Status, Steps
 from service.engine.queue import Queue
 from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
 from service.engine.worker import Worker
@@ -60,7 +60,9 @@ class Engine:
         )
         alive = all(thread.is_alive() for thread in self._threads)
         ready = alive and self.queue.open and not stalled
-        return Status(ready, sum(worker.rows for worker in self._workers))
+        rows = sum(worker.rows for worker in self._workers)
+        steps = sum((worker.steps for worker in self._workers), Steps())
+        return Status(ready, rows, self.queue.rows, steps)
 
 
 def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:

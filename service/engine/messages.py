@@ -11,7 +11,8 @@ from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Selection
 from service.bundle import Bundle, GraphName
 from service.engine.scheduler import PassSize, Size
-from service.errors import HeedError
+from service.errors import HeedError, PassFailed
+from service.histogram import ROWS, SECONDS, Histogram
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis, Progress
 from service.settings import Settings
@@ -63,7 +64,8 @@ class Entry:
     `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
     log-probs of `target_ids` are computed. `language` holds the ids of the target language, if the
     model's decoder starts with them. Cancelling `result` frees the rows before the next step.
-    If `streams`, the worker's thread calls `on_progress` after each step.
+    If `streams`, the worker's thread calls `on_progress` after each step. `request_id` is for the
+    log.
     """
 
     source_ids: IntArray
@@ -74,6 +76,7 @@ class Entry:
     streams: bool = False
     language: tuple[int, ...] = ()
     arrived: float = field(default_factory=time.monotonic)
+    request_id: str = ""
     result: Future[Answer] = field(default_factory=Future[Answer], init=False)
     answer: Answer = field(default_factory=Answer, init=False)
     on_progress: Callable[[Progress], None] = field(default=ignore, init=False)
@@ -90,6 +93,7 @@ class Entry:
             self.streams,
             self.language,
             self.arrived,
+            self.request_id,
         )
         return Entry, asked
 
@@ -196,9 +200,37 @@ class Opened:
     graphs: frozenset[GraphName]
 
 
+@dataclass(slots=True)
+class Steps:
+    """The decoding steps of a worker, or of several: how long they took, and their rows."""
+
+    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    rows: Histogram = field(default_factory=lambda: Histogram(ROWS))
+
+    def observe(self, seconds: float, rows: int) -> None:
+        self.seconds.observe(seconds)
+        self.rows.observe(rows)
+
+    def __add__(self, other: "Steps") -> "Steps":
+        return Steps(self.seconds + other.seconds, self.rows + other.rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`ready`: every worker lives and makes progress. `rows`: rows that are being decoded."""
+    """`ready`: every worker lives and makes progress. `rows` are being decoded, `waiting` rows are
+    in the queue. `steps` are all since the engine started."""
 
     ready: bool
     rows: int
+    waiting: int = 0
+    steps: Steps = field(default_factory=Steps, compare=False)  # the past, not the state
+
+
+def as_failure(error: Exception) -> HeedError:
+    """Return what the clients are told: an error that was written for them, as it is."""
+    if isinstance(error, HeedError):
+        return error
+    return PassFailed(
+        f"the model failed on a source of this request ({type(error).__name__}): send it again,"
+        " and report the request_id if it fails again"
+    )

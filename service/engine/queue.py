@@ -102,6 +102,11 @@ class Queue:
     def open(self) -> bool:
         return not self._closed
 
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return self._waiting.rows
+
     def put(self, entries: Sequence[Entry], seconds: float = math.inf) -> None:
         """Accept all entries of a request or none. The `result` of each accepted one will be set.
 

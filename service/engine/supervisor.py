@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from service.bundle import Bundle
 from service.engine.client import EngineClient, OnProgress
-from service.engine.messages import Answer, Entry, Opened, Status
+from service.engine.messages import Answer, Entry, Opened, Status, Steps
 from service.errors import HeedError
 from service.logs import log_error
 from service.settings import Settings
@@ -17,6 +17,7 @@ PATIENCE = 5.0  # seconds for an engine to report its status
 MISSES = 2  # reports in a row that do not come in time: a silent engine is found in 12 seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a new engine is started; doubled each time
 STABLE_AFTER = 60.0  # seconds of life after which the next pause is the first again
+GONE = Status(ready=False, rows=0)
 
 OpenEngine = Callable[[Bundle, Settings], EngineClient]
 
@@ -29,6 +30,8 @@ class Supervisor:
     ) -> None:
         self.bundle = bundle
         self.restarts = 0  # engines started in the place of others
+        self.reported = GONE  # the latest report of the present engine
+        self._steps_before = Steps()  # those of earlier engines
         self._settings = settings
         self._open_engine = open_engine
         self._engine = open_engine(bundle, settings)
@@ -70,6 +73,11 @@ class Supervisor:
         """Ask the engine for its status. Raises Unavailable if there is none now."""
         return await self._engine.status()
 
+    @property
+    def steps(self) -> Steps:
+        """Decoding steps of all engines until the latest report."""
+        return self._steps_before + self.reported.steps
+
     async def _watch(self) -> None:
         pause = FIRST_PAUSE
         while True:
@@ -78,6 +86,7 @@ class Supervisor:
             if time.monotonic() - started > STABLE_AFTER:
                 pause = FIRST_PAUSE
             log_error("engine failed", model=self.bundle.manifest.name, reason=reason)
+            self._steps_before, self.reported = self.steps, GONE
             self._engine.kill()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -94,7 +103,7 @@ class Supervisor:
             await asyncio.sleep(CHECK_EVERY)
             try:
                 async with asyncio.timeout(PATIENCE):
-                    status = await engine.status()
+                    self.reported = status = await engine.status()
             except (TimeoutError, HeedError):
                 missed += 1
                 if missed == MISSES:

@@ -11,10 +11,10 @@ from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.bundle import Manifest
 from service.engine.batch import Batch, BatchKey
-from service.engine.messages import Answer, Entry
+from service.engine.messages import Answer, Entry, Steps, as_failure
 from service.engine.queue import Queue
 from service.engine.scheduler import PassSize, Scheduler
-from service.errors import HeedError, PassFailed, Unavailable
+from service.errors import Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
@@ -56,6 +56,7 @@ class Worker:
         detokenize: Detokenize,
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
+        self.steps = Steps()
         self._number = number
         self._session = session
         self._manifest = manifest
@@ -158,7 +159,9 @@ class Worker:
                 if entry not in repeated:
                     entry.finish(failure)
             counts = {"entries": len(entries), "repeated": len(repeated)}
-            log_error("pass failed", model=self._manifest.name, **counts, exc_info=error)
+            asked = sorted({entry.request_id for entry in entries})
+            name = self._manifest.name
+            log_error("pass failed", model=name, **counts, request_ids=asked, exc_info=error)
 
     def _queue_repeats(self, entries: Sequence[Entry]) -> list[Entry]:
         """Queue entries to be computed again, one at a time, and return them. Skip an entry that
@@ -214,7 +217,10 @@ class Worker:
         self._batches[key].join(entries, cross if whole else cross.pick(places))
 
     def _step(self, batch: Batch) -> None:
-        for entry, cross in batch.step():
+        started, rows = time.monotonic(), batch.rows
+        ended = batch.step()
+        self.steps.observe(time.monotonic() - started, rows)
+        for entry, cross in ended:
             if cross is None:
                 entry.finish(entry.answer)
             else:
@@ -288,13 +294,3 @@ class Worker:
                 row.weights["decoder"] = entry.selection.pick("decoder", decoder, wanted)
             if "cross" in entry.selection.layers:
                 row.weights["cross"] = entry.selection.pick("cross", cross, wanted)
-
-
-def as_failure(error: Exception) -> HeedError:
-    """Return what the clients are told: an error that was written for them, as it is."""
-    if isinstance(error, HeedError):
-        return error
-    return PassFailed(
-        f"the model failed on a source of this request ({type(error).__name__}): send it again,"
-        " and report the request_id if it fails again"
-    )

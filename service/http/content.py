@@ -11,6 +11,7 @@ from service.formats.html import export_policy
 from service.formats.json import Pieces
 from service.formats.writers import FILE_NAMES
 from service.http.budget import correct
+from service.http.record import record_of
 from service.http.security import CSP
 
 AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
@@ -47,11 +48,12 @@ def read_accept(headers: Sequence[str]) -> dict[str, float]:
     return qualities
 
 
-def send(request: Request, pieces: Pieces, seconds: dict[str, float], media_type: str) -> Response:
+def send(request: Request, pieces: Pieces, media_type: str) -> Response:
     """Return the response of `pieces`: at once if small, else as fast as the client reads.
 
-    The Server-Timing header reports `seconds`, the time that each stage took.
+    The Server-Timing header reports the time that each stage took.
     """
+    seconds = record_of(request).seconds
     stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
     headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
     if media_type in FILE_NAMES:

@@ -1,4 +1,4 @@
-"""Answer every error with a problem document (RFC 9457), and log those of the service itself."""
+"""Answer every error with a problem document (RFC 9457)."""
 
 import json
 from http import HTTPStatus
@@ -16,6 +16,7 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
+from service.http.record import record_of
 from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
 
@@ -26,7 +27,7 @@ LARGEST = 4096  # bytes of a problem document
 
 
 def problem(request: Request, error: HeedError) -> bytes:
-    """Return the problem document of `error`; log it if its status is 5xx.
+    """Return the problem document of `error`, and record the error.
 
     `title` is the status in words (RFC 9110), since `code` names the error.
     """
@@ -43,9 +44,7 @@ def problem(request: Request, error: HeedError) -> bytes:
             for fault in error.faults
         ],
     }
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        fields = ("request_id", "instance", "status", "code", "detail")
-        log_error("request failed", **{name: document[name] for name in fields})
+    record_of(request).error = error
     longest = LONGEST_DETAIL
     while len(content := encode(document)) > LARGEST:
         longest //= 2  # an escaped character takes six bytes, and there may be ten faults

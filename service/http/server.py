@@ -118,6 +118,8 @@ class Server(uvicorn.Server):
             http=cast("type[Protocol]", partial(Protocol, limits=listeners[0].limits)),
             ws="none",
             lifespan="off",
+            log_config=None,  # it logs through configure_logs
+            access_log=False,  # Observe logs requests
             server_header=False,
             proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this host
             forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],

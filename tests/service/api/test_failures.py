@@ -48,21 +48,21 @@ def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.json()["request_id"] == answer.headers["x-request-id"] == "mine-1"
     assert "secret" not in answer.text
-    (line,) = (each for each in logged if each["event"] == "request failed")
-    found = {name: line[name] for name in ("log_level", "request_id", "instance", "status", "code")}
+    (line,) = (each for each in logged if each["event"] == "request")
+    found = {name: line[name] for name in ("log_level", "request_id", "route", "status", "code")}
     assert found == {
         "log_level": "error",
         "request_id": "mine-1",
-        "instance": "/v1/decode",
+        "route": "/v1/decode",
         "status": status,
         "code": code,
     }
 
 
-def test_an_error_of_the_client_is_not_logged(client):
+def test_an_error_of_the_client_is_no_error_in_the_log(client):
     with capture_logs() as logged:
         assert client.post("/v1/decode", json={"source": 5}).status_code == 422
-    assert not logged
+    assert [line["log_level"] for line in logged] == ["info"]
 
 
 def assert_no_rows(client):

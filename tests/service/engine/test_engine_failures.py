@@ -1,9 +1,11 @@
 """An entry that breaks a pass fails alone, and a worker that dies takes only its own with it."""
 
+import pickle
 import threading
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from service.engine.messages import Status
 from service.engine.worker import Worker
@@ -169,13 +171,17 @@ def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkey
         assert engine.status == Status(ready=True, rows=0)
 
 
-def test_a_failed_pass_is_logged_with_its_model_and_entries(tiny_bundle, capsys):
-    with running(tiny_bundle, ONE_WORKER) as engine, pytest.raises(PassFailed):
-        answers(engine, [entry([UNKNOWN_ID], 3)])
-    said = capsys.readouterr().out
-    assert "pass failed" in said
-    assert f"model={tiny_bundle.manifest.name}" in said
-    assert "entries=1" in said
+def test_a_failed_pass_is_logged_with_its_model_and_requests(tiny_bundle):
+    """Entries cross a process border before, and take the ids of their requests along."""
+    bad = [entry([UNKNOWN_ID], 3, request_id=name) for name in ("two", "one", "two")]
+    with capture_logs() as logged, running(tiny_bundle, ONE_WORKER) as engine:
+        engine.queue.put(sent := pickle.loads(pickle.dumps(bad)))
+        assert {type(one.result.exception(60)) for one in sent} == {PassFailed}
+    together, *alone = logged
+    assert together["event"] == "pass failed"
+    assert together["model"] == tiny_bundle.manifest.name
+    assert (together["entries"], together["request_ids"]) == (3, ["one", "two"])
+    assert sorted(line["request_ids"] for line in alone) == [["one"], ["two"], ["two"]]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -12,6 +12,7 @@ import pytest
 
 from service.errors import Overloaded
 from service.http.door import SHORT, Door
+from service.http.record import Record
 from service.pace import FEW
 
 
@@ -182,8 +183,7 @@ async def answer(door, method="POST", messages=(WHOLE,)):
         return next(coming)
 
     scope = {"type": "http", "method": method, "path": "/v1/decode", "headers": [], "state": {}}
-    scope |= {"query_string": b"", "server": ("heed", 80), "scheme": "http", "root_path": ""}
-    scope["state"]["request_id"] = "mine"
+    scope["state"].update(request_id="mine", record=Record())
     await door(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
 

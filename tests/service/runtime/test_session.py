@@ -30,7 +30,7 @@ def test_graphs_that_do_not_decode_are_opened_on_first_use(bundle, monkeypatch):
     opened = []
     monkeypatch.setattr(
         "service.runtime.session.open_graph",
-        lambda path, *rest: opened.append(path.stem) or open_graph(path, *rest),
+        lambda path, *rest, **more: opened.append(path.stem) or open_graph(path, *rest, **more),
     )
     session = Session(bundle, FP32)
     check_parity(session, bundle)

@@ -1,0 +1,95 @@
+"""ASGI middleware that observes every request: a line in the log, metrics and spans."""
+
+import time
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from opentelemetry.trace import Tracer, format_trace_id, get_current_span
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import HeedError
+from service.http.metrics import RequestMetrics
+from service.http.record import QUIET, Record
+from service.http.tracing import write_spans
+
+logger = structlog.get_logger()
+OTHER = "other"  # the route of pages, static files and unknown paths
+
+
+class Observe:
+    """Gives each request a Record, and reports it when the answer ends. Texts are never logged."""
+
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        record = scope["state"]["record"] = Record()
+        status = 0
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_look)
+        except Exception as error:
+            record.error = HeedError(f"unexpected {type(error).__name__}")
+            raise  # to the handler that answers
+        finally:
+            self._report(scope, record, status or HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _report(self, scope: Scope, record: Record, status: int) -> None:
+        seconds, route = time.monotonic() - record.started, route_of(scope)
+        self.metrics.count(record, route, status, seconds)
+        if self.tracer:
+            write_spans(self.tracer, record.stages)
+        if not route.startswith(QUIET) or status != HTTPStatus.OK:
+            log(scope, record, route, status, seconds, traced=bool(self.tracer))
+
+
+def route_of(scope: Scope) -> str:
+    """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
+    request that was refused before."""
+    path = scope["path"]
+    if path in scope["app"].openapi()["paths"]:
+        return path
+    return getattr(scope.get("route"), "path", OTHER)
+
+
+def log(
+    scope: Scope, record: Record, route: str, status: int, seconds: float, *, traced: bool
+) -> None:
+    """Log what a request was and how long it took, in seconds."""
+    fields: dict[str, Any] = {
+        "request_id": scope["state"]["request_id"],
+        "method": scope["method"],
+        "route": route,
+        "status": int(status),
+        "duration": round(seconds, 6),
+    }
+    if record.model:
+        fields["model"] = record.model
+    if record.sources:
+        fields["sources"] = record.sources
+        fields["source_tokens"] = record.source_tokens
+        fields["generated_tokens"] = record.generated_tokens
+    if record.stages:
+        fields["seconds"] = {name: round(each, 6) for name, each in record.seconds.items()}
+    if record.first_token is not None:
+        fields["first_token"] = round(record.first_token, 6)
+    if traced:
+        fields["trace_id"] = format_trace_id(get_current_span().get_span_context().trace_id)
+    write = logger.info
+    if error := record.error:
+        fields["code"] = error.code
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            fields["detail"] = error.detail
+            write = logger.error
+    write("request", **fields)

@@ -1,0 +1,55 @@
+"""What is known of a request in progress. Its log line, metrics and spans are made of it."""
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastapi import Request
+
+from service.errors import HeedError
+
+# Paths that are asked for every few seconds: logged only if they fail, and never traced.
+QUIET = ("/livez", "/readyz", "/metrics")  # and /readyz/{name}
+
+
+class Stage(NamedTuple):
+    """A part of the work on a request; `started` is on the clock of time.monotonic()."""
+
+    started: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Record:
+    """Facts of a request, which the steps of its endpoint fill in.
+
+    `sources` are those that an engine got: sentences if they were split. Generated tokens and bytes
+    are those of a complete answer. `error` is what was answered instead of it, in a stream too.
+    """
+
+    started: float = field(default_factory=time.monotonic)
+    model: str | None = None
+    sources: int = 0
+    source_tokens: int = 0
+    generated_tokens: int = 0
+    attention_bytes: int = 0
+    first_token: float | None = None  # seconds until the first event of a stream
+    stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    error: HeedError | None = None
+
+    def add_stage(self, name: str, started: float, seconds: float) -> None:
+        """Add a stage. If several sources went through it, the slowest one counts."""
+        if name not in self.stages or self.stages[name].seconds < seconds:
+            self.stages[name] = Stage(started, seconds)
+
+    def end_stage(self, name: str, started: float) -> None:
+        """Add a stage that ends now."""
+        self.add_stage(name, started, time.monotonic() - started)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {name: stage.seconds for name, stage in self.stages.items()}
+
+
+def record_of(request: Request) -> Record:
+    return request.state.record

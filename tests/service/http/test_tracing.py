@@ -1,0 +1,139 @@
+"""Spans: a request's own, with one for each stage below it, in the client's trace."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from fastapi.testclient import TestClient
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from structlog.testing import capture_logs
+
+from service.app import create_app
+from service.settings import Provider, Settings
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+
+@pytest.fixture(scope="module")
+def exporter():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture(scope="module")
+def traced(tiny, exporter):
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    settings = Settings(bundles=[tiny], provider=Provider.cpu)
+    with TestClient(create_app(settings, tracing=provider), "http://localhost") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "stages"),
+    [
+        ("/v1/decode", {}, ["tokenize", "queue", "encode", "decode", "serialize"]),
+        (
+            "/v1/attention",
+            {},
+            ["tokenize", "queue", "encode", "decode", "attention", "serialize"],
+        ),
+        ("/v1/score", {"target": "abc"}, ["tokenize", "queue", "encode", "score", "serialize"]),
+        ("/v1/encode", {}, ["tokenize", "queue", "encode", "serialize"]),
+        ("/v1/tokenize", None, ["tokenize", "serialize"]),
+    ],
+)
+def test_every_stage_is_a_span_below_that_of_the_request(traced, exporter, path, body, stages):
+    """Oracle: Server-Timing, which says how long each stage took."""
+    exporter.clear()
+    sent = {"text": "red"} if body is None else {"source": "red", **body}
+    with capture_logs() as logged:
+        answer = traced.post(path, json=sent, headers=HEADERS)
+    assert answer.status_code == 200
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    request = spans.pop(f"POST {path}")
+    assert (request.context.trace_id, request.parent.span_id) == (int(TRACE, 16), int(PARENT, 16))
+    assert [line["trace_id"] for line in logged] == [TRACE]
+    assert sorted(spans, key=lambda name: spans[name].start_time) == stages
+    timing = dict(each.split(";dur=") for each in answer.headers["server-timing"].split(", "))
+    assert timing.keys() == set(stages)
+    for name, span in spans.items():
+        assert span.parent.span_id == request.context.span_id
+        assert (span.end_time - span.start_time) / 1e6 == pytest.approx(
+            float(timing[name]), abs=2e-3
+        )
+        assert request.start_time - 1e6 <= span.start_time
+        assert span.end_time <= request.end_time + 1e6
+
+
+def test_each_stage_of_many_sources_is_that_of_the_slowest(traced, exporter):
+    exporter.clear()
+    body = {"source": ["red"] * 60, "beam_size": 4, "attention": {}}
+    answer = traced.post("/v1/decode", json=body)
+    timing = dict(each.split(";dur=") for each in answer.headers["server-timing"].split(", "))
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    request = spans.pop("POST /v1/decode")
+    for name, span in spans.items():
+        assert (span.end_time - span.start_time) / 1e6 == pytest.approx(
+            float(timing[name]), abs=2e-3
+        )
+        assert span.end_time <= request.end_time + 1e6
+
+
+def test_a_stream_is_traced(traced, exporter):
+    exporter.clear()
+    traced.post("/v1/decode", json={"source": "red", "stream": True})
+    names = {span.name for span in exporter.get_finished_spans()}
+    assert names == {"POST /v1/decode", "tokenize", "queue", "encode", "decode"}
+
+
+def test_probes_and_requests_that_the_client_does_not_sample_are_not_traced(traced, exporter):
+    exporter.clear()
+    for path in ("/livez", "/readyz", "/readyz/tiny", "/metrics"):
+        assert traced.get(path).status_code == 200
+    unsampled = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
+    assert traced.post("/v1/decode", json={"source": "red"}, headers=unsampled).status_code == 200
+    assert exporter.get_finished_spans() == ()
+
+
+OPEN = """
+import sys
+from service.http.tracing import open_tracing
+from service.logs import configure_logs, flush_logs
+configure_logs("json")
+provider = open_tracing()
+print(type(provider).__name__, "opentelemetry.sdk" in sys.modules)
+if provider: print(provider.resource.attributes["service.name"])
+flush_logs()
+"""
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+HIDE = "import sys; sys.modules['opentelemetry.sdk'] = None\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "variables", "said"),
+    [
+        (OPEN, {}, ["NoneType False"]),
+        (OPEN, {**COLLECTOR, "OTEL_TRACES_EXPORTER": "none"}, ["NoneType False"]),
+        (OPEN, COLLECTOR, ["TracerProvider True", "heed"]),
+        (OPEN, {**COLLECTOR, "OTEL_SERVICE_NAME": "words"}, ["TracerProvider True", "words"]),
+        (HIDE + OPEN, COLLECTOR, ["NoneType True", "run pip install 'heed[otel]'"]),
+    ],
+)
+def test_tracing_starts_only_if_a_collector_is_named(code, variables, said):
+    others = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**others, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(said)
+    assert all(part in line for part, line in zip(said, lines, strict=True))
