@@ -65,7 +65,7 @@ def numbers_of(outcome):
 
 @pytest.fixture(scope="module")
 def intact(tiny, every_weight):
-    configure_logs()  # else tracebacks take seconds to print
+    configure_logs("json")  # else tracebacks take seconds to print
     return answers_of(tiny, every_weight)
 
 
