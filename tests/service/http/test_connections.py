@@ -179,6 +179,10 @@ def crowd(port, count, sent=b""):
         yield clients
 
 
+def besides_requests(log):
+    return [line for line in log.splitlines() if '"event":"request"' not in line]
+
+
 @pytest.mark.parametrize("sent", [b"", post("/v1/decode", {}, 9999)])
 def test_many_idle_connections_shut_nobody_out(sent):
     patient = ["--idle-timeout", "600", "--timeout", "600"]
@@ -193,8 +197,8 @@ def test_many_idle_connections_shut_nobody_out(sent):
             with pytest.raises(BlockingIOError):
                 newest.recv(1)
         process.terminate()
-        _, said = process.communicate(timeout=30)
-    assert len(said) < 10_000
+        said, _ = process.communicate(timeout=30)
+    assert len(besides_requests(said)) < 100
 
 
 def test_files_that_cannot_be_opened_fill_no_log():
@@ -204,8 +208,8 @@ def test_files_that_cannot_be_opened_fill_no_log():
         with crowd(port, 100):
             assert [ask(port) for _ in range(10)] == [b"HTTP/1.1 200"] * 10
         process.terminate()
-        _, said = process.communicate(timeout=30)
-    assert len(said) < 10_000
+        said, _ = process.communicate(timeout=30)
+    assert len(besides_requests(said)) < 100
 
 
 @pytest.mark.long
