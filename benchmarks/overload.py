@@ -1,8 +1,8 @@
-"""Send more requests than the service can answer: python -m benchmarks.overload
+"""Send more requests than the service can answer.
 
 Requests of mixed kinds arrive at random times, each on a connection of its own, at multiples of
 what a closed loop of 24 clients gets answered. Answers are compared with those that the same
-requests get alone. The numbers go to docs/reliability.md.
+requests get alone.
 """
 
 import asyncio
@@ -14,16 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from benchmarks.document import describe_machine, machine_line, table
 from benchmarks.http_client import ask
 from benchmarks.load import WORDS
 from benchmarks.memory import memory_of, read_status
-from benchmarks.report import DOCS
 from benchmarks.serving import serving
 from service.settings import DEFAULT_BUNDLE
 
@@ -258,45 +255,3 @@ def seconds_of(times: Sequence[float], share: float) -> str:
     if share == 1:
         return f"{max(times):.2f} s"
     return f"{statistics.quantiles(times, n=100)[round(100 * share) - 1]:.2f} s"
-
-
-HEAD = """# Reliability
-
-`python -m benchmarks.overload` writes this page; do not edit it.
-
-{machine}
-
-The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
-with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
-times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
-of {clients} clients gets answered: {capacity:.0f} requests a second. The client shares the cores
-with the service. "Wrong" counts answers that differ from those that the same requests get alone,
-by more than {tolerance:g} in a number, "other" all that were answered neither with 200 nor with
-429. Refused requests that do not say when to come back: {without_retry}. Recovery is the time from
-the last arrival until a word is answered within {recovered:g} s.
-
-"""
-
-
-def main(
-    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 60.0,
-    factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
-    docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
-) -> None:
-    """Measure the default model under overload."""
-    capacity, found = measure([float(each) for each in factors.split(",")], seconds)
-    rows = [columns(factor, capacity, outcome) for factor, outcome in found.items()]
-    text = HEAD.format(
-        machine=machine_line(describe_machine()),
-        seconds=seconds,
-        clients=CLIENTS,
-        capacity=capacity,
-        without_retry=sum(outcome.without_retry for outcome in found.values()),
-        recovered=RECOVERED,
-        tolerance=TOLERANCE,
-    )
-    (docs / "reliability.md").write_text(text + table(COLUMNS, rows), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import accuracy, attention, cells, checkpoints, operators, overload
+from benchmarks import accuracy, attention, cells, checkpoints, fairness, operators, overload
 from benchmarks.document import describe_machine
 from benchmarks.load import WORDS, measure_load
 from benchmarks.models import (
@@ -285,3 +285,12 @@ def test_checkpoints(tmp_path):
     for served in (int8, fp32):
         assert 0 < served["ready"] <= served["ready_peak"] <= served["shown_peak"]
     assert render_checkpoints(found).count("| tiny |") == 4
+
+
+def test_fairness(monkeypatch):
+    monkeypatch.setattr(fairness, "SETTLE", 0.1)
+    monkeypatch.setattr(fairness, "BESIDE", {"nothing": None, "few": {"source": ["heed"] * 9}})
+    alone, beside = fairness.measure(seconds=0.5)
+    assert (alone[0], alone[3], alone[4]) == ("nothing", "", "0")
+    assert (beside[0], beside[4]) == ("few", "0")
+    assert "| few |" in fairness.render([alone, beside])

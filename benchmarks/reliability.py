@@ -1,0 +1,60 @@
+"""Write docs/reliability.md: python -m benchmarks.reliability
+
+Measures overload and fairness. What a long run needs is of the last `python -m benchmarks.soak`.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import fairness, soak
+from benchmarks.document import describe_machine, machine_line, table
+from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, TOLERANCE, columns, measure
+from benchmarks.report import DOCS
+
+HEAD = """# Reliability
+
+`python -m benchmarks.reliability` writes this page; do not edit it.
+
+{machine}
+
+## Overload
+
+The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
+with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
+times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
+of {clients} clients gets answered: {capacity:.0f} requests a second. The client shares the cores
+with the service. "Wrong" counts answers that differ from those that the same requests get alone,
+by more than {tolerance:g} in a number, "other" all that were answered neither with 200 nor with
+429. Refused requests that do not say when to come back: {without_retry}. Recovery is the time from
+the last arrival until a word is answered within {recovered:g} s.
+
+"""
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 60.0,
+    factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
+    docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
+) -> None:
+    """Measure the default model under overload, and beside the largest requests."""
+    capacity, found = measure([float(each) for each in factors.split(",")], seconds)
+    rows = [columns(factor, capacity, outcome) for factor, outcome in found.items()]
+    text = HEAD.format(
+        machine=machine_line(describe_machine()),
+        seconds=seconds,
+        clients=CLIENTS,
+        capacity=capacity,
+        without_retry=sum(outcome.without_retry for outcome in found.values()),
+        recovered=RECOVERED,
+        tolerance=TOLERANCE,
+    )
+    text += f"{table(COLUMNS, rows)}\n{fairness.render(fairness.measure(seconds))}\n"
+    text += f"## A long run\n\n{soak.paragraph(json.loads((DOCS / 'soak.json').read_text()))}"
+    (docs / "reliability.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
