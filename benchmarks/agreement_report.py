@@ -15,8 +15,8 @@ ids. `fp32 of both` is a control: the texts that Heed at fp32 and CTranslate2 at
 alike. It is 100 % if both compute the same model. Both search with the model's limit and banned
 tokens, a length penalty of 1 and early stopping.
 
-`marian`, `t5`, `bart` and `pegasus` are small models that `python -m examples.ledger` trains; their
-texts are its held-out lines, into French for Marian. `g2p-en` is the default model, on its held-out
+`marian`, `t5`, `bart` and `pegasus` are small models that `python -m examples.ledger` trains, the
+last two with `--epochs 2`; their texts are its held-out lines, into French for Marian. `g2p-en` is the default model, on its held-out
 words; CTranslate2 cannot compute its positions.
 """
 FAMILY = ["family", "texts"]
