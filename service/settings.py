@@ -1,9 +1,7 @@
 """Every setting: a flag of `python -m service`, or an environment variable HEED_..."""
 
-import difflib
 import os
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
@@ -19,6 +17,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.cpu import usable_cores
+from service.variables import LINKS, check_environment
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
@@ -48,10 +47,6 @@ class LogFormat(StrEnum):
 
 
 PREFIX = "HEED_"
-# Kubernetes and Docker set variables with such values or names in every container if a service is
-# named heed or heed-...: HEED_PORT=tcp://10.0.0.1:8000, HEED_SERVICE_HOST=10.0.0.1
-LINKS = ("tcp://", "udp://", "sctp://")
-SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 
 
 class Settings(BaseSettings):
@@ -285,7 +280,7 @@ class Settings(BaseSettings):
     @classmethod
     def check_variables(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Refuse to start with a mistyped variable, which would be ignored otherwise."""
-        check_environment(os.environ)
+        check_environment(os.environ, [PREFIX + name.upper() for name in cls.model_fields])
         return values
 
     @model_validator(mode="after")
@@ -296,19 +291,3 @@ class Settings(BaseSettings):
                 " max_sources or raise max_rows, since every source takes a row"
             )
         return self
-
-
-def check_environment(variables: Mapping[str, str]) -> None:
-    """Raise ValueError naming a variable that starts with HEED_ and is no setting."""
-    known = [PREFIX + field.upper() for field in Settings.model_fields]
-    for name, value in variables.items():
-        variable = name.upper()
-        if not variable.startswith(PREFIX) or variable in known:
-            continue
-        if SERVICE_LINK.fullmatch(variable) or value.startswith(LINKS):
-            continue
-        (nearest,) = difflib.get_close_matches(variable, known, n=1, cutoff=0)
-        raise ValueError(
-            f"the environment variable {name} is unknown: did you mean {nearest}?"
-            " python -m service --help lists all settings"
-        )
