@@ -136,7 +136,7 @@ def test_a_bundle_is_decoded_without_what_converted_it(converted, served):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     languages = LANGUAGES["nllb"]
     (result,) = post(served, "/v1/decode", source="the weather", **languages)
-    assert done.stdout.strip() == str(result["hypotheses"][0]["token_ids"]), done.stderr
+    assert str(result["hypotheses"][0]["token_ids"]) in done.stdout.splitlines(), done.stderr
 
 
 def test_a_converted_bundle_is_neither_trained_nor_evaluated(converted):
