@@ -111,6 +111,7 @@ def test_the_cost_of_attention(small, folder):
     assert cells.measure_attention(small, folder, rounds=1) > -1
 
 
+@pytest.mark.long
 def test_slow_peers(folder):
     found = cells.measure_slow_peers(TINY, folder, rounds=1)
     assert {"Hugging Face float32", "no cache float32"} <= found.keys()
