@@ -48,9 +48,13 @@ def test_a_model_that_is_always_used_is_closed_after_the_timeout():
         registry = Registry(settings, Supervisor, on_change=lambda: None)
         try:
             await registry.open()
-            registry.served["tiny"].use()
+            model = registry.served["tiny"]
+            model.use()
             async with asyncio.timeout(30):
                 await registry.unload("tiny")
+            assert not registry.served
+            with pytest.raises(Unavailable):
+                await model.engine.status()
         finally:
             await registry.close()
 

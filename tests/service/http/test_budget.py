@@ -164,7 +164,9 @@ def test_a_hundred_answers_that_nobody_reads_take_a_gigabyte_at_most(request_):
         for _ in range(3):
             with connect(port) as client:
                 client.settimeout(60)
-                client.sendall(request_.replace(b"host: localhost", b"connection: close"))
+                client.sendall(
+                    request_.replace(b"host: localhost", b"host: localhost\r\nconnection: close")
+                )
                 while client.recv(1 << 20):
                     pass
         time.sleep(11)

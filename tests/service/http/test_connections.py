@@ -136,14 +136,18 @@ def test_answers_that_nobody_reads_are_given_up_with_their_sockets(waiting_port)
 def test_a_client_that_reads_slowly_gets_the_whole_answer(waiting_port):
     """It takes longer than the time in which it may read nothing."""
     with connect(waiting_port, buffer=4096) as client:
-        client.sendall(post("/v1/attend", ATTEND).replace(b"host: localhost", b"connection: close"))
+        client.sendall(post("/v1/attend", ATTEND))
         incoming = client.makefile("rb", buffering=1 << 16)
+        assert incoming.readline() == b"HTTP/1.1 200 OK\r\n"
         length = next(int(line[15:]) for line in incoming if line.startswith(b"content-length:"))
         while incoming.readline().strip():
             pass
+        assert length > 1 << 20
         rest, end = length, time.monotonic() + 5
         while rest:
-            rest -= len(incoming.read(min(rest, 1 << 16)))
+            part = incoming.read(min(rest, 1 << 16))
+            assert part, f"{rest} bytes are missing"
+            rest -= len(part)
             if time.monotonic() < end:
                 time.sleep(0.05)
 
