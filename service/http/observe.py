@@ -54,6 +54,14 @@ class Observe:
             log(scope, record, route, status, seconds, traced=bool(self.tracer))
 
 
+def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -> None:
+    """Report bytes that were refused before they were a request."""
+    metrics.count(Record(error=error), OTHER, error.status, 0.0)
+    logger.info(
+        "request", request_id=request_id, route=OTHER, status=int(error.status), code=error.code
+    )
+
+
 def route_of(scope: Scope) -> str:
     """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
     request that was refused before."""

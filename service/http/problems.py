@@ -27,7 +27,13 @@ LARGEST = 4096  # bytes of a problem document
 
 
 def problem(request: Request, error: HeedError) -> bytes:
-    """Return the problem document of `error`, and record the error.
+    """Return the problem document of `error`, and record the error."""
+    record_of(request).error = error
+    return write_problem(error, request.url.path, request.state.request_id)
+
+
+def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
+    """Return the problem document of `error`, at most LARGEST bytes.
 
     `title` is the status in words (RFC 9110), since `code` names the error.
     """
@@ -36,15 +42,14 @@ def problem(request: Request, error: HeedError) -> bytes:
         "title": TITLES.get(error.status) or HTTPStatus(error.status).phrase,
         "status": int(error.status),
         "detail": shorten(error.detail, LONGEST_DETAIL),
-        "instance": shorten(request.url.path, LONGEST_DETAIL),
+        "instance": shorten(path, LONGEST_DETAIL),
         "code": error.code,
-        "request_id": request.state.request_id,
+        "request_id": request_id,
         "errors": [
             {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
             for fault in error.faults
         ],
     }
-    record_of(request).error = error
     longest = LONGEST_DETAIL
     while len(content := encode(document)) > LARGEST:
         longest //= 2  # an escaped character takes six bytes, and there may be ten faults

@@ -4,14 +4,20 @@ are no body, on requests sent at once, and on open connections."""
 import asyncio
 import socket
 import struct
+import sys
+import uuid
 from collections.abc import Callable, Sized
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+
+from service.errors import HeedError, Unparsable
+from service.http.problems import PROBLEM, Refusal, write_problem
+from service.http.security import SECURITY_HEADERS
 
 MOST_FRAMING = 64 << 10  # bytes
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
@@ -33,6 +39,8 @@ class Connections:
         self.open = 0  # counted from accept()
         self.coming = 0  # of these, not yet set up
         self.waiting: dict[Protocol, None] = {}
+        # Called with the error and the id of what was refused before it was a request.
+        self.on_refused: Callable[[HeedError, str], None] | None = None
 
     def make_room(self) -> bool:
         """Close the connection whose request has been awaited for longest. Return False if all have
@@ -117,7 +125,8 @@ class Protocol(HttpToolsProtocol):
         super().data_received(data)
         self._framing = 0 if self._begun > 1 else self._framing + len(data)
         if self._framing > MOST_FRAMING and not self.transport.is_closing():
-            self.send_400_response(f"The headers exceed {MOST_FRAMING} bytes: send fewer.")
+            most = f"{MOST_FRAMING} bytes, which is the limit: send fewer"
+            self._refuse_bytes(Unparsable(f"the request line and headers exceed {most}"))
 
     def on_message_begin(self) -> None:
         self._framing, self._finished = 0, False
@@ -149,11 +158,20 @@ class Protocol(HttpToolsProtocol):
             self._limits.waiting[self] = None
 
     def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser has just raised an error for."""
+        error = sys.exception()
+        why = (error and (error.__context__ or error)) or msg
+        self._refuse_bytes(
+            Unparsable(f"this is no valid HTTP/1.1 request ({why}): correct its line and headers")
+        )
+
+    def _refuse_bytes(self, error: Unparsable) -> None:
         """Refuse bytes that are no request; in the middle of an answer, only drop the client."""
-        if self.pipeline or (not self._idle and self.cycle.response_started):
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
             self.drop()
         else:
-            self._refuse(HTTPStatus.BAD_REQUEST, msg)
+            self._refuse(error)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -188,16 +206,29 @@ class Protocol(HttpToolsProtocol):
             return
         if self._partial:
             seconds = f"{self._limits.idle_timeout:g} seconds"
-            why = f"The request line and headers did not arrive within {seconds}: send them faster."
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, why)
+            why = f"the request line and headers did not arrive within {seconds}: send them faster"
+            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, why))
         else:
             self.transport.close()
 
-    def _refuse(self, status: HTTPStatus, why: str) -> None:
-        head = f"HTTP/1.1 {status} {status.phrase}\r\nconnection: close\r\n"
-        head += f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(why)}\r\n\r\n"
-        self.transport.write(f"{head}{why}".encode())
+    def _refuse(self, error: HeedError) -> None:
+        """Answer with a problem document, and close the connection."""
+        request_id = uuid.uuid4().hex
+        content = write_problem(error, "", request_id)
+        headers = {
+            "Connection": "close",
+            "Content-Type": PROBLEM,
+            "Content-Length": len(content),
+            "X-Request-Id": request_id,
+            **SECURITY_HEADERS,
+        }
+        status = HTTPStatus(error.status)
+        lines = [f"HTTP/1.1 {status} {status.phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
         self.transport.close()
+        if self._limits.on_refused:
+            self._limits.on_refused(error, request_id)
 
 
 def cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from service.errors import StartupError
+from service.http.observe import report_refusal
 from service.http.protocol import Connections, Protocol
 from service.settings import Settings
 
@@ -106,7 +107,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: FastAPI,
         settings: Settings,
         listeners: list[Listener],
         give_up: Callable[[], None],
@@ -129,6 +130,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._settings = settings
         self._give_up = give_up
+        listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

@@ -1,5 +1,6 @@
-"""The bytes of a request that are no body are bounded."""
+"""The bytes of a request that are no body are bounded, and what is no request is refused."""
 
+import json
 import socket
 from urllib.parse import urlsplit
 
@@ -10,11 +11,17 @@ HEAD = (
     b"POST /v1/decode HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     b"content-type: application/json\r\n"
 )
+OK = b'{"status":"ok"}'
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 def answer(server, parts):
     """Send bytes, and return the status line that is answered."""
+    return exchange(server, parts).partition(b"\r\n")[0]
+
+
+def exchange(server, parts):
+    """Send bytes, and return all that is answered until the connection ends."""
     address = urlsplit(server)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         try:
@@ -22,7 +29,13 @@ def answer(server, parts):
                 connection.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the service has answered and closed
-        return connection.makefile("rb").readline()
+        received = b""
+        try:
+            while data := connection.recv(1 << 16):
+                received += data
+        except ConnectionResetError:
+            pass  # it closed before all was sent
+        return received
 
 
 def chunks(body, size):
@@ -57,3 +70,34 @@ def test_chunks_and_trailers_without_end_are_cut_off(server):
     assert b" 400 " in answer(
         server, [CHUNKED.replace(b"close", b"keep-alive"), *chunks(BODY, 9), *trailers]
     )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"FOO / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /%s HTTP/1.1\r\nhost: localhost\r\n\r\n" % (b"a" * 70_000),
+        b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["unknown method", "connect", "long path", "no length", "TLS"],
+)
+@pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"])
+def test_what_is_no_request_gets_a_problem_document(server, before, sent):
+    """On a new connection, and after an answer on the same."""
+    address = urlsplit(server)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        reader = connection.makefile("rb")
+        connection.sendall(before)
+        if before:
+            while reader.readline() != b"\r\n":
+                pass
+            assert reader.read(len(OK)) == OK
+        connection.sendall(sent)
+        head, _, body = reader.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    problem = json.loads(body)
+    assert problem["code"] == "unparsable"
+    assert f"X-Request-Id: {problem['request_id']}".encode() in head
+    assert b"application/problem+json" in head
