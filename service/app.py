@@ -91,7 +91,7 @@ def create_app(
     app.state.settings = settings
     app.state.metrics = RequestMetrics()
     app.state.metrics.registry.register(metrics.ModelCollector(app.state))
-    app.state.admin = Keys([admin]) if admin else None
+    app.state.admin = Keys([admin], "admin key") if admin else None
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)

@@ -77,7 +77,9 @@ def administer(request: Request) -> Registry:
     not hold it."""
     admin: Keys | None = request.app.state.admin
     if admin is None:
-        raise Forbidden("models cannot be changed at run time: start the service with an admin key")
+        raise Forbidden(
+            "models cannot be changed at run time: start the service with HEED_ADMIN_KEY"
+        )
     admin.check(request.headers.get("authorization"))
     return request.app.state.registry
 

@@ -151,8 +151,11 @@ async def ready(request: Request) -> Health:
     that could not be opened at the start counts, until it is reloaded or unloaded."""
     models = models_of(request)
     late = [name for name, model in models.items() if not await is_ready(model)]
-    if late := [*late, *failed_of(request)]:
-        raise Unavailable(f"these models are not ready: {', '.join(late)}; try again later")
+    why = [not_opened(name) for name in failed_of(request)]
+    if late:
+        why.append(f"these models are not ready: {', '.join(late)}; try again later")
+    if why:
+        raise Unavailable("; ".join(why))
     if not models:
         raise Unavailable("no model is served: try again when one is loaded")
     return Health(status="ok")
@@ -165,6 +168,16 @@ async def ready(request: Request) -> Health:
 )
 async def model_ready(name: str, request: Request) -> Health:
     """Return 200 if this model accepts requests and its workers make progress, else 503."""
-    if name in failed_of(request) or not await is_ready(find_model(models_of(request), name)):
+    if name in failed_of(request):
+        raise Unavailable(not_opened(name))
+    if not await is_ready(find_model(models_of(request), name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
+
+
+def not_opened(name: str) -> str:
+    """Return what to do about a model that failed at the start. The reason names files: probes,
+    which need no key, do not tell it."""
+    return (
+        f"model {name} could not be opened (/v1/models says why): mend and reload it, or unload it"
+    )

@@ -9,7 +9,15 @@ from fastapi import Request, Response
 
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import MOST_FAULTS, HeedError, Invalid, NotFound, TooLarge, shorten
+from service.errors import (
+    MOST_FAULTS,
+    HeedError,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    shorten,
+)
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
@@ -47,9 +55,10 @@ def use_model(request: Request, name: str | None) -> Model:
 
 
 def find_model(models: dict[str, Model], name: str | None) -> Model:
-    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all."""
+    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
+    Unavailable if there is none."""
     if not models:
-        raise NotFound("unknown_model", "no model is served now: try again when one is loaded")
+        raise Unavailable("no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
         (name,) = models
     if name is None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from service.bundle import Bundle, load_bundle
 from service.engine.model import Model
 from service.engine.supervisor import Supervisor
@@ -14,6 +16,7 @@ from service.logs import log_error
 from service.settings import Settings
 from service.tokenizer import open_tokenizers
 
+logger = structlog.get_logger()
 OpenEngine = Callable[[Bundle, Settings], Supervisor]
 
 
@@ -83,6 +86,14 @@ class Registry:
         except BaseException:  # also if the service ends meanwhile: nothing else ends the process
             await engine.close()
             raise
+        opened = engine.opened
+        logger.info(
+            "model opened",
+            model=bundle.manifest.name,
+            folder=str(bundle.root),
+            precision=opened.precision,
+            provider=opened.provider,
+        )
         return Model(engine, *tokenizers)
 
     async def close(self) -> None:
@@ -145,6 +156,7 @@ class Registry:
                 raise Invalid(f"{folder} holds a model named {found}: load it as {found}")
             model = await self._start(bundle)
         except StartupError as error:
+            log_error("model not opened", model=name, reason=str(error))
             raise Invalid(str(error)) from error
         self.served[name] = model
         self.failed.pop(name, None)
@@ -160,3 +172,4 @@ class Registry:
                 await model.unused.wait()
         await model.engine.close()
         self._retiring.discard(model)
+        logger.info("model closed", model=model.name, folder=str(model.engine.bundle.root))

@@ -67,20 +67,22 @@ class Keys:
     """Compares keys in constant time, of which it holds only hashes: equally long ones, so that no
     length is told either."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], kind: str = "API key") -> None:
+        """`kind` is their name in errors."""
+        self._kind = kind
         self._digests = [digest(key.encode()) for key in keys]
 
     def check(self, authorization: str | None) -> None:
         """Raise Unauthorized unless the Authorization header holds one of the keys (RFC 6750)."""
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
-            raise Unauthorized("a key is required: send the header Authorization: Bearer KEY")
+            raise Unauthorized(
+                f"an {self._kind} is required: send the header Authorization: Bearer KEY"
+            )
         given = digest(key.strip().encode("latin-1"))
         same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
         if not any(same):
-            raise Unauthorized(
-                "this key is not valid here: ask the operator of the service for one"
-            )
+            raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
 
 
 def digest(key: bytes) -> bytes:

@@ -58,7 +58,7 @@ def test_a_model_is_loaded_and_unloaded(client):
     assert decode(client).json()["model"] == "second"
     assert decode(client, model="first").status_code == 404
     assert change(client, "unload", "second").status_code == 200
-    assert decode(client).json()["code"] == "unknown_model"
+    assert decode(client).json()["code"] == "unavailable"
     assert client.get("/readyz").status_code == 503
     assert change(client, "load", path="first").status_code == 200
     assert decode(client).json()["results"] == alone
@@ -138,7 +138,7 @@ def test_a_request_uses_its_model_until_it_is_answered(client, monkeypatch, body
 
 
 def test_an_unload_lets_requests_finish(client):
-    """Clients that do not stop asking: each is answered, or told that there is no such model."""
+    """Clients that do not stop asking: each is answered, or told that no model is left."""
 
     def ask(_):
         statuses = [200]
@@ -150,7 +150,7 @@ def test_an_unload_lets_requests_finish(client):
         asking = [pool.submit(ask, i) for i in range(6)]
         assert change(client, "unload").status_code == 200
         statuses = [each.result() for each in asking]
-    assert {status for each in statuses for status in each} == {200, 404}
+    assert {status for each in statuses for status in each} == {200, 503}
 
 
 def test_one_operation_at_a_time_changes_a_model(client):
@@ -202,7 +202,9 @@ def test_only_the_admin_key_changes_models(folder, operation):
         assert f"/v1/models/{{name}}/{operation}" not in client.get("/openapi.json").text
     with opened(folder / "first", models=folder, admin_key=ADMIN, api_keys=CLIENT) as client:
         for headers in ({}, {"Authorization": f"Bearer {CLIENT}"}):
-            assert change(client, operation, headers=headers, **body).status_code == 401
+            refused = change(client, operation, headers=headers, **body)
+            assert refused.status_code == 401
+            assert ("admin key" if headers else "API key") in refused.json()["detail"]
         assert client.post("/v1/decode", json={"source": "red"}, headers=KEY).status_code == 200
         document = client.get("/openapi.json").json()
         secured = document["paths"][f"/v1/models/{{name}}/{operation}"]["post"]["security"]
@@ -237,6 +239,7 @@ def test_a_bundle_that_does_not_open_stops_no_other(folder):
         assert decode(client).status_code == 200
         ready = client.get("/readyz")
         assert (ready.status_code, "second" in ready.json()["detail"]) == (503, True)
+        assert str(folder) not in ready.text, "probes need no key"
         paths = ("/readyz/first", "/readyz/second", "/readyz/third", "/livez")
         assert [client.get(path).status_code for path in paths] == [200, 503, 404, 200]
         assert change(client, "reload", "second").status_code == 422
