@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
@@ -23,6 +24,7 @@ from service.api import (
     tokenize,
 )
 from service.api.examples import fit_to_models, show_answers
+from service.api.responses import document_problems
 from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError
@@ -87,6 +89,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         telemetry=telemetry_of(tracing),
+        generate_unique_id_function=name_operation,
     )
     app.state.settings = settings
     app.state.metrics = RequestMetrics()
@@ -99,9 +102,15 @@ def create_app(
     app.mount("/web", StaticFiles(directory=WEB))
     add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
     add_error_handlers(app)
+    document_problems(app.openapi())
     show_answers(app.openapi())
     document_keys(app.openapi(), keys, admin)
     return app
+
+
+def name_operation(route: APIRoute) -> str:
+    """Return the operationId of an endpoint. Generated clients name their functions by it."""
+    return route.name
 
 
 def add_middleware(

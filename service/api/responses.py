@@ -9,6 +9,29 @@ from pydantic import BaseModel, Field
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction
 
+Code = Literal[
+    "unparsable",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "unknown_model",
+    "not_supported",
+    "method_not_allowed",
+    "not_acceptable",
+    "request_timeout",
+    "conflict",
+    "too_large",
+    "unsupported_media_type",
+    "misdirected",
+    "invalid",
+    "overloaded",
+    "client_gone",
+    "internal",
+    "pass_failed",
+    "unavailable",
+    "deadline_exceeded",
+]
+
 
 class ModelResponse(BaseModel):
     model: str = Field(description="Name of the model that answered.")
@@ -113,6 +136,13 @@ class Usage(BaseModel):
     target_tokens: int = Field(description="Tokens of all hypotheses, or of all given targets.")
 
 
+class ProblemFault(BaseModel):
+    """A fault in the body of a request."""
+
+    pointer: str = Field(description="Where it is (RFC 6901).")
+    detail: str = Field(description="What is wrong.")
+
+
 class Problem(BaseModel):
     """An error, as RFC 9457 defines problem documents."""
 
@@ -121,25 +151,11 @@ class Problem(BaseModel):
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What is wrong and what to send instead, for people.")
     instance: str = Field(description="Path of the request.")
-    code: str = Field(
-        description="The error, for programs: unparsable, unauthorized, forbidden, unknown_model,"
-        " not_supported, not_acceptable, conflict, too_large, unsupported_media_type, misdirected,"
-        " invalid, overloaded, client_gone, pass_failed, unavailable, deadline_exceeded, internal,"
-        " or the HTTP status in words."
-    )
+    code: Code = Field(description="The error, for programs.")
     request_id: str = Field(
         description="Id of the request: the X-Request-Id header of the request, or a new one."
     )
-    errors: list[dict[str, str]] = Field(
-        description="The faults in the body, at most ten: `pointer` (RFC 6901) says where, `detail`"
-        " what is wrong.",
-        json_schema_extra={
-            "items": {
-                "type": "object",
-                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
-            }
-        },
-    )
+    errors: list[ProblemFault] = Field(description="The faults in the body, at most ten.")
 
 
 REFUSAL = {  # the answer of /v1/decode to {"source": "heed", "max_new_tokens": 65}
@@ -157,7 +173,8 @@ REFUSAL = {  # the answer of /v1/decode to {"source": "heed", "max_new_tokens": 
         }
     ],
 }
-PROBLEM_SCHEMA = {"schema": Problem.model_json_schema()}
+REFERENCE = "#/components/schemas/{model}"
+PROBLEM_SCHEMA = {"schema": {"$ref": REFERENCE.format(model=Problem.__name__)}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "description": "The request was refused: `detail` says why, and what to send instead",
@@ -169,3 +186,9 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         "content": {"application/problem+json": PROBLEM_SCHEMA},
     },
 }
+
+
+def document_problems(document: dict[str, Any]) -> None:
+    """Add the schema of problems to a finished OpenAPI document, where every error refers to it."""
+    schema = Problem.model_json_schema(ref_template=REFERENCE)
+    document["components"]["schemas"] |= {**schema.pop("$defs"), Problem.__name__: schema}

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 import shutil
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from service.api.examples import ANSWERS
+from service.errors import HeedError
 from tests.conftest import edit_manifest, opened
 from tests.documentation import GET, ask, events_of, examples_of
 
@@ -93,3 +96,20 @@ def test_the_documented_refusal_is_a_real_one(server, document):
     body = json.dumps({"source": "heed", "max_new_tokens": 65})
     headers = {"content-type": "application/json", "x-request-id": shown["request_id"]}
     assert httpx2.post(server + shown["instance"], content=body, headers=headers).json() == shown
+
+
+def test_the_documented_codes_are_those_of_the_errors(document):
+    """In the OpenAPI document, in docs/api.md, and in the code."""
+    schema = document["components"]["schemas"]["Problem"]["properties"]["code"]
+    table = Path("docs/api.md").read_text().partition("| status | `code` |")[2]
+    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
+    named = {code for cell in cells for code in re.findall(r"`(\w+)`", cell)}
+    defined = {each.code for each in HeedError.__subclasses__() if hasattr(each, "code")}
+    assert defined - {"client_gone"} <= named
+    assert set(schema["enum"]) == named | {"client_gone"}
+
+
+def test_clients_get_short_names(document):
+    names = [each["operationId"] for item in document["paths"].values() for each in item.values()]
+    assert {"decode", "score", "encode", "attention", "list_models"} <= set(names)
+    assert len(names) == len(set(names))
