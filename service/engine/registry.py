@@ -147,7 +147,9 @@ class Registry:
         except StartupError as error:
             raise Invalid(str(error)) from error
         self.served[name] = model
-        self.failed.pop(name, None)
+        for failed, failure in [*self.failed.items()]:
+            if failed == name or failure.folder.resolve() == folder.resolve():
+                del self.failed[failed]
         self._on_change()
         return model
 
