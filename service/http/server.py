@@ -122,7 +122,7 @@ class Server(uvicorn.Server):
             log_config=None,  # it logs through configure_logs
             access_log=False,  # Observe logs requests
             server_header=False,
-            proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this host
+            proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn trusts this host
             forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
             timeout_keep_alive=cast("int", settings.idle_timeout),
             timeout_graceful_shutdown=cast("int", DROP * settings.shutdown_timeout),
