@@ -32,8 +32,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
     app = create_app(settings, open_engine, tracing)
 
     def give_up() -> None:
-        closing = [model.engine.close() for model in app.state.models.values()]
-        app.state.closing = asyncio.gather(*closing)
+        app.state.closing = asyncio.create_task(app.state.registry.close())
 
     async with app.router.lifespan_context(app):
         gc.collect()

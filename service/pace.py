@@ -43,8 +43,11 @@ class Pace:
             self._rate = rate if self._rate is None else (self._rate + rate) / 2
             self._count, self._since, self._measured = 0, now, now
 
-    def wait(self, now: float, ahead: int) -> float | None:
-        """Return the seconds until `ahead` are completed; None if the rate is not known."""
+    def wait(self, now: float, inside: int, ahead: int) -> float | None:
+        """Return the seconds until `ahead` are completed, while `inside` are in progress; None if
+        the rate is not known."""
+        if inside < FEW:  # others may have left without being completed
+            self._count = 0
         if now - self._measured > FORGET and not self._count:
             self._rate = None
         return ahead / self._rate if self._rate else None

@@ -77,7 +77,7 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[list[IPvAnyNetwork], NoDecode] = Field(
         default=[],
         description="Addresses or networks of the proxies whose X-Forwarded-For and"
-        " X-Forwarded-Proto are believed, separated by commas",
+        " X-Forwarded-Proto are trusted, separated by commas",
     )
     api_keys: SecretStr | None = Field(
         default=None,

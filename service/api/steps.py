@@ -181,7 +181,7 @@ def submit(
     entries: Sequence[Entry],
     on_progress: Callable[[int, Progress], None] | None = None,
 ) -> "list[asyncio.Future[Answer]]":
-    """Hand the entries to the engine. Raise TooLarge if its queue could never hold them."""
+    """Hand the entries to the engine. Raise TooLarge for more rows than max_rows."""
     rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
     if rows > limit:
         raise TooLarge(

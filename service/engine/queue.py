@@ -135,7 +135,8 @@ class Queue:
 
     def _wait(self, rows: int, now: float) -> float:
         """Return the seconds until the last of so many new rows is taken; 0 if nobody can know."""
-        return self._pace.wait(now, self._waiting.rows_before(rows) + rows) or 0.0
+        ahead = self._waiting.rows_before(rows) + rows
+        return self._pace.wait(now, self._waiting.rows, ahead) or 0.0
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
         """Return the entries that a worker should encode next, beside those it is decoding.

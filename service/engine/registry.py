@@ -159,9 +159,15 @@ class Registry:
             log_error("model not opened", model=name, reason=str(error))
             raise Invalid(str(error)) from error
         self.served[name] = model
-        self.failed.pop(name, None)
+        self._forget_failure(name, folder)
         self._on_change()
         return model
+
+    def _forget_failure(self, name: str, folder: Path) -> None:
+        """Forget a model that did not open, by its name or, if that was not known, its folder."""
+        for each, failure in [*self.failed.items()]:
+            if each == name or failure.folder.resolve() == folder.resolve():
+                del self.failed[each]
 
     async def _retire(self, model: Model) -> None:
         """Close an engine once no request uses its model, at the latest after settings.timeout

@@ -104,7 +104,7 @@ class Door:
         if self.inside < min(FEW, self.most):
             return
         now = self.clock()
-        wait = self.pace.wait(now, self.inside)
+        wait = self.pace.wait(now, self.inside, self.inside)
         if self.inside < self.most:
             if wait is None or wait <= limit:
                 return

@@ -118,7 +118,8 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._idle:
-            self._partial = True
+            if self._finished:  # else these may be of a body whose request was answered early
+                self._partial = True
             if not self._heading:
                 self._expect_headers()
         self._begun = int(not self._finished)
@@ -147,7 +148,12 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._finished = True
-        self._limits.waiting.pop(self, None)
+        if self._idle:  # it was answered before the end of its body
+            cancel(self._heading)
+            self._partial = False
+            self._expect_headers()
+        else:
+            self._limits.waiting.pop(self, None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -19,6 +19,7 @@ from service.http.protocol import Connections, Protocol
 from service.settings import Settings
 
 MOST_CONNECTIONS = 4096
+STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
 OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
 # clients that still send or have not read their answers are dropped. Engines end within CLOSING
@@ -122,7 +123,7 @@ class Server(uvicorn.Server):
             log_config=None,  # it logs through configure_logs
             access_log=False,  # Observe logs requests
             server_header=False,
-            proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn believes this host
+            proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn trusts this host
             forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
             timeout_keep_alive=cast("int", settings.idle_timeout),
             timeout_graceful_shutdown=cast("int", DROP * settings.shutdown_timeout),
@@ -143,7 +144,7 @@ class Server(uvicorn.Server):
         """Accept no more requests, wait for those in progress, and drop the clients that are left.
         A process that still runs at the deadline, in a long computation, exits with tracebacks."""
         seconds = self._settings.shutdown_timeout
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
         giving_up = asyncio.get_running_loop().call_later(GIVE_UP * seconds, self._give_up)
         await super().shutdown(sockets)
         giving_up.cancel()

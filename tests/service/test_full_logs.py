@@ -30,11 +30,12 @@ def free_port():
 
 @contextmanager
 def serving(log):
-    """A service whose standard output is the file descriptor `log`, or closed if that is None."""
+    """A service whose standard output is the file descriptor `log`; if None, it and standard error
+    are closed."""
     port = free_port()
     command = f"exec {sys.executable} -m service --port {port} --bundles {TINY}"
     if log is None:
-        command += " >&-"
+        command += " >&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=subprocess.DEVNULL)
     try:
         while not is_ready(port):

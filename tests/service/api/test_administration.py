@@ -258,6 +258,20 @@ def test_a_bundle_that_does_not_open_is_given_up(folder):
         assert change(client, "unload", "second").json()["code"] == "unknown_model"
 
 
+def test_a_folder_that_holds_a_model_of_another_name_is_mended_by_loading_it(folder):
+    """As long as its manifest cannot be read, it is known by the name of the folder."""
+    manifest = folder / "second" / "bundle.json"
+    good = json.loads(manifest.read_text())
+    manifest.unlink()
+    with opened(folder / "first", folder / "second", admin_key=ADMIN) as client:
+        manifest.write_text(json.dumps({**good, "name": "third"}))
+        assert "load it as third" in change(client, "reload", "second").json()["detail"]
+        path = str(folder / "second")
+        assert change(client, "load", "third", path=path).status_code == 200
+        assert client.get("/readyz").status_code == 200
+        assert client.get("/v1/models").json()["failed"] == []
+
+
 def test_a_service_without_any_model_does_not_start(tmp_path):
     with (
         pytest.raises(StartupError, match=r"one does not exist.*; .*two does not exist"),

@@ -97,6 +97,20 @@ def test_a_request_that_would_wait_too_long_is_refused_whole():
     assert not {*too_many} & {*server.queue._waiting}
 
 
+def test_a_rate_is_forgotten_though_the_last_rows_were_abandoned():
+    """A queue that is empty for an hour does not refuse rows because it was slow before."""
+    server = Server(rate=1)
+    server.queue.put(slow := entries(1000))
+    server.serve(301)
+    with pytest.raises(Overloaded):
+        server.queue.put(entries(100), 10)
+    for entry in slow:
+        entry.result.cancel()
+    assert server.queue.take(0, [], busy=True) == []
+    server.now += 3600
+    server.queue.put(entries(100), 10)
+
+
 def test_who_waits_is_answered_in_time():
     """Whatever arrives, each accepted request is taken within the seconds that it has."""
     chance, server, late = random.Random(0), Server(rate=100), []
