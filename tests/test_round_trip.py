@@ -1,6 +1,7 @@
 """torch = ONNX = HTTP, on the default model as it ships."""
 
 import os
+import re
 from pathlib import Path
 
 import httpx2
@@ -20,6 +21,8 @@ from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 from service.app import create_app
 from service.settings import Provider, Settings
+from tests.conftest import opened
+from tests.documentation import events_of
 
 WORDS = Path(__file__).parent / "words.txt"
 
@@ -134,3 +137,83 @@ def test_heads_of_any_size_and_score_are_served_over_http(
     pairs = zip(blocks, (decoded.decoder_attention, decoded.cross_attention), strict=True)
     for block, weights in pairs:
         np.testing.assert_allclose(block["data"][0], weights[0][0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+NOUNS = {"cat": "chat", "dog": "chien", "town": "village", "boat": "bateau"}
+COLOURS = {"red": "rouge", "green": "vert", "yellow": "jaune", "white": "blanc"}
+PHRASES = {
+    f"The {colour} {noun}s, {year}": f"Les {NOUNS[noun]}s {COLOURS[colour]}s ({year})"
+    for noun in NOUNS
+    for colour in COLOURS
+    for year in (1987, 2026)
+}
+
+
+def command(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+@pytest.fixture(scope="module")
+def phrases(tmp_path_factory):
+    """A bundle of a model of pieces that was trained for seconds, and what torch decodes."""
+    folder = tmp_path_factory.mktemp("pieces")
+    pairs, run, bundle, texts = (folder / name for name in ("p.tsv", "run", "phrases", "texts"))
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PHRASES.items()))
+    units = ["--source-unit", "pieces", "--target-unit", "pieces", "--vocabulary-size", "60"]
+    shape = "--d-model 32 --d-ff 64 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
+    steps = "--epochs 40 --batch-size 8 --learning-rate 5e-3 --dropout 0"
+    command("train", pairs, "--dev", pairs, "--run", run, *units, *shape.split(), *steps.split())
+    command(
+        "export",
+        run,
+        bundle,
+        "--task",
+        "t",
+        "--licence",
+        "CC0-1.0",
+        "--attribution",
+        "us",
+        "--notice",
+        pairs,
+    )
+    command("evaluate", run, pairs, "--predictions", texts)
+    return bundle, dict(line.split("\t") for line in texts.read_text().splitlines())
+
+
+def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):
+    bundle, torchs = phrases
+    assert sum(torchs[source] == target for source, target in PHRASES.items()) > len(PHRASES) / 2
+    with opened(bundle) as client:
+        sources = [*PHRASES]
+        answer = client.post("/v1/decode", json={"source": sources}).json()
+        found = [result["hypotheses"][0] for result in answer["results"]]
+        assert dict(zip(sources, (each["text"] for each in found), strict=True)) == torchs
+        streamed = client.post("/v1/decode", json={"source": sources[0], "stream": True})
+        parts = [data["text"] for name, data in events_of(streamed.text) if name == "token"]
+        assert "".join(parts) == torchs[sources[0]]
+        text = "  The red\u00a0 cats,2026 "
+        shown = client.post("/v1/tokenize", json={"text": text}).json()["results"][0]
+        ids = {"token_ids": [found[0]["token_ids"]]}
+        decoded = client.post("/v1/detokenize", json=ids).json()["results"][0]
+    assert decoded["text"] == torchs[sources[0]]
+    covered = "".join(text[start:end] for start, end in shown["offsets"])
+    assert covered == re.sub(r"\s", "", text)
+
+
+@torch.no_grad()
+def test_log_probs_of_pieces_are_those_of_torch(phrases):
+    trained = load_model(phrases[0])
+    source, target = [*PHRASES.items()][5]
+    with opened(phrases[0]) as client:
+        answer = client.post("/v1/score", json={"source": source, "target": target}).json()
+    source_ids = trained.source_tokenizer.encode(source).ids
+    target_ids = [*trained.target_tokenizer.encode(target).ids, trained.transformer.config.eos_id]
+    inputs = [trained.transformer.config.bos_id, *target_ids[:-1]]
+    lengths = torch.tensor([len(source_ids)]), torch.tensor([len(inputs)])
+    log_probs = trained.transformer(
+        torch.tensor([source_ids]), lengths[0], torch.tensor([inputs]), lengths[1]
+    )[0]
+    (result,) = answer["results"]
+    expected = log_probs[torch.arange(len(inputs)), target_ids]
+    np.testing.assert_allclose(result["log_probs"], expected.numpy(), rtol=1e-4, atol=1e-5)
