@@ -11,7 +11,7 @@ try:
 
     from model.checkpoint import load_model
     from model.data.pairs import read_pairs
-    from model.evaluate import accuracy, by_source, predict
+    from model.evaluate import by_source, predict, score
     from model.export.answers import answer
     from model.export.bundle import Progress, WeightType, write_bundle
     from model.export.calibrate import samples
@@ -51,17 +51,19 @@ def evaluate(
         Path | None, typer.Option(help="file to write lines source<TAB>prediction to")
     ] = None,
 ) -> None:
-    """Decode every source with PyTorch and print word and phoneme error rates in percent.
+    """Decode every source with PyTorch; print the share of exact targets, and the edit distance.
 
-    They are given without and with the digits that mark stress in ARPAbet.
+    The distance is in words or characters. If all targets are phonemes of ARPAbet, print word and
+    phoneme error rates instead, without and with the digits that mark stress.
     """
     references = read_pairs(pairs)
     sources = list(by_source(references))
-    predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))
+    trained = load_model(model)
+    predicted = dict(zip(sources, predict(trained, sources, beam_size), strict=True))
     if predictions is not None:
         lines = [f"{source}\t{text}\n" for source, text in predicted.items()]
         predictions.write_text("".join(lines), encoding="utf-8")
-    typer.echo(accuracy(predicted, references))
+    typer.echo(score(predicted, references, trained.target_tokenizer))
 
 
 @app.command()
