@@ -70,10 +70,10 @@ def evaluate(
 def export(
     model: Annotated[Path, typer.Argument(help="a training run", exists=True, file_okay=False)],
     bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
-    task: Annotated[str, typer.Option(help="one line on what the model does")],
-    licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
-    attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
-    notice: Annotated[Path, existing_file("licence text, stored as NOTICE")],
+    task: Annotated[str, typer.Option(help="one line on what the model does")] = "",
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")] = "",
+    attribution: Annotated[str, typer.Option(help="whose data or weights these are")] = "",
+    notice: Annotated[Path | None, existing_file("licence text, stored as NOTICE")] = None,
     model_card: Annotated[Path | None, existing_file("Markdown, stored as MODEL_CARD.md")] = None,
     name: Annotated[
         str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
@@ -97,15 +97,15 @@ def export(
         task=task,
         licence=licence,
         attribution=attribution,
-        notice=notice.read_text(encoding="utf-8"),
+        notice=notice.read_text(encoding="utf-8") if notice else "",
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
-    trained = load_model(model)
-    write_bundle(trained, card, weights, bundle, precision, progress=timed_progress())
+    trained, progress = load_model(model), timed_progress()
+    write_bundle(trained, card, weights, bundle, precision, progress=progress)
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
-        report_errors(bundle, trained.transformer)
+        report_errors(bundle, trained.transformer, progress)
 
 
 def timed_progress() -> Progress:
@@ -114,7 +114,7 @@ def timed_progress() -> Progress:
     return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
 
 
-def report_errors(bundle: Path, transformer: Transformer) -> None:
+def report_errors(bundle: Path, transformer: Transformer, progress: Progress) -> None:
     """Print which products of int8 stay fp32, and how much the answers of the int8 and fp16 graphs
     differ from torch's on sources that calibration did not see. The transformer loses its weights:
     the graphs need memory.
@@ -127,9 +127,11 @@ def report_errors(bundle: Path, transformer: Transformer) -> None:
         total = len(linear_layers(transformer))
         names = f": {', '.join(kept)}" if kept else ""
         typer.echo(f"int8: {len(kept)} of {total} products stay fp32{names}")
+    progress("computing torch's answers for the graphs")
     answers = answer(transformer, samples(transformer, seed=1))
     release_weights(transformer)
     for precision in rounded:
+        progress(f"comparing the {precision} graphs with torch")
         found = compare(bundle / precision, answers)
         typer.echo(
             f"{precision} compared with torch on random sources: log-probs of probable tokens"

@@ -1,5 +1,6 @@
 """torch = ONNX = HTTP, on the default model as it ships."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -152,11 +153,13 @@ PHRASES = {
 def command(*arguments):
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, (done.output, done.exception)
+    return done
 
 
 @pytest.fixture(scope="module")
 def phrases(tmp_path_factory):
-    """A bundle of a model of pieces that was trained for seconds, and what torch decodes."""
+    """A bundle of a model of pieces that was trained for seconds, what torch decodes, and the
+    standard error of the export."""
     folder = tmp_path_factory.mktemp("pieces")
     pairs, run, bundle, texts = (folder / name for name in ("p.tsv", "run", "phrases", "texts"))
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PHRASES.items()))
@@ -164,27 +167,35 @@ def phrases(tmp_path_factory):
     shape = "--d-model 32 --d-ff 64 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
     steps = "--epochs 40 --batch-size 8 --learning-rate 5e-3 --dropout 0"
     command("train", pairs, "--dev", pairs, "--run", run, *units, *shape.split(), *steps.split())
-    command(
-        "export",
-        run,
-        bundle,
-        "--task",
-        "t",
-        "--licence",
-        "CC0-1.0",
-        "--attribution",
-        "us",
-        "--notice",
-        pairs,
-    )
+    progress = command("export", run, bundle, "--precision", "both").stderr
     command("evaluate", run, pairs, "--predictions", texts)
-    return bundle, dict(line.split("\t") for line in texts.read_text().splitlines())
+    torchs = dict(line.split("\t") for line in texts.read_text().splitlines())
+    return bundle, torchs, progress
+
+
+def test_an_export_shows_each_graph_and_what_it_compares(phrases):
+    lines = [line.split(" s  ")[1] for line in phrases[2].splitlines()]
+    graphs = [line for line in lines if line.startswith("exporting")]
+    assert graphs[0] == "exporting graph 1 of 5, encoder, at fp32 and int8"
+    assert len(graphs) == 5
+    assert lines[0] == "computing torch's results for the self-check"
+    assert lines[-1] == "comparing the int8 graphs with torch"
+
+
+def test_a_bundle_needs_no_task_licence_or_notice(phrases):
+    bundle = phrases[0]
+    keys = json.loads((bundle / "bundle.json").read_text()).keys()
+    assert not keys & {"task", "licence", "attribution"}
+    assert not (bundle / "NOTICE").exists()
+    with opened(bundle) as client:
+        (card,) = client.get("/v1/models").json()["models"]
+    assert [card["task"], card["licence"], card["attribution"]] == ["", "", ""]
 
 
 def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):
-    bundle, torchs = phrases
+    bundle, torchs, _ = phrases
     assert sum(torchs[source] == target for source, target in PHRASES.items()) > len(PHRASES) / 2
-    with opened(bundle) as client:
+    with opened(bundle, precision="fp32") as client:
         sources = [*PHRASES]
         answer = client.post("/v1/decode", json={"source": sources}).json()
         found = [result["hypotheses"][0] for result in answer["results"]]
@@ -205,7 +216,7 @@ def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):
 def test_log_probs_of_pieces_are_those_of_torch(phrases):
     trained = load_model(phrases[0])
     source, target = [*PHRASES.items()][5]
-    with opened(phrases[0]) as client:
+    with opened(phrases[0], precision="fp32") as client:
         answer = client.post("/v1/score", json={"source": source, "target": target}).json()
     source_ids = trained.source_tokenizer.encode(source).ids
     target_ids = [*trained.target_tokenizer.encode(target).ids, trained.transformer.config.eos_id]
