@@ -23,7 +23,9 @@ try:
     from model.network.transformer import Transformer
     from model.train_command import train_command
 except ModuleNotFoundError as error:
-    sys.exit(f"heed: {error.name} is not installed: run pip install 'heed[model]'")
+    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
+    sys.exit(2)
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
