@@ -153,7 +153,11 @@ def convert_command(
         str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
     ] = "",
     licence: Annotated[
-        str, typer.Option(help="SPDX identifier; as the checkpoint's README.md says if empty")
+        str,
+        typer.Option(
+            help="SPDX identifier; as the checkpoint's README.md says if empty. A model of your own"
+            " needs none"
+        ),
     ] = "",
     precision: Annotated[
         Precision,

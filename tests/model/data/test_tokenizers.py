@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, keeps_case, normalize
+from service.tokenizer import Tokenizer
 
 # Latin, composed and decomposed marks, ligatures, scripts without spaces, spaces of several widths
 TEXTS = st.text(
@@ -31,6 +32,17 @@ def test_decoding_restores_the_normalised_text_with_its_spaces(texts, unit):
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == EXPECTED[unit](text)
         assert min(ids) >= len(SPECIALS)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5))
+def test_the_service_restores_the_spaces_of_pieces_and_places_each_token(texts):
+    served = Tokenizer(build_tokenizer(texts, Unit.pieces), 100, {0: "padding", 3: "unknown"})
+    for text in texts:
+        read = served.encode(text, "/source")
+        assert served.decode(read.ids).text == EXPECTED[Unit.pieces](text)
+        starts = [token.start for token in read.tokens]
+        assert starts == sorted(starts)
+        assert read.tokens[-1].end <= len(text)
 
 
 def test_characters_are_put_in_lower_case_unless_the_case_is_kept():
