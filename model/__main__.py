@@ -11,7 +11,7 @@ try:
 
     from model.checkpoint import load_model
     from model.data.pairs import read_pairs
-    from model.evaluate import accuracy, by_source, predict
+    from model.evaluate import by_source, predict, score
     from model.export.answers import answer
     from model.export.bundle import Progress, WeightType, write_bundle
     from model.export.calibrate import samples
@@ -23,7 +23,9 @@ try:
     from model.network.transformer import Transformer
     from model.train_command import train_command
 except ModuleNotFoundError as error:
-    sys.exit(f"heed: {error.name} is not installed: run pip install 'heed[model]'")
+    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
+    sys.exit(2)
 
 app = typer.Typer(
     help="Train, evaluate and export encoder-decoder Transformers.",
@@ -51,27 +53,29 @@ def evaluate(
         Path | None, typer.Option(help="file to write lines source<TAB>prediction to")
     ] = None,
 ) -> None:
-    """Decode every source with PyTorch and print word and phoneme error rates in percent.
+    """Decode every source with PyTorch; print the share of exact targets, and the edit distance.
 
-    They are given without and with the digits that mark stress in ARPAbet.
+    The distance is in words or characters. If all targets are phonemes of ARPAbet, print word and
+    phoneme error rates instead, without and with the digits that mark stress.
     """
     references = read_pairs(pairs)
     sources = list(by_source(references))
-    predicted = dict(zip(sources, predict(load_model(model), sources, beam_size), strict=True))
+    trained = load_model(model)
+    predicted = dict(zip(sources, predict(trained, sources, beam_size), strict=True))
     if predictions is not None:
         lines = [f"{source}\t{text}\n" for source, text in predicted.items()]
         predictions.write_text("".join(lines), encoding="utf-8")
-    typer.echo(accuracy(predicted, references))
+    typer.echo(score(predicted, references, trained.target_tokenizer))
 
 
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="a training run", exists=True, file_okay=False)],
     bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
-    task: Annotated[str, typer.Option(help="one line on what the model does")],
-    licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")],
-    attribution: Annotated[str, typer.Option(help="whose data or weights these are")],
-    notice: Annotated[Path, existing_file("licence text, stored as NOTICE")],
+    task: Annotated[str, typer.Option(help="one line on what the model does")] = "",
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the weights' licence")] = "",
+    attribution: Annotated[str, typer.Option(help="whose data or weights these are")] = "",
+    notice: Annotated[Path | None, existing_file("licence text, stored as NOTICE")] = None,
     model_card: Annotated[Path | None, existing_file("Markdown, stored as MODEL_CARD.md")] = None,
     name: Annotated[
         str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
@@ -95,15 +99,15 @@ def export(
         task=task,
         licence=licence,
         attribution=attribution,
-        notice=notice.read_text(encoding="utf-8"),
+        notice=notice.read_text(encoding="utf-8") if notice else "",
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
-    trained = load_model(model)
-    write_bundle(trained, card, weights, bundle, precision, progress=timed_progress())
+    trained, progress = load_model(model), timed_progress()
+    write_bundle(trained, card, weights, bundle, precision, progress=progress)
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")
     if precision is not Precision.fp32:
-        report_errors(bundle, trained.transformer)
+        report_errors(bundle, trained.transformer, progress)
 
 
 def timed_progress() -> Progress:
@@ -112,7 +116,7 @@ def timed_progress() -> Progress:
     return lambda what: typer.echo(f"{monotonic() - began:5.0f} s  {what}", err=True)
 
 
-def report_errors(bundle: Path, transformer: Transformer) -> None:
+def report_errors(bundle: Path, transformer: Transformer, progress: Progress) -> None:
     """Print which products of int8 stay fp32, and how much the answers of the int8 and fp16 graphs
     differ from torch's on sources that calibration did not see. The transformer loses its weights:
     the graphs need memory.
@@ -125,9 +129,11 @@ def report_errors(bundle: Path, transformer: Transformer) -> None:
         total = len(linear_layers(transformer))
         names = f": {', '.join(kept)}" if kept else ""
         typer.echo(f"int8: {len(kept)} of {total} products stay fp32{names}")
+    progress("computing torch's answers for the graphs")
     answers = answer(transformer, samples(transformer, seed=1))
     release_weights(transformer)
     for precision in rounded:
+        progress(f"comparing the {precision} graphs with torch")
         found = compare(bundle / precision, answers)
         typer.echo(
             f"{precision} compared with torch on random sources: log-probs of probable tokens"
@@ -147,7 +153,11 @@ def convert_command(
         str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
     ] = "",
     licence: Annotated[
-        str, typer.Option(help="SPDX identifier; as the checkpoint's README.md says if empty")
+        str,
+        typer.Option(
+            help="SPDX identifier; as the checkpoint's README.md says if empty. A model of your own"
+            " needs none"
+        ),
     ] = "",
     precision: Annotated[
         Precision,

@@ -1,18 +1,25 @@
-"""Word and phoneme error rates, as the grapheme-to-phoneme literature scores them."""
+"""Exact matches and edit distances, or for phonemes the error rates of their literature."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from rich.console import Console
 from rich.progress import track
+from tokenizers import Tokenizer
 
 from model.checkpoint import TrainedModel
 from model.data.pairs import Pair, encode_sources, pad
+from model.data.tokenizers import SPECIALS, Unit, normalize, unit_of
 from model.search import beam_search, greedy_search
 
 DECODING_BATCH_SIZE = 256
+# The phonemes of ARPAbet that CMUdict and TIMIT have; a vowel may end with its stress
+VOWELS = "AA AE AH AO AW AX AXR AY EH ER EY IH IX IY OW OY UH UW UX"
+CONSONANTS = "B CH D DH DX EL EM EN F G HH JH K L M N NG NX P Q R S SH T TH V W WH Y Z ZH"
+PHONEME = re.compile(f"(?:{'|'.join(VOWELS.split())})[0-2]?|{'|'.join(CONSONANTS.split())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,8 @@ def predict(model: TrainedModel, sources: Sequence[str], beam_size: int) -> list
     # batches of similar lengths, the shortest first, to save padding
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     texts: dict[int, str] = {}
-    for start in track(range(0, len(order), DECODING_BATCH_SIZE), "decoding"):
+    starts = range(0, len(order), DECODING_BATCH_SIZE)
+    for start in track(starts, "decoding", console=Console(stderr=True)):
         chosen = order[start : start + DECODING_BATCH_SIZE]
         source_ids, source_length = pad([ids[i] for i in chosen], config.pad_id)
         if beam_size == 1:
@@ -78,21 +86,32 @@ def by_source(pairs: Sequence[Pair]) -> dict[str, list[str]]:
     return references
 
 
+def count_errors(
+    predictions: dict[str, str], pairs: Sequence[Pair], split: Callable[[str], list[str]]
+) -> tuple[int, float, float]:
+    """Return the number of sources, the percentage whose prediction equals no reference, and the
+    sum of edit distances to the nearest references as a percentage of those references' lengths.
+
+    `split` returns the units of a text, which are compared and counted.
+    """
+    references = by_source(pairs)
+    wrong = edits = length = 0
+    for source, texts in references.items():
+        predicted, targets = split(predictions[source]), [split(text) for text in texts]
+        wrong += predicted not in targets
+        nearest = min(targets, key=lambda target: edit_distance(predicted, target))
+        edits += edit_distance(predicted, nearest)
+        length += len(nearest)
+    return len(references), 100 * wrong / len(references), 100 * edits / length
+
+
 def error_rates(predictions: dict[str, str], pairs: Sequence[Pair], stress: bool) -> ErrorRates:
     """Score `predictions`, keyed by source; `stress` False strips stress from both sides."""
 
     def phonemes(text: str) -> list[str]:
         return (text if stress else without_stress(text)).split()
 
-    references = by_source(pairs)
-    wrong = edits = length = 0
-    for source, texts in references.items():
-        predicted, targets = phonemes(predictions[source]), [phonemes(text) for text in texts]
-        wrong += predicted not in targets
-        nearest = min(targets, key=lambda target: edit_distance(predicted, target))
-        edits += edit_distance(predicted, nearest)
-        length += len(nearest)
-    return ErrorRates(len(references), 100 * wrong / len(references), 100 * edits / length)
+    return ErrorRates(*count_errors(predictions, pairs, phonemes))
 
 
 def stress_accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> float:
@@ -131,6 +150,51 @@ def accuracy(predictions: dict[str, str], pairs: Sequence[Pair]) -> Accuracy:
         error_rates(predictions, pairs, stress=True),
         stress_accuracy(predictions, pairs),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """How many predictions equal a reference, and the edit distance to the nearest, in percent."""
+
+    sources: int
+    exact: float
+    distance: float  # edits as a percentage of the references' units
+    unit: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sources} sources: {self.exact:.2f} % exact;"
+            f" edit distance {self.distance:.2f} % of the {self.unit}"
+        )
+
+
+def matches(predictions: dict[str, str], pairs: Sequence[Pair], target: Tokenizer) -> Matches:
+    """Score `predictions`, keyed by source, against all pairs, normalized as in training.
+
+    Edits are of words if the targets were split into words, else of characters: not all languages
+    have spaces between words.
+    """
+    words = unit_of(target) is Unit.words
+
+    def units(text: str) -> list[str]:
+        return text.split() if words else [*normalize(target, text)]
+
+    sources, wrong, distance = count_errors(predictions, pairs, units)
+    return Matches(sources, 100 - wrong, distance, "words" if words else "characters")
+
+
+def score(
+    predictions: dict[str, str], pairs: Sequence[Pair], target: Tokenizer
+) -> Accuracy | Matches:
+    """Score predictions as phonemes if the target vocabulary has nothing else, else as texts."""
+    if are_phonemes(target):
+        return accuracy(predictions, pairs)
+    return matches(predictions, pairs, target)
+
+
+def are_phonemes(target: Tokenizer) -> bool:
+    tokens = target.get_vocab().keys() - SPECIALS
+    return bool(tokens) and all(map(PHONEME.fullmatch, tokens))
 
 
 def stressed_vowels(predicted: str, target: str) -> tuple[int, int]:

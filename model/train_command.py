@@ -7,11 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from model.data.tokenizers import Unit
+from model.data.tokenizers import VOCABULARY_SIZE, Unit
 from model.flags import Pairs, existing_file, existing_folder, positive, share
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.training.loop import train
-from model.training.run import TrainingOptions, choose_tokenizers, hash_pairs, open_run
+from model.training.run import (
+    TrainingOptions,
+    Vocabularies,
+    choose_tokenizers,
+    hash_pairs,
+    open_run,
+)
 
 # Flags are named like the fields of TransformerConfig and TrainingOptions that they set.
 DevFlag = Annotated[Path, existing_file("file like PAIRS; its loss is shown after each epoch")]
@@ -27,6 +33,16 @@ SourceUnitFlag = Annotated[
 ]
 TargetUnitFlag = Annotated[
     Unit, typer.Option(help="what a target is split into; ignored with --start or --teacher")
+]
+KeepCaseFlag = Annotated[
+    bool,
+    typer.Option(
+        "--keep-case",
+        help="do not put characters in lower case; words and pieces always keep their case",
+    ),
+]
+VocabularySizeFlag = Annotated[
+    int, positive("most pieces in the vocabulary of a side whose unit is pieces")
 ]
 DModelFlag = Annotated[int, positive("model width")]
 DFfFlag = Annotated[int, positive("hidden units of a feed-forward layer")]
@@ -87,6 +103,8 @@ def train_command(
     run: RunFlag,
     source_unit: SourceUnitFlag = Unit.characters,
     target_unit: TargetUnitFlag = Unit.words,
+    keep_case: KeepCaseFlag = False,
+    vocabulary_size: VocabularySizeFlag = VOCABULARY_SIZE,
     d_model: DModelFlag = 192,
     d_ff: DFfFlag = 768,
     num_heads: NumHeadsFlag = 4,
@@ -124,7 +142,8 @@ def train_command(
         "teachers": [str(path) for path in teacher or []],
     }
     options = TrainingOptions(**select(TrainingOptions, flags))
-    source, target = choose_tokenizers(pairs, source_unit, target_unit, options)
+    wanted = Vocabularies(**select(Vocabularies, flags))
+    source, target = choose_tokenizers(pairs, wanted, options)
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),
         target_vocab_size=target.get_vocab_size(),

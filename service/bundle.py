@@ -111,9 +111,9 @@ class Manifest(Part):
 
     format_version: Literal[2]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    task: str
-    licence: str
-    attribution: str
+    task: str = ""
+    licence: str = ""
+    attribution: str = ""
     config: Config
     limits: Limits
     decoding: Decoding

@@ -1,6 +1,8 @@
 """torch = ONNX = HTTP, on the default model as it ships."""
 
+import json
 import os
+import re
 from pathlib import Path
 
 import httpx2
@@ -20,6 +22,8 @@ from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 from service.app import create_app
 from service.settings import Provider, Settings
+from tests.conftest import opened
+from tests.documentation import events_of
 
 WORDS = Path(__file__).parent / "words.txt"
 
@@ -134,3 +138,93 @@ def test_heads_of_any_size_and_score_are_served_over_http(
     pairs = zip(blocks, (decoded.decoder_attention, decoded.cross_attention), strict=True)
     for block, weights in pairs:
         np.testing.assert_allclose(block["data"][0], weights[0][0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+NOUNS = {"cat": "chat", "dog": "chien", "town": "village", "boat": "bateau"}
+COLOURS = {"red": "rouge", "green": "vert", "yellow": "jaune", "white": "blanc"}
+PHRASES = {
+    f"The {colour} {noun}s, {year}": f"Les {NOUNS[noun]}s {COLOURS[colour]}s ({year})"
+    for noun in NOUNS
+    for colour in COLOURS
+    for year in (1987, 2026)
+}
+
+
+def command(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+@pytest.fixture(scope="module")
+def phrases(tmp_path_factory):
+    """A bundle of a model of pieces that was trained for seconds, what torch decodes, and the
+    standard error of the export."""
+    folder = tmp_path_factory.mktemp("pieces")
+    pairs, run, bundle, texts = (folder / name for name in ("p.tsv", "run", "phrases", "texts"))
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PHRASES.items()))
+    units = ["--source-unit", "pieces", "--target-unit", "pieces", "--vocabulary-size", "60"]
+    shape = "--d-model 32 --d-ff 64 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
+    steps = "--epochs 40 --batch-size 8 --learning-rate 5e-3 --dropout 0"
+    command("train", pairs, "--dev", pairs, "--run", run, *units, *shape.split(), *steps.split())
+    progress = command("export", run, bundle, "--precision", "both").stderr
+    command("evaluate", run, pairs, "--predictions", texts)
+    torchs = dict(line.split("\t") for line in texts.read_text().splitlines())
+    return bundle, torchs, progress
+
+
+def test_an_export_shows_each_graph_and_what_it_compares(phrases):
+    lines = [line.split(" s  ")[1] for line in phrases[2].splitlines()]
+    graphs = [line for line in lines if line.startswith("exporting")]
+    assert graphs[0] == "exporting graph 1 of 5, encoder, at fp32 and int8"
+    assert len(graphs) == 5
+    assert lines[0] == "computing torch's results for the self-check"
+    assert lines[-1] == "comparing the int8 graphs with torch"
+
+
+def test_a_bundle_needs_no_task_licence_or_notice(phrases):
+    bundle = phrases[0]
+    keys = json.loads((bundle / "bundle.json").read_text()).keys()
+    assert not keys & {"task", "licence", "attribution"}
+    assert not (bundle / "NOTICE").exists()
+    with opened(bundle) as client:
+        (card,) = client.get("/v1/models").json()["models"]
+    assert [card["task"], card["licence"], card["attribution"]] == ["", "", ""]
+
+
+def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):
+    bundle, torchs, _ = phrases
+    assert sum(torchs[source] == target for source, target in PHRASES.items()) > len(PHRASES) / 2
+    with opened(bundle, precision="fp32") as client:
+        sources = [*PHRASES]
+        answer = client.post("/v1/decode", json={"source": sources}).json()
+        found = [result["hypotheses"][0] for result in answer["results"]]
+        assert dict(zip(sources, (each["text"] for each in found), strict=True)) == torchs
+        streamed = client.post("/v1/decode", json={"source": sources[0], "stream": True})
+        parts = [data["text"] for name, data in events_of(streamed.text) if name == "token"]
+        assert "".join(parts) == torchs[sources[0]]
+        text = "  The red\u00a0 cats,2026 "
+        shown = client.post("/v1/tokenize", json={"text": text}).json()["results"][0]
+        ids = {"token_ids": [found[0]["token_ids"]]}
+        decoded = client.post("/v1/detokenize", json=ids).json()["results"][0]
+    assert decoded["text"] == torchs[sources[0]]
+    covered = "".join(text[start:end] for start, end in shown["offsets"])
+    assert covered == re.sub(r"\s", "", text)
+
+
+@torch.no_grad()
+def test_log_probs_of_pieces_are_those_of_torch(phrases):
+    trained = load_model(phrases[0])
+    source, target = [*PHRASES.items()][5]
+    with opened(phrases[0], precision="fp32") as client:
+        answer = client.post("/v1/score", json={"source": source, "target": target}).json()
+    source_ids = trained.source_tokenizer.encode(source).ids
+    target_ids = [*trained.target_tokenizer.encode(target).ids, trained.transformer.config.eos_id]
+    inputs = [trained.transformer.config.bos_id, *target_ids[:-1]]
+    lengths = torch.tensor([len(source_ids)]), torch.tensor([len(inputs)])
+    log_probs = trained.transformer(
+        torch.tensor([source_ids]), lengths[0], torch.tensor([inputs]), lengths[1]
+    )[0]
+    (result,) = answer["results"]
+    expected = log_probs[torch.arange(len(inputs)), target_ids]
+    np.testing.assert_allclose(result["log_probs"], expected.numpy(), rtol=1e-4, atol=1e-5)

@@ -1,10 +1,13 @@
-"""The models of docs/tutorial.md: trained, converted, served, and held against Hugging Face.
+"""The models of docs/tutorial.md: trained, exported, converted, served, and held against
+Hugging Face.
 
 One trains for minutes, so these tests are long.
 """
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import groupby
@@ -23,11 +26,44 @@ from tests.int8_answers import decode
 
 pytestmark = pytest.mark.long
 
-TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(encoding="utf-8")
-CALLS = [*curl_calls(TUTORIAL)]
-assert len(CALLS) == 3
+ROOT = Path(__file__).parent.parent
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+OWN, CONVERTED = TUTORIAL.split("## A converted checkpoint\n")
+OWN_CALLS, CALLS = [*curl_calls(OWN)], [*curl_calls(CONVERTED)]
+assert (len(OWN_CALLS), len(CALLS)) == (1, 3)
+# A command, its further lines, and what is shown below it
+COMMAND = r"^\$ \.venv/bin/python ((?:.*\\\n)*.*)\n((?:(?!\$ |```).*\n)*)"
 CHUNK = 250  # sources of a request
 GENERATED = 200  # sources that Hugging Face decodes too
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """The folder in which the commands of the first part ran."""
+    folder = tmp_path_factory.mktemp("own")
+    commands = re.findall(COMMAND, OWN, re.M)
+    assert len(commands) == 4
+    for command, shown in commands:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command.replace("\\\n", ""))],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        pattern = ".*".join(map(re.escape, shown.strip("…\n").split("…")))
+        assert re.search(pattern, done.stdout, re.S), done.stdout
+    return folder
+
+
+@pytest.mark.parametrize("call", OWN_CALLS, ids=lambda call: call.path)
+def test_the_own_model_is_trained_and_answers_as_shown(own, call):
+    with opened(own / "bundles" / "ledger-fr") as client:
+        assert_answered_as_shown(client, call)
+    last = (own / "runs" / "ledger" / "losses.tsv").read_text().splitlines()[-1]
+    assert float(last.split()[-1]) == pytest.approx(0.06, abs=0.01)
 
 
 @pytest.fixture(scope="module", params=["marian", "t5"])

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from model.data.tokenizers import SPECIALS, UNK
+from model.data.tokenizers import SPECIALS, UNK, keeps_case, normalize
 from model.network.config import InputError, TransformerConfig
 
 Pair = tuple[str, str]  # source, target
@@ -138,6 +138,27 @@ def refuse_special_tokens(file: PairFile, source: Tokenizer, target: Tokenizer) 
     """Raise InputError naming the first text that contains a special token."""
     if problem := next(find_special_tokens(file, source, target), None):
         raise InputError(f"{problem}: remove or respell this text")
+
+
+def describe_normalized(file: PairFile, source: Tokenizer, target: Tokenizer) -> Iterator[str]:
+    """Say for each side how many texts its tokenizer changes before it splits them, if any."""
+    sides = zip(
+        ("sources", "targets"), (source, target), zip(*file.pairs, strict=True), strict=True
+    )
+    for side, tokenizer, texts in sides:
+        found = [
+            (place, text, changed)
+            for place, text in zip(file.places, texts, strict=True)
+            if (changed := normalize(tokenizer, text)) != text
+        ]
+        if found:
+            place, text, changed = found[0]
+            how = "normalized" if keeps_case(tokenizer) else "normalized and put in lower case"
+            advice = "" if keeps_case(tokenizer) else "; --keep-case keeps capitals"
+            yield (
+                f"{side} are {how}, which changes {len(found)} of {len(texts)}; at {place},"
+                f" {text!r} becomes {changed!r}{advice}"
+            )
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

@@ -6,47 +6,104 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-from tokenizers.models import WordLevel
-from tokenizers.trainers import WordLevelTrainer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 
 PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so that their ids are 0..3
 APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # keyboards and editors write any of these for '
+SPACES = "[\\s\u2581]+"  # U+2581 stands for a space in the names of pieces
+ALONE = "\u2581?[\\p{P}\\p{N}]"  # a punctuation mark or digit, with the space before it
+VOCABULARY_SIZE = 4000  # enough for some 100,000 pairs; more pieces would be seen too rarely
 
 
 class Unit(StrEnum):
     """Units that a text is split into, one token each."""
 
-    characters = "characters"  # in lower case, apostrophes unified
+    characters = "characters"  # in lower case unless the case is kept, apostrophes unified
     words = "words"  # at white space, otherwise unchanged
+    pieces = "pieces"  # frequent parts of words, learned from the texts; the case is kept
 
 
-def build_tokenizer(texts: Iterable[str], unit: Unit) -> Tokenizer:
-    """Build a tokenizer with one token for every unit in `texts`, the most frequent first.
+def build_tokenizer(
+    texts: Iterable[str],
+    unit: Unit,
+    keep_case: bool = False,
+    vocabulary_size: int = VOCABULARY_SIZE,
+) -> Tokenizer:
+    """Build a tokenizer with a token for every unit in `texts`, or for at most `vocabulary_size`
+    pieces, unless the texts have more characters than that.
 
-    It encodes any other unit as <unk>.
+    It encodes any other unit, or a character that no piece has, as <unk>.
     """
-    tokenizer = Tokenizer(WordLevel(unk_token=UNK))
-    if unit is Unit.characters:
-        tokenizer.normalizer = normalizers.Sequence(
-            [
-                normalizers.Replace(Regex(APOSTROPHES), "'"),
-                normalizers.NFKC(),
-                normalizers.Lowercase(),
-                normalizers.Strip(),
-            ]
+    match unit:
+        case Unit.characters:
+            tokenizer = character_tokenizer(keep_case)
+        case Unit.words:
+            tokenizer = Tokenizer(WordLevel(unk_token=UNK))
+            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        case Unit.pieces:
+            tokenizer = piece_tokenizer()
+    if unit is Unit.pieces:
+        trainer = BpeTrainer(
+            vocab_size=vocabulary_size,
+            min_frequency=2,
+            special_tokens=SPECIALS,
+            show_progress=False,
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
     else:
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # the trainer's default would keep only the 30,000 most frequent units
-    trainer = WordLevelTrainer(vocab_size=sys.maxsize, special_tokens=SPECIALS, show_progress=False)
+        # the trainer's default would keep only the 30,000 most frequent units
+        trainer = WordLevelTrainer(
+            vocab_size=sys.maxsize, special_tokens=SPECIALS, show_progress=False
+        )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def character_tokenizer(keep_case: bool) -> Tokenizer:
+    tokenizer = Tokenizer(WordLevel(unk_token=UNK))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(APOSTROPHES), "'"),
+            normalizers.NFKC(),
+            *([] if keep_case else [normalizers.Lowercase()]),
+            normalizers.Strip(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def piece_tokenizer() -> Tokenizer:
+    """Return byte pair encoding as sentencepiece has it: pieces begin with U+2581 where a space or
+    the text begins, so that decoding restores every space.
+
+    White space becomes one space, as in sentencepiece. Digits and punctuation marks are not merged.
+    """
+    tokenizer = Tokenizer(BPE(unk_token=UNK))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(SPACES), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(ALONE), "isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace()
     return tokenizer
 
 
 def unit_of(tokenizer: Tokenizer) -> Unit:
     """Return the unit that this tokenizer, made by `build_tokenizer`, splits texts into."""
+    if isinstance(tokenizer.decoder, decoders.Metaspace):
+        return Unit.pieces
     at_spaces = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
     return Unit.words if at_spaces else Unit.characters
+
+
+def normalize(tokenizer: Tokenizer, text: str) -> str:
+    """Return the text as the tokenizer splits it."""
+    return tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+
+
+def keeps_case(tokenizer: Tokenizer) -> bool:
+    return normalize(tokenizer, "A") == "A"

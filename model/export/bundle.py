@@ -11,7 +11,7 @@ import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.calibrate import calibrate
-from model.export.graphs import GRAPHS, export_graphs, save_graph
+from model.export.graphs import export_graphs, save_graph
 from model.export.half import halve
 from model.export.half_range import check_half_range
 from model.export.manifest import Card, Precision, describe
@@ -93,6 +93,7 @@ def write_model(
     the rounded model.
     """
     round_weights(model, weight_type)
+    progress("computing torch's results for the self-check")
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
     writers: list[SaveGraph] = []
@@ -105,8 +106,10 @@ def write_model(
     if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
         writers.append(write_int8(model, bundle / "int8"))
-    progress(f"exporting {len(GRAPHS)} graphs")
-    for name, proto in export_graphs(model):
+    names = " and ".join(precision.folders)
+    for name, proto in export_graphs(
+        model, lambda graph: progress(f"exporting {graph}, at {names}")
+    ):
         for save in writers:
             save(name, copy_of(proto))
 
@@ -164,7 +167,8 @@ def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def write_texts(trained: TrainedModel, card: Card, bundle: Path) -> None:
     """Write NOTICE, MODEL_CARD.md and, last of all files because it lists them, bundle.json."""
-    (bundle / "NOTICE").write_text(card.notice, encoding="utf-8")
+    if card.notice:
+        (bundle / "NOTICE").write_text(card.notice, encoding="utf-8")
     if card.model_card:
         (bundle / "MODEL_CARD.md").write_text(card.model_card, encoding="utf-8")
     manifest = json.dumps(describe(trained, card, bundle), indent=2, ensure_ascii=False)

@@ -5,7 +5,7 @@ outputs. Where no attention weights are returned, it passes ONNX_KERNEL, which a
 operators.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -172,13 +172,19 @@ GRAPHS = {
 }
 
 
-def export_graphs(model: Transformer) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yield the name of each graph and the graph, which reads weights by their stored names."""
+def export_graphs(
+    model: Transformer, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Yield the name of each graph and the graph, which reads weights by their stored names.
+
+    Calls `progress` with what each export is of, as it starts.
+    """
     state = model.state_dict()
     names = {name: name for name in state} | model.tied_names
     weights = {f"model.{name}": stored for name, stored in names.items()}
     biases = {name: tensor for name, tensor in state.items() if tensor.dim() == 1}
-    for name, spec in GRAPHS.items():
+    for number, (name, spec) in enumerate(GRAPHS.items(), 1):
+        progress(f"graph {number} of {len(GRAPHS)}, {name}")
         proto = export_graph(spec(model), weights)
         drop_zero_biases(proto.graph, biases)
         merge_products(proto.graph)

@@ -39,16 +39,17 @@ FOLDERS = ("fp32", "int8", "fp16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Name, task, licence and texts of a bundle.
+    """Name, task, licence and texts of a bundle. All but the name may be empty, and are then left
+    out.
 
-    `notice` is written as NOTICE, and `model_card`, unless empty, as MODEL_CARD.md.
+    `notice` is written as NOTICE, and `model_card` as MODEL_CARD.md.
     """
 
     name: str
-    task: str
-    licence: str
-    attribution: str
-    notice: str
+    task: str = ""
+    licence: str = ""
+    attribution: str = ""
+    notice: str = ""
     model_card: str = ""
 
 
@@ -57,12 +58,11 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
     config = trained.transformer.config
     unknown_id = trained.source_tokenizer.token_to_id(UNK)
     usage = trained.usage or plain_usage(config, unknown_id)
+    texts = {"task": card.task, "licence": card.licence, "attribution": card.attribution}
     return {
         "format_version": FORMAT_VERSION,
         "name": card.name,
-        "task": card.task,
-        "licence": card.licence,
-        "attribution": card.attribution,
+        **{key: text for key, text in texts.items() if text},
         "config": asdict(config),
         "limits": {
             "max_source_length": config.max_source_length,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import yaml
 
 from model.export.manifest import Card
-from model.importers.checkpoint import Checkpoint
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import NAMES
 from model.importers.proofs import Proof, as_text
 from model.network.config import InputError
@@ -33,9 +33,10 @@ def read_front_matter(folder: Path) -> dict[str, Any]:
 
 
 def find_licence(checkpoint: Checkpoint, licence: str) -> str:
-    """Return `licence`, or what README.md says. Raise InputError if neither names one."""
+    """Return `licence`, or what README.md says. A model of one's own, which heed.toml describes,
+    may have none; for others raise InputError."""
     found = licence or text_of(read_front_matter(checkpoint.folder).get("license"))
-    if not found:
+    if not found and checkpoint.config_name != OWN:
         readme = checkpoint.folder / "README.md"
         lacks = f"{readme} names no license at its head"
         if not readme.is_file():
@@ -64,7 +65,7 @@ def write_card(
         "",
         f"{task}; {origin}.",
         "",
-        f"Licence of the weights: {licence}. Languages: {languages}.",
+        f"Licence of the weights: {licence or 'not stated'}. Languages: {languages}.",
         "",
         *language_lines(usage),
         *task_lines(
@@ -163,7 +164,7 @@ def read_notice(folder: Path, licence: str, origin: str) -> str:
     for name in LICENCES:
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8", errors="replace")
-    return f"The weights are {origin}. Their licence is {licence}.\n"
+    return f"The weights are {origin}. Their licence is {licence or 'not stated'}.\n"
 
 
 def hash_files(folder: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from model.data.pairs import (
     Example,
     TrainingBatch,
     concatenate_examples,
+    describe_normalized,
     encode_pairs,
     find_special_tokens,
     read_pair_file,
@@ -130,20 +131,25 @@ def load_examples(
 
     Raise InputError if a training text contains a special token, such as <unk> for an unknown
     symbol. Dev texts may contain some, as texts in use do. They increase the dev loss, so a note
-    counts them.
+    counts them. Another counts the training texts that normalization changes.
     """
     config, tokenizers = load_config(run), load_tokenizers(run)
     pairs = read_pair_file(train_path)
+    for text in describe_normalized(pairs, *tokenizers):
+        note(text)
     examples = encode_pairs(pairs, *tokenizers, config)
     refuse_special_tokens(pairs, *tokenizers)
     dev = read_pair_file(dev_path)
     if problems := list(find_special_tokens(dev, *tokenizers)):
-        note = (
-            f"note: {len(problems)} dev texts have symbols without a token of their own, which"
+        note(
+            f"{len(problems)} dev texts have symbols without a token of their own, which"
             f" raises the dev loss; the first is {problems[0]}"
         )
-        Console().print(note, markup=False, highlight=False, soft_wrap=True)
     return examples, encode_pairs(dev, *tokenizers, config)
+
+
+def note(text: str) -> None:
+    Console().print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:

@@ -25,7 +25,7 @@ from model.checkpoint import (
     save_weights,
 )
 from model.data.pairs import Example, read_pairs
-from model.data.tokenizers import Unit, build_tokenizer, unit_of
+from model.data.tokenizers import Unit, build_tokenizer, keeps_case, unit_of
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
@@ -61,18 +61,30 @@ def hash_pairs(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabularies:
+    """How the texts of a new model are split. `model.data.tokenizers.Unit` says which unit has a
+    case to keep, and which a vocabulary of a chosen size."""
+
+    source_unit: Unit
+    target_unit: Unit
+    keep_case: bool
+    vocabulary_size: int
+
+
 def choose_tokenizers(
-    pairs: Path, source_unit: Unit, target_unit: Unit, options: TrainingOptions
+    pairs: Path, wanted: Vocabularies, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of the start model or the teachers; if there is neither, build them."""
     if models := models_of(options):
         for model in models:
             find_weights(model)
         return load_tokenizers(models[0])
-    texts = read_pairs(pairs)
+    sources, targets = zip(*read_pairs(pairs), strict=True)
+    same = wanted.keep_case, wanted.vocabulary_size
     return (
-        build_tokenizer((source for source, _ in texts), source_unit),
-        build_tokenizer((target for _, target in texts), target_unit),
+        build_tokenizer(sources, wanted.source_unit, *same),
+        build_tokenizer(targets, wanted.target_unit, *same),
     )
 
 
@@ -158,6 +170,9 @@ def check_same_settings(
     for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
         if unit_of(old) is not unit_of(new):
             raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
+        if keeps_case(old) is not keeps_case(new):
+            word = "with" if keeps_case(old) else "without"
+            raise InputError(f"{run} was started {word} --keep-case: {advice}")
     found = UNRECORDED | asdict(load_config(run)) | started
     if different := describe_differences(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")

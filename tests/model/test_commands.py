@@ -44,7 +44,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("missing", ["typer", "torch"])
+@pytest.mark.parametrize("missing", ["typer", "torch", "onnx"])
 def test_a_missing_extra_is_named_in_one_line(missing):
     code = f"""
 import runpy, sys
@@ -54,17 +54,17 @@ runpy.run_module("model", run_name="__main__")
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f"heed: {missing} is not installed: run pip install 'heed[model]'\n"
+    assert done.returncode == 2
+    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    assert done.stderr == f"heed: {missing} is not installed: {advice}\n"
 
 
 def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    run, pairs = teacher_run(tmp_path / "a", seed=1)
+    run, _ = teacher_run(tmp_path / "a", seed=1)
     bundle = tmp_path / "bundle"
-    card = "--task", "spell", "--licence", "CC0-1.0", "--attribution", "us", "--notice", str(pairs)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "model.export.compare", raising=False)
-    command = ["export", str(run), str(bundle), *card, "--precision", "int8"]
+    command = ["export", str(run), str(bundle), "--precision", "int8"]
     refused = CliRunner().invoke(app, command)
     assert str(refused.exception) == (
         "--precision int8 measures its error with onnxruntime, which is not installed:"

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.checkpoint import load_model
-from model.evaluate import accuracy, edit_distance, error_rates, predict, stress_accuracy
+from model.data.tokenizers import Unit, build_tokenizer
+from model.evaluate import (
+    accuracy,
+    edit_distance,
+    error_rates,
+    predict,
+    score,
+    stress_accuracy,
+)
 from model.network.config import InputError
 from model.training.loop import train
 from tests.model.training.test_loop import OPTIONS, copying_run
@@ -56,3 +64,31 @@ def test_digits_that_do_not_mark_stress_stay():
     found = accuracy({"a": "1 2", "b": "3"}, [("a", "1 2"), ("b", "4")])
     assert (found.plain.word, found.plain.phoneme) == (50, pytest.approx(100 / 3))
     assert "with it" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        # edits of "le mur", "mer" and "une île": 0, 1, 1 of 5 words, or 0, 2, 4 of 16 characters
+        (Unit.words, "3 sources: 33.33 % exact; edit distance 40.00 % of the words"),
+        (Unit.pieces, "3 sources: 33.33 % exact; edit distance 37.50 % of the characters"),
+    ],
+)
+def test_texts_are_scored_by_exact_matches_and_edits_of_their_units(unit, expected):
+    references = [("wall", "le mur"), ("sea", "la mer"), ("sea", "mer"), ("isle", "une île")]
+    predictions = {"wall": "le  mur", "sea": "mer x", "isle": "une"}
+    target = build_tokenizer((text for _, text in references), unit)
+    assert str(score(predictions, references, target)) == expected
+
+
+def test_characters_are_scored_in_the_case_that_the_model_learned():
+    references = [("a", "Été")]
+    for keep, exact in ((False, 100), (True, 0)):
+        target = build_tokenizer(["Été"], Unit.characters, keep)
+        assert score({"a": "été"}, references, target).exact == exact
+
+
+def test_only_vocabularies_of_phonemes_are_scored_as_phonemes():
+    for text, found in (("HH IY1 D", "PER"), ("HH IY1 D .", "exact"), ("HEED", "exact")):
+        target = build_tokenizer([text], Unit.words)
+        assert found in str(score({"heed": "IY1"}, [("heed", text)], target))

@@ -29,7 +29,7 @@ TEXTS = ["red green blue", "two", "three one two red blue green"]
 NOTICED_WHEN_USED = {"NaN in the scores", "NaN in the attention", "other attention"}
 SERVED = {
     *("task with escapes", "prefix leaves one", "metadata", "a short Loop", "endless padding"),
-    *("truncation", *NOTICED_WHEN_USED),
+    *("truncation", "no task", "no licence", "no attribution", *NOTICED_WHEN_USED),
 }
 LONGEST = 500  # characters of a refusal
 MOST_MEMORY = 500 << 20  # bytes

@@ -46,8 +46,15 @@ def rename_tokens(bundle, file, names):
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
-    """The tiny bundle as a model that translates Arabic and English into Hebrew letters."""
+    """The tiny bundle as a model that translates Arabic and English into Hebrew letters.
+
+    It says nothing of its task, licence and authors.
+    """
     bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("web") / "translator")
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    for key in ("task", "licence", "attribution"):
+        del manifest[key]
+    (bundle / "bundle.json").write_text(json.dumps(manifest))
     rename_tokens(bundle, "source.tokenizer.json", SOURCE_WORDS)
     rename_tokens(bundle, "target.tokenizer.json", TARGET_LETTERS)
     decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]

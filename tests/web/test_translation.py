@@ -41,6 +41,11 @@ def test_languages_have_names_where_their_codes_are_known(page):
     ]
 
 
+def test_a_model_without_task_and_licence_is_only_named(page):
+    expect(page.locator("#about")).to_have_text(re.compile("^translator\\. A source has up to"))
+    expect(page.locator("#credit")).to_have_text("")
+
+
 def test_a_language_is_found_by_typing_its_name(page):
     page.locator("#source-language").focus()
     with page.expect_request("**/v1/decode") as sent:

@@ -48,9 +48,11 @@ function restore() {
 function offerModel(wanted) {
   const { name, task, limits, licence, attribution, attention, decoding, languages } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
+  const what = task ? `${name}: ${task}` : name;
   $("about").textContent =
-    `${name}: ${task}. A source has up to ${source} tokens, its target up to ${target}.`;
-  $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
+    `${what}. A source has up to ${source} tokens, its target up to ${target}.`;
+  const credit = [attribution, licence].filter(Boolean).join("; "); // a bundle may lack both
+  $("credit").textContent = credit && `${name}: ${credit}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
   controls.beam_size.placeholder = decoding.beam_size;

@@ -14,6 +14,7 @@ from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 
+from model.importers.card import find_licence
 from model.importers.checkpoint import Checkpoint
 from model.importers.description import KINDS, RULES, read_description
 from model.importers.own_tokenizers import plain_tokenizers
@@ -143,6 +144,12 @@ def test_a_tensor_that_the_model_does_not_need_can_be_ignored(checkpoint):
 def test_heed_toml_comes_before_another_config_json(checkpoint, tmp_path):
     (tmp_path / "config.json").write_text('{"learning_rate": 1e-4}')
     assert read_plain(checkpoint()).config.d_model == WIDTH
+
+
+def test_a_model_of_ones_own_needs_no_licence(checkpoint, tmp_path):
+    assert find_licence(checkpoint(), "") == ""
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert find_licence(checkpoint(), "") == "mit"
 
 
 def test_a_projection_without_a_tensor_of_its_own_is_named_as_the_embedding(checkpoint, state):

@@ -136,7 +136,12 @@ def test_an_older_run_may_lack_options_but_not_those_that_decide_what_is_learned
 
 
 @pytest.mark.parametrize(
-    ("side", "unit", "other"), [("source", *Unit), ("target", *reversed(Unit))]
+    ("side", "unit", "other"),
+    [
+        ("source", Unit.characters, Unit.words),
+        ("source", Unit.characters, Unit.pieces),
+        ("target", Unit.words, Unit.characters),
+    ],
 )
 def test_a_run_names_the_unit_it_was_started_with(tmp_path, side, unit, other):
     _, pairs, _ = copying_run(tmp_path)
@@ -145,6 +150,35 @@ def test_a_run_names_the_unit_it_was_started_with(tmp_path, side, unit, other):
     assert small_command(*start).exit_code == 0
     refused = small_command(*start, f"--{side}-unit", other)
     assert str(refused.exception) == f"{run} was started with --{side}-unit {unit}: {ADVICE}"
+
+
+def test_a_run_of_pieces_is_resumed_with_the_same_vocabulary_size_only(tmp_path):
+    _, pairs, _ = copying_run(tmp_path)
+    units = "--source-unit", "pieces", "--target-unit", "pieces", "--epochs", "1"
+    start = pairs, "--dev", pairs, "--run", tmp_path / "new", *units
+    assert small_command(*start).exit_code == 0
+    assert small_command(*start).exit_code == 0
+    refused = small_command(*start, "--vocabulary-size", "8")
+    assert "was started with source_vocab_size" in str(refused.exception)
+
+
+def test_a_training_says_which_texts_it_puts_in_lower_case(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("paris\ta\n\nOslo\tB\nRÓma\tA\n")
+    start = pairs, "--dev", pairs, "--run", tmp_path / "run", "--epochs", "1"
+    done = small_command(*start)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("note:") == 1  # targets are words, which keep their case
+    assert (
+        "note: sources are normalized and put in lower case, which changes 2 of 3;"
+        f" at {pairs}:3, 'Oslo' becomes 'oslo'; --keep-case keeps capitals\n"
+    ) in done.output
+    resumed = small_command(*start, "--keep-case")
+    error = f"{tmp_path / 'run'} was started without --keep-case: {ADVICE}"
+    assert str(resumed.exception) == error
+    kept = small_command(*start[:-3], tmp_path / "kept", "--epochs", "1", "--keep-case")
+    assert "note:" not in kept.output
+    assert load_tokenizers(tmp_path / "kept")[0].encode("Oslo").tokens == [*"Oslo"]
 
 
 def test_dev_pairs_with_unknown_symbols_are_counted_in_a_note(tmp_path):

@@ -1,0 +1,76 @@
+import re
+import unicodedata
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, keeps_case, normalize
+from service.tokenizer import Tokenizer
+
+# Latin, composed and decomposed marks, ligatures, scripts without spaces, spaces of several widths
+TEXTS = st.text(
+    "aAbéE\u0301ßﬁ½12９.,()’-▁ \u00a0\u3000\t日本カ゛ไทย", min_size=1, max_size=30
+).filter(lambda text: unicodedata.normalize("NFKC", text).strip("▁ \t"))
+
+
+def squeezed(text):
+    return re.sub(r"[\s▁]+", " ", text).strip()
+
+
+EXPECTED = {  # the normalised text, by Python's own tables
+    Unit.pieces: lambda text: squeezed(unicodedata.normalize("NFKC", text)),
+    Unit.words: lambda text: " ".join(text.split()),
+    Unit.characters: lambda text: unicodedata.normalize("NFKC", text.replace("’", "'")).strip(),
+}
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5), unit=st.sampled_from(Unit))
+@example(texts=["a  b", " (a) 12.5 - A"], unit=Unit.pieces)
+def test_decoding_restores_the_normalised_text_with_its_spaces(texts, unit):
+    tokenizer = build_tokenizer(texts, unit, keep_case=True)
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids) == EXPECTED[unit](text)
+        assert min(ids) >= len(SPECIALS)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5))
+def test_the_service_restores_the_spaces_of_pieces_and_places_each_token(texts):
+    served = Tokenizer(build_tokenizer(texts, Unit.pieces), 100, {0: "padding", 3: "unknown"})
+    for text in texts:
+        read = served.encode(text, "/source")
+        assert served.decode(read.ids).text == EXPECTED[Unit.pieces](text)
+        starts = [token.start for token in read.tokens]
+        assert starts == sorted(starts)
+        assert read.tokens[-1].end <= len(text)
+
+
+def test_characters_are_put_in_lower_case_unless_the_case_is_kept():
+    lower, kept = (build_tokenizer(["AbÉ"], Unit.characters, keep) for keep in (False, True))
+    assert [lower.decode(lower.encode("AbÉ").ids), keeps_case(lower)] == ["abé", False]
+    assert [kept.decode(kept.encode("AbÉ").ids), keeps_case(kept)] == ["AbÉ", True]
+    assert [normalize(lower, "É’"), normalize(kept, "É’")] == ["é'", "É'"]
+
+
+WORDS = [f"{stem}{end}" for stem in ("walk", "talk", "jump") for end in ("", "s", "ed", "ing")]
+
+
+def test_pieces_are_frequent_parts_of_words_but_no_digits_and_marks():
+    texts = [f"{word} (1990), {word}." for word in WORDS]
+    tokenizer = build_tokenizer(texts, Unit.pieces)
+    assert tokenizer.encode("walking (19)").tokens == ["▁walking", "▁(", "1", "9", ")"]
+    small = build_tokenizer(texts, Unit.pieces, vocabulary_size=40)
+    assert small.get_vocab_size() == 40
+    assert len(small.encode("walking").ids) > 1
+    assert small.decode(small.encode("jumped, talking walked").ids) == "jumped, talking walked"
+
+
+def test_training_pieces_twice_gives_the_same_vocabulary():
+    texts = [f"{a}{b}" for a in WORDS for b in WORDS]  # many pairs are as frequent as others
+    first, second = (build_tokenizer(texts, Unit.pieces, vocabulary_size=60) for _ in range(2))
+    assert first.to_str() == second.to_str()
+
+
+def test_a_character_that_no_piece_has_is_unknown():
+    tokenizer = build_tokenizer(["ab ab"], Unit.pieces)
+    assert tokenizer.encode("ab z").tokens[-1] == "<unk>"
