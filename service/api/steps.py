@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -65,7 +66,9 @@ def find_model(models: dict[str, Model], name: str | None) -> Model:
         detail = f"is required, because several models are served: give one of {', '.join(models)}"
         raise Invalid.at("/model", detail)
     if name not in models:
-        detail = f"no model {shorten(name)!r} is served: give one of {', '.join(models)}"
+        near = get_close_matches(shorten(name), models, 1)
+        advice = f"did you mean {near[0]}? " if near else ""
+        detail = f"no model {shorten(name)!r} is served: {advice}give one of {', '.join(models)}"
         raise NotFound("unknown_model", detail)
     return models[name]
 

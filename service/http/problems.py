@@ -1,6 +1,7 @@
 """Answer every error with a problem document (RFC 9457)."""
 
 import json
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
 
@@ -96,7 +97,9 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join(methods)
-        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
+        detail = (
+            f"{request.method} is not supported here: send {' or '.join(methods)}; /docs shows how"
+        )
     return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
 
 
@@ -105,7 +108,9 @@ def describe_endpoints(request: Request) -> str:
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
     endpoints = [f"{method.upper()} {path}" for path, item in paths.items() for method in item]
     unknown = shorten(request.url.path)
-    return f"{unknown} does not exist; /docs describes the endpoints: {', '.join(endpoints)}"
+    near = get_close_matches(unknown, paths, 1)
+    detail = f"{unknown} does not exist{f': did you mean {near[0]}?' if near else ';'}"
+    return f"{detail} /docs describes the endpoints: {', '.join(endpoints)}"
 
 
 def allowed_methods(allow: str) -> list[str]:

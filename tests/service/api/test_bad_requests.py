@@ -57,6 +57,19 @@ def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "near"),
+    [
+        ("/v1/decod", {}, "did you mean /v1/decode?"),
+        ("/decode", {}, "did you mean /v1/decode?"),
+        ("/v1/decode", {"source": "red", "model": "g2p_en"}, "did you mean g2p-en?"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest(client, path, body, near):
+    answer = client.post(path, json=body)
+    assert (answer.status_code, near in answer.json()["detail"]) == (404, True)
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
         ("GET", "/v1/decode", "POST"),
@@ -72,7 +85,8 @@ def test_the_answer_to_a_wrong_method_names_the_right_ones(client, method, path,
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
     assert answer.headers["allow"] == allow
     named = allow.replace(", ", " or ")
-    assert answer.json()["detail"] == f"{method} is not supported here: send {named}"
+    said = f"{method} is not supported here: send {named}; /docs shows how"
+    assert answer.json()["detail"] == said
 
 
 LONG = "x" * 100_000
