@@ -38,10 +38,12 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
         trimming = asyncio.create_task(return_small_blocks())
-        await Server(app, settings, listeners, give_up).serve([*listeners])
-        trimming.cancel()
-        if tracing:
-            await close_tracing(tracing)
+        try:
+            await Server(app, settings, listeners, give_up).serve([*listeners])
+        finally:  # it ends by the KeyboardInterrupt of `stop`
+            trimming.cancel()
+            if tracing:
+                close_tracing(tracing)
 
 
 def stop(*_: object) -> None:

@@ -26,7 +26,7 @@ from service.engine.messages import (
     Submit,
 )
 from service.engine.wire import FrameDecoder, Message, encode_message
-from service.errors import HeedError, Overloaded, PassFailed, StartupError, Unavailable
+from service.errors import Overloaded, PassFailed, StartupError, Unavailable
 from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings import Settings
@@ -190,7 +190,9 @@ class EngineClient(asyncio.Protocol):
             return
         try:
             loading = asyncio.get_running_loop().run_in_executor(None, load, message)
-            loading.add_done_callback(lambda loaded: settle(future, loaded.result()))
+            loading.add_done_callback(
+                lambda loaded: settle(future, loaded.exception() or loaded.result())
+            )
         except RuntimeError:  # no thread can be started now
             settle(future, load(message))
 
@@ -239,7 +241,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
     """Resolve a future with a reply, which may be an error."""
     if future.done():  # it was cancelled
         return
-    if isinstance(outcome, (HeedError, StartupError)):
+    if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)

@@ -51,7 +51,7 @@ class Observe:
         if self.tracer:
             write_spans(self.tracer, record.stages)
         if not route.startswith(QUIET) or status != HTTPStatus.OK:
-            log(scope, record, route, status, seconds, traced=bool(self.tracer))
+            log(scope, record, route, status, seconds)
 
 
 def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -> None:
@@ -71,9 +71,7 @@ def route_of(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", OTHER)
 
 
-def log(
-    scope: Scope, record: Record, route: str, status: int, seconds: float, *, traced: bool
-) -> None:
+def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:
     """Log what a request was and how long it took, in seconds."""
     fields: dict[str, Any] = {
         "request_id": scope["state"]["request_id"],
@@ -92,8 +90,8 @@ def log(
         fields["seconds"] = {name: round(each, 6) for name, each in record.seconds.items()}
     if record.first_token is not None:
         fields["first_token"] = round(record.first_token, 6)
-    if traced:
-        fields["trace_id"] = format_trace_id(get_current_span().get_span_context().trace_id)
+    if (context := get_current_span().get_span_context()).is_valid:
+        fields["trace_id"] = format_trace_id(context.trace_id)
     write = logger.info
     if error := record.error:
         fields["code"] = error.code

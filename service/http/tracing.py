@@ -2,12 +2,12 @@
 SDK is not imported."""
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import structlog
-from anyio import move_on_after, to_thread
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import Tracer
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
@@ -45,10 +45,11 @@ def open_tracing() -> "TracerProvider | None":
     return provider
 
 
-async def close_tracing(provider: "TracerProvider") -> None:
+def close_tracing(provider: "TracerProvider") -> None:
     """Send the last spans; give up after FLUSH_TIMEOUT if no collector takes them."""
-    with move_on_after(FLUSH_TIMEOUT):
-        await to_thread.run_sync(provider.shutdown, abandon_on_cancel=True)
+    closing = threading.Thread(target=provider.shutdown, daemon=True)  # does not delay the exit
+    closing.start()
+    closing.join(FLUSH_TIMEOUT)
 
 
 def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:

@@ -3,6 +3,10 @@
 import os
 import subprocess
 import sys
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,6 +17,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.settings import Provider, Settings
+from tests.service.test_process import running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -137,3 +142,39 @@ def test_tracing_starts_only_if_a_collector_is_named(code, variables, said):
     lines = done.stdout.splitlines()
     assert len(lines) == len(said)
     assert all(part in line for part, line in zip(said, lines, strict=True))
+
+
+class Collector(BaseHTTPRequestHandler):
+    """A collector that counts the bytes of spans, or never answers while it has no count."""
+
+    taken: ClassVar[list[int] | None] = None
+
+    def do_POST(self):
+        if self.taken is None:
+            threading.Event().wait(60)
+        else:
+            self.taken.append(len(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("taken", [[], None], ids=["a collector", "one that never answers"])
+def test_the_last_spans_are_sent_before_the_end_or_given_up(monkeypatch, taken):
+    """The service ends with status 1 if it cannot end in time."""
+    monkeypatch.setattr(Collector, "taken", taken)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.daemon_threads, collector.block_on_close = True, False
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{collector.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        with running("-m", "service", "--shutdown-timeout", "5") as (process, port):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models").close()
+            process.terminate()
+            process.communicate(timeout=30)
+        collector.shutdown()
+    assert process.returncode == 0
+    assert taken is None or len(taken) == 1
