@@ -111,7 +111,7 @@ def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
     page.locator("#heatmap [role=application]").focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
-    said = f"row 2: IY1 attends to e with {block['data'][1][1]:.2f}"
+    said = f"row 1: IY1 attends to e with {block['data'][1][1]:.2f}"
     expect(page.locator("#heatmap [aria-live]")).to_have_text(said)
     expect(page.locator("#bipartite .left .pointed")).to_have_text("IY1")
     expect(page.locator("#bipartite .right .pointed")).to_have_text("e")
@@ -120,24 +120,24 @@ def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
 def test_pointing_at_a_token_shows_in_both_views_what_attends_to_it(page):
     page.locator("#bipartite .right span").first.hover()
     expect(page.locator("#heatmap [aria-live]")).to_contain_text(
-        "column 1: h is attended to by HH (1) with"
+        "column 0: h is attended to by HH (0) with"
     )
     assert page.locator("#bipartite .pointed line").count() > 0
     page.locator("#heatmap .rows .token").nth(2).hover()
-    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 3: D attends to d (4) with")
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 2: D attends to d (3) with")
 
 
 def test_the_steps_of_decoding_can_be_walked_through(page):
-    expect(page.locator("#step-name")).to_have_text("Step 4 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 3 (0 to 3)")
     page.locator("#previous").click()
     page.locator("#previous").click()
-    expect(page.locator("#step-name")).to_have_text("Step 2 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 1 (0 to 3)")
     expect(page.locator("#alternatives li")).to_have_count(5)
     assert page.locator("#alternatives li").first.inner_text().startswith("IY1")
     expect(page.locator("#heatmap .current-token")).to_have_text("IY1")
     page.locator("#step").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#step-name")).to_have_text("Step 3 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 2 (0 to 3)")
 
 
 @pytest.mark.parametrize("beam_size", ["1", "4"])

@@ -48,8 +48,8 @@ function restore() {
 function offerModel(wanted) {
   const { name, task, limits, licence, attribution, attention, decoding, languages } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
-  $("about").textContent =
-    `${name}: ${task}. A source has up to ${source} tokens, its target up to ${target}.`;
+  $("about").textContent = `${name}: ${task}`;
+  $("limits").textContent = `A source has up to ${source} tokens, its target up to ${target}.`;
   $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
@@ -92,8 +92,8 @@ async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
   $("attention").hidden = false;
-  controls.step.max = tokens.length;
-  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length);
+  controls.step.max = tokens.length - 1;
+  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
   wanted = new URLSearchParams();
   view = null;
   showStep();
@@ -104,9 +104,9 @@ async function choose(step) {
 function showStep() {
   const step = Number(controls.step.value);
   const { tokens, token_ids, top_log_probs } = chosen();
-  $("step-name").textContent = `Step ${step} of ${tokens.length}`;
-  showAlternatives($("alternatives"), top_log_probs[step - 1], token_ids[step - 1]);
-  view?.step(step - 1);
+  $("step-name").textContent = `Step ${step} (0 to ${tokens.length - 1})`;
+  showAlternatives($("alternatives"), top_log_probs[step], token_ids[step]);
+  view?.step(step);
 }
 
 function stepBy(difference) {
@@ -129,7 +129,7 @@ async function showAttention() {
   const response = await post("v1/attention", attentionRequest(), JSON_TYPE, signal);
   const [block] = (await response.json()).results[0].attention;
   view = show($("weights"), block, { onPick: drillInto });
-  view.step(Number(controls.step.value) - 1);
+  view.step(Number(controls.step.value));
   $("weights").querySelector(".heatmap, .grid").id = "heatmap";
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
 }
