@@ -16,6 +16,7 @@ const $ = (id) => document.getElementById(id);
 const form = $("controls");
 const controls = form.elements;
 const LONG = 60; // letters that fill a line of the largest font
+const MOST_WORDS = 6; // buttons that are offered
 
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
@@ -46,10 +47,11 @@ function restore() {
 
 /** Adapts the form to the picked model; `wanted` is what an address asks for. */
 function offerModel(wanted) {
-  const { name, task, limits, licence, attribution, attention, decoding, languages } = pickedModel();
+  const { name, task, limits, licence, attribution, attention, decoding, languages, origin } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
-  $("about").textContent = `${name}: ${task}`;
-  $("limits").textContent = `A source has up to ${source} tokens, its target up to ${target}.`;
+  $("about").textContent = $("about").title = task;
+  $("limits").textContent = `${name}: a source has up to ${source} tokens, its target up to ${target}.`;
+  $("smoothing").hidden = Object.keys(origin).length > 0; // `model train` smooths labels
   $("credit").textContent = `${name}: ${attribution}; ${licence}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
@@ -165,14 +167,37 @@ async function attempt(work) {
   try {
     await work();
   } catch (error) {
-    if (error.name !== "AbortError") say(error.message);
+    if (error.name === "AbortError") return;
+    const words = refusedWords(error);
+    say(words.length > 0 ? `${pickedModel().name} reads one word at a time` : error.message);
+    offerTexts($("words"), words);
   }
+}
+
+/** Returns the words of a source that was refused for the spaces between them, else nothing. */
+function refusedWords({ message, problem }) {
+  if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
+  return [...new Set(controls.source.value.trim().split(/\s+/))].slice(0, MOST_WORDS);
+}
+
+/** Shows a button for each text; a click decodes it. */
+function offerTexts(list, texts) {
+  list.replaceChildren(...texts.map((textContent) => {
+    const button = element("button", { type: "button", textContent });
+    button.addEventListener("click", () => {
+      controls.source.value = textContent;
+      $("source").focus();
+      showDecoding();
+    });
+    return button;
+  }));
 }
 
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
   const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
+  $("words").replaceChildren();
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
