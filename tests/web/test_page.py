@@ -232,7 +232,7 @@ def test_the_curl_commands_ask_for_what_is_shown(visit):
 def test_the_attention_shown_can_be_downloaded_in_every_format(page, name):
     with page.expect_download() as download:
         page.locator(f"#downloads [data-name={name}]").click()
-    assert download.value.suggested_filename == f"attention.{name}"
+    assert download.value.suggested_filename == f"attention-heed.{name}"
     begins = {"json": b"{", "npz": b"PK", "svg": b"<svg", "png": b"\x89PNG", "html": b"<!doctype"}
     begins["safetensors"] = b'{"__metadata__"'
     with open(download.value.path(), "rb") as file:

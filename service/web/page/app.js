@@ -214,7 +214,8 @@ function clear() {
 
 async function download({ value, dataset }) {
   const response = await post("v1/attention", attentionRequest(), value);
-  save(await response.blob(), `attention.${dataset.name}`);
+  const text = decoded.request.source.replace(/[^\p{L}\p{M}\p{N}]+/gu, "-").slice(0, 40);
+  save(await response.blob(), `attention-${text}.${dataset.name}`);
 }
 
 function copyLink() {
