@@ -111,7 +111,7 @@ def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
     page.locator("#heatmap [role=application]").focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
-    said = f"row 2: IY1 attends to e with {block['data'][1][1]:.2f}"
+    said = f"row 1: IY1 attends to e with {block['data'][1][1]:.2f}"
     expect(page.locator("#heatmap [aria-live]")).to_have_text(said)
     expect(page.locator("#bipartite .left .pointed")).to_have_text("IY1")
     expect(page.locator("#bipartite .right .pointed")).to_have_text("e")
@@ -120,24 +120,24 @@ def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
 def test_pointing_at_a_token_shows_in_both_views_what_attends_to_it(page):
     page.locator("#bipartite .right span").first.hover()
     expect(page.locator("#heatmap [aria-live]")).to_contain_text(
-        "column 1: h is attended to by HH (1) with"
+        "column 0: h is attended to by HH (0) with"
     )
     assert page.locator("#bipartite .pointed line").count() > 0
     page.locator("#heatmap .rows .token").nth(2).hover()
-    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 3: D attends to d (4) with")
+    expect(page.locator("#heatmap [aria-live]")).to_contain_text("row 2: D attends to d (3) with")
 
 
 def test_the_steps_of_decoding_can_be_walked_through(page):
-    expect(page.locator("#step-name")).to_have_text("Step 4 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 3 (0 to 3)")
     page.locator("#previous").click()
     page.locator("#previous").click()
-    expect(page.locator("#step-name")).to_have_text("Step 2 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 1 (0 to 3)")
     expect(page.locator("#alternatives li")).to_have_count(5)
     assert page.locator("#alternatives li").first.inner_text().startswith("IY1")
     expect(page.locator("#heatmap .current-token")).to_have_text("IY1")
     page.locator("#step").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#step-name")).to_have_text("Step 3 of 4")
+    expect(page.locator("#step-name")).to_have_text("Step 2 (0 to 3)")
 
 
 @pytest.mark.parametrize("beam_size", ["1", "4"])
@@ -183,6 +183,20 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     expect(page.locator("#error")).to_be_empty()
 
 
+def test_several_words_are_offered_one_by_one(visit):
+    page = visit(expected="422")
+    page.locator("#source").fill(" heed ")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    page.locator("#source").fill("hello world")
+    expect(page.locator("#error")).to_contain_text("g2p-en reads one word at a time.")
+    words = page.locator("#words button")
+    assert words.all_inner_texts() == ["hello", "world"]
+    words.nth(1).click()
+    expect(page.locator("#output")).to_have_text("W ER1 L D")
+    expect(words).to_have_count(0)
+    expect(page.locator("#source")).to_be_focused()
+
+
 def test_as_many_hypotheses_as_beams_are_shown(page):
     page.locator("#beam-size").fill("1")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(1)
@@ -218,7 +232,7 @@ def test_the_curl_commands_ask_for_what_is_shown(visit):
 def test_the_attention_shown_can_be_downloaded_in_every_format(page, name):
     with page.expect_download() as download:
         page.locator(f"#downloads [data-name={name}]").click()
-    assert download.value.suggested_filename == f"attention.{name}"
+    assert download.value.suggested_filename == f"attention-heed.{name}"
     begins = {"json": b"{", "npz": b"PK", "svg": b"<svg", "png": b"\x89PNG", "html": b"<!doctype"}
     begins["safetensors"] = b'{"__metadata__"'
     with open(download.value.path(), "rb") as file:
@@ -267,6 +281,24 @@ def test_the_page_is_accessible_and_fits_the_screen(visit, scheme, size):
     page.locator("#source").fill("naïve")
     expect(page.locator("#error")).not_to_be_empty()
     check()
+
+
+FITS = [
+    ((1280, 800), "construction", ["#result", "#decoding", "#attention-view"], 800),
+    ((1440, 900), "construction", ["#result", "#decoding", "#attention-view"], 900),
+    ((390, 844), "attention", ["#heatmap canvas"], 500),
+]
+
+
+@pytest.mark.parametrize(("size", "word", "parts", "bottom"), FITS, ids=str)
+def test_a_word_is_seen_without_scrolling(visit, size, word, parts, bottom):
+    width, height = size
+    page = visit(f"/#beam_size=4&source={word}", viewport={"width": width, "height": height})
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(word)))
+    expect(page.locator("#hypotheses input")).to_have_count(3)
+    for part in parts:
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= bottom, part
 
 
 def test_a_curl_command_quotes_any_text_for_a_shell(visit):

@@ -181,4 +181,4 @@ def test_another_model_can_be_picked(visit):
     page.locator("#source").fill("red green")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "2")
     expect(page.locator("#head option")).to_have_count(6)
-    expect(page.locator("#about")).to_contain_text("up to 20 tokens")
+    expect(page.locator("#limits")).to_contain_text("up to 20 tokens")

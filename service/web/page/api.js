@@ -34,7 +34,7 @@ async function request(path, options = {}) {
   }
   const problem = await response.json().catch(() => null); // a proxy's page is no problem document
   const status = `The service responded with status ${response.status}.`;
-  throw new Error(problem ? sentence(problem.detail) : status);
+  throw Object.assign(new Error(problem ? sentence(problem.detail) : status), { problem });
 }
 
 /** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */

@@ -16,6 +16,7 @@ const $ = (id) => document.getElementById(id);
 const form = $("controls");
 const controls = form.elements;
 const LONG = 60; // letters that fill a line of the largest font
+const MOST_WORDS = 6; // buttons that are offered
 
 let models = [];
 let decoded = null; // the last good answer: {request, hypotheses}
@@ -46,12 +47,12 @@ function restore() {
 
 /** Adapts the form to the picked model; `wanted` is what an address asks for. */
 function offerModel(wanted) {
-  const { name, task, limits, licence, attribution, attention, decoding, languages } = pickedModel();
+  const { name, task, limits, licence, attribution, attention, decoding, languages, origin } = pickedModel();
   const { max_source_length: source, max_target_length: target } = limits;
-  const what = task ? `${name}: ${task}` : name;
-  $("about").textContent =
-    `${what}. A source has up to ${source} tokens, its target up to ${target}.`;
-  const credit = [attribution, licence].filter(Boolean).join("; "); // a bundle may lack both
+  $("about").textContent = $("about").title = task || name; // a bundle may lack the task
+  $("limits").textContent = `${name}: a source has up to ${source} tokens, its target up to ${target}.`;
+  $("smoothing").hidden = Object.keys(origin).length > 0; // `model train` smooths labels
+  const credit = [attribution, licence].filter(Boolean).join("; "); // nor need it have these
   $("credit").textContent = credit && `${name}: ${credit}.`;
   $("attention-view").hidden = attention.length === 0;
   $("no-attention").hidden = attention.length > 0;
@@ -94,8 +95,8 @@ async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
   $("attention").hidden = false;
-  controls.step.max = tokens.length;
-  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length);
+  controls.step.max = tokens.length - 1;
+  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
   wanted = new URLSearchParams();
   view = null;
   showStep();
@@ -106,9 +107,9 @@ async function choose(step) {
 function showStep() {
   const step = Number(controls.step.value);
   const { tokens, token_ids, top_log_probs } = chosen();
-  $("step-name").textContent = `Step ${step} of ${tokens.length}`;
-  showAlternatives($("alternatives"), top_log_probs[step - 1], token_ids[step - 1]);
-  view?.step(step - 1);
+  $("step-name").textContent = `Step ${step} (0 to ${tokens.length - 1})`;
+  showAlternatives($("alternatives"), top_log_probs[step], token_ids[step]);
+  view?.step(step);
 }
 
 function stepBy(difference) {
@@ -131,7 +132,7 @@ async function showAttention() {
   const response = await post("v1/attention", attentionRequest(), JSON_TYPE, signal);
   const [block] = (await response.json()).results[0].attention;
   view = show($("weights"), block, { onPick: drillInto });
-  view.step(Number(controls.step.value) - 1);
+  view.step(Number(controls.step.value));
   $("weights").querySelector(".heatmap, .grid").id = "heatmap";
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
 }
@@ -167,17 +168,41 @@ async function attempt(work) {
   try {
     await work();
   } catch (error) {
-    if (error.name !== "AbortError") say(error.message);
+    if (error.name === "AbortError") return;
+    const words = refusedWords(error);
+    say(words.length > 0 ? `${pickedModel().name} reads one word at a time` : error.message);
+    offerTexts($("words"), words);
   }
+}
+
+/** Returns the words of a source that was refused for the spaces between them, else nothing. */
+function refusedWords({ message, problem }) {
+  if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
+  return [...new Set(controls.source.value.trim().split(/\s+/))].slice(0, MOST_WORDS);
+}
+
+/** Shows a button for each text; a click decodes it. */
+function offerTexts(list, texts) {
+  list.replaceChildren(...texts.map((textContent) => {
+    const button = element("button", { type: "button", textContent });
+    button.addEventListener("click", () => {
+      controls.source.value = textContent;
+      $("source").focus();
+      showDecoding();
+    });
+    return button;
+  }));
 }
 
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
   const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
+  $("words").replaceChildren();
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
+  if (!decoded) $("output").replaceChildren();
   if (stale) showText(chosen().text); // a stream may have begun to write another
 }
 
@@ -190,7 +215,8 @@ function clear() {
 
 async function download({ value, dataset }) {
   const response = await post("v1/attention", attentionRequest(), value);
-  save(await response.blob(), `attention.${dataset.name}`);
+  const text = decoded.request.source.replace(/[^\p{L}\p{M}\p{N}]+/gu, "-").slice(0, 40);
+  save(await response.blob(), `attention-${text}.${dataset.name}`);
 }
 
 function copyLink() {

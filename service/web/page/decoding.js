@@ -10,7 +10,7 @@ export function decodeRequest(controls, decoding) {
   const most = beams.beam_size ?? decoding.beam_size;
   return {
     model: model.value,
-    source: source.value,
+    source: source.value.trim(),
     ...languagesOf(controls),
     ...beams,
     num_hypotheses: Math.min(Number(num_hypotheses.value), most),

@@ -78,12 +78,12 @@ function sentence({ rows, columns }, weights, row, column) {
   if (row < 0 && column < 0) return ["Point at a cell or a token, or move with the arrow keys."];
   if (row < 0) {
     const heeding = largest(weights.map((each) => each[column]), rows);
-    return [`column ${column + 1}: `, short(columns[column]), " is attended to by ", ...heeding];
+    return [`column ${column}: `, short(columns[column]), " is attended to by ", ...heeding];
   }
   const heeded = column < 0
     ? largest(weights[row], columns)
     : [short(columns[column]), ` with ${weights[row][column].toFixed(2)}`];
-  return [`row ${row + 1}: `, short(rows[row]), " attends to ", ...heeded];
+  return [`row ${row}: `, short(rows[row]), " attends to ", ...heeded];
 }
 
 /** Names the three largest of one row or column, with their tokens and places. */
@@ -92,6 +92,6 @@ function largest(weights, tokens) {
   return places.flatMap((i, order) => [
     order > 0 ? ", " : "",
     short(tokens[i]),
-    ` (${i + 1}) with ${weights[i].toFixed(2)}`,
+    ` (${i}) with ${weights[i].toFixed(2)}`,
   ]);
 }
