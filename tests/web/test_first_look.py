@@ -1,0 +1,35 @@
+"""What a newcomer sees without scrolling, and the first mistake."""
+
+import pytest
+from playwright.sync_api import expect
+
+FITS = [
+    ((1280, 800), "construction", ["#result", "#decoding", "#attention-view"], 800),
+    ((1440, 900), "construction", ["#result", "#decoding", "#attention-view"], 900),
+    ((390, 844), "attention", ["#heatmap canvas"], 500),
+]
+
+
+@pytest.mark.parametrize(("size", "word", "parts", "bottom"), FITS, ids=str)
+def test_a_word_is_seen_without_scrolling(visit, size, word, parts, bottom):
+    width, height = size
+    page = visit(f"/#beam_size=4&source={word}", viewport={"width": width, "height": height})
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(word)))
+    expect(page.locator("#hypotheses input")).to_have_count(3)
+    for part in parts:
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= bottom, part
+
+
+def test_several_words_are_offered_one_by_one(visit):
+    page = visit(expected="422")
+    page.locator("#source").fill(" heed ")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    page.locator("#source").fill("hello world")
+    expect(page.locator("#error")).to_contain_text("g2p-en reads one word at a time.")
+    words = page.locator("#words button")
+    assert words.all_inner_texts() == ["hello", "world"]
+    words.nth(1).click()
+    expect(page.locator("#output")).to_have_text("W ER1 L D")
+    expect(words).to_have_count(0)
+    expect(page.locator("#source")).to_be_focused()
