@@ -36,16 +36,19 @@ class LogWriter:
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._told = 0  # dropped lines that the log itself has mentioned
-        threading.Thread(target=self._run, name="log", daemon=True).start()
+        self._writer = threading.Thread(target=self._run, name="log", daemon=True)
+        self._writer.start()
 
     def __call__(self, *_: object) -> "LogWriter":
         return self
 
     def write(self, text: bytes | str) -> None:
-        """Write a line soon, or drop it if MOST_WAITING bytes wait already."""
+        """Write a line soon, or drop it if MOST_WAITING bytes wait already. The writer's own line,
+        which tells of dropped ones, is never dropped."""
         line = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
         with self._lock:
             fits = self._size + len(line) < MOST_WAITING
+            fits = fits or threading.current_thread() is self._writer
             if fits:
                 self._lines.append(line + b"\n")
                 self._size += len(line) + 1

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from service import logs
@@ -109,6 +111,30 @@ def test_lines_that_nobody_reads_are_dropped_and_counted():
     os.close(reading)
     writer.write(LINE)
     until(lambda: writer.dropped == dropped + 1)  # a broken pipe
+
+
+def test_a_log_that_is_full_to_the_last_byte_still_tells_what_is_missing():
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    writer = LogWriter(writing)
+    before, received = structlog.get_config(), b""
+    structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=writer)
+    try:
+        for line in (LINE, b"x"):
+            dropped = writer.dropped
+            while writer.dropped == dropped:
+                writer.write(line)
+
+        def is_told():
+            nonlocal received
+            with suppress(BlockingIOError):
+                received += os.read(reading, 1 << 20)
+            return sum(map(int, re.findall(rb'"lines": (\d+)', received))) == writer.dropped
+
+        until(is_told)
+    finally:
+        structlog.configure(**before)
+        os.close(reading)
 
 
 def test_flushing_gives_up_on_a_log_that_nobody_reads(monkeypatch):
