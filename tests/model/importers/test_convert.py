@@ -104,6 +104,7 @@ def test_a_language_that_the_model_lacks_is_refused_with_the_nearest(served):
     assert listed == {"source": every, "target": every}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("converted", ["t5"], indirect=True)
 def test_two_conversions_give_the_same_bytes(converted, tmp_path):
     _, folder, bundle, _ = converted
