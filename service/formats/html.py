@@ -41,7 +41,7 @@ def export_policy() -> str:
 def frame() -> tuple[str, str]:
     """Return what comes before and after the document in a file, without its policy."""
     before, after = read(WEB / "export" / "index.html").split("$document")
-    style = read(WEB / "view" / "style.css")
+    style = "".join(map(read, sorted((WEB / "view").glob("*.css"))))
     return Template(before).safe_substitute(style=style, import_map=import_map()), after
 
 

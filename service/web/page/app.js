@@ -2,14 +2,16 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { show } from "view/block.js";
-import { element } from "view/labels.js";
+import { element, short } from "view/labels.js";
 import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "./address.js";
-import { JSON_TYPE, curl, get, latest, post } from "./api.js";
+import { curl, get, latest, post } from "./api.js";
+import { showAttention } from "./attention.js";
+import { decodeAlong } from "./branch.js";
 import { copy, debounce, save } from "./browser.js";
-import { decode, decodeRequest } from "./decoding.js";
+import { decodeRequest } from "./decoding.js";
+import "./export.js";
 import { offerLanguages } from "./languages.js";
-import { offer, selectionOf } from "./pickers.js";
+import { offer, pickPlace, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses } from "./result.js";
 
 const $ = (id) => document.getElementById(id);
@@ -19,12 +21,15 @@ const LONG = 60; // letters that fill a line of the largest font
 const MOST_WORDS = 6; // buttons that are offered
 
 let models = [];
-let decoded = null; // the last good answer: {request, hypotheses}
+// The last good answer: {root, asked, request, hypotheses, sourceTokens}. `root` and `asked` are the
+// request as text, without the branch and with it.
+let decoded = null;
 let view = null; // draws the attention of `decoded`
 let wanted = new URLSearchParams(); // what the address asks for, until there is a result
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
 const chosen = () => decoded.hypotheses[Number(controls.hypothesis.value)];
+const prefix = () => controls.target_prefix.value.split(",").filter(Boolean).map(Number);
 
 async function start() {
   models = (await get("v1/models")).models;
@@ -39,6 +44,7 @@ function restore() {
   for (const name of ["model", "source", "beam_size", "num_hypotheses"]) {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }
+  controls.target_prefix.value = wanted.get("target_prefix") ?? "";
   controls.model.value ||= models[0].name; // a link may name one that is gone
   controls.stream.checked = wanted.has("stream");
   offerModel(wanted);
@@ -61,19 +67,26 @@ function offerModel(wanted) {
   offer(controls, pickedModel(), wanted);
 }
 
-async function showDecoding() {
+/** Decodes what the form asks for, unless that is shown already, and shows it at a step. */
+async function showDecoding(step = Infinity) {
   const signal = latest("decode");
   fitSource();
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
-    const request = decodeRequest(controls, pickedModel().decoding);
-    decoded = { request, hypotheses: await decode(request, signal, showText) };
-    const last = decoded.hypotheses.length - 1;
-    const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
-    showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, index, pointAtToken);
-    say("");
-    await choose(Infinity);
+    const { decoding } = pickedModel();
+    const request = decodeRequest(controls, decoding);
+    const root = JSON.stringify({ ...request, stream: undefined });
+    // A branch belongs to the answer that it left.
+    if (decoded && decoded.root !== root && wanted.size === 0) controls.target_prefix.value = "";
+    const asked = JSON.stringify([request, prefix()]);
+    if (decoded?.asked !== asked) {
+      const penalty = decoding.length_penalty;
+      const answer = await decodeAlong(request, prefix(), penalty, signal, showText);
+      controls.target_prefix.value = answer.request.target_prefix ?? "";
+      decoded = { root, asked, ...answer };
+    }
+    await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, decoded.hypotheses.length - 1), step);
   });
 }
 
@@ -90,10 +103,19 @@ function showText(stable, tentative = "") {
   $("result").hidden = false;
 }
 
+async function showHypothesis(index, step) {
+  const pick = (i, j) => (i === index ? goTo(j) : attempt(() => showHypothesis(i, j)));
+  const options = { chosen: index, given: prefix().length, point: pointAtToken, pick };
+  showHypotheses($("hypotheses").lastElementChild, decoded.hypotheses, options);
+  say("");
+  await choose(step);
+}
+
 /** Shows the chosen hypothesis at a step, or at its last if it has fewer. */
 async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
+  showBranch();
   $("attention").hidden = false;
   controls.step.max = tokens.length - 1;
   controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
@@ -101,56 +123,82 @@ async function choose(step) {
   view = null;
   showStep();
   keepInAddressSoon(form);
-  await showAttention();
+  await showWeights();
 }
 
 function showStep() {
   const step = Number(controls.step.value);
   const { tokens, token_ids, top_log_probs } = chosen();
+  const { pad_id, bos_id, eos_id } = pickedModel().config; // nothing follows these
   $("step-name").textContent = `Step ${step} (0 to ${tokens.length - 1})`;
-  showAlternatives($("alternatives"), top_log_probs[step], token_ids[step]);
+  const special = [pad_id, bos_id, eos_id];
+  const branchAt = (id) => branch(step, id);
+  showAlternatives($("alternatives"), top_log_probs[step], token_ids[step], special, branchAt);
   view?.step(step);
 }
 
-function stepBy(difference) {
-  controls.step.value = Number(controls.step.value) + difference; // a slider keeps to its range
+function goTo(step) {
+  controls.step.value = step; // a slider keeps to its range
   showStep();
   keepInAddressSoon(form);
 }
 
-/** Returns the request for the attention of exactly the tokens that are shown. */
-function attentionRequest() {
-  const { model, source, source_language, target_language } = decoded.request;
-  const target = [chosen().token_ids];
-  const attention = selectionOf(controls);
-  return { model, source, source_language, target_language, target, attention };
-}
-
-async function showAttention() {
-  if (pickedModel().attention.length === 0) return;
-  const signal = latest("attention");
-  const response = await post("v1/attention", attentionRequest(), JSON_TYPE, signal);
-  const [block] = (await response.json()).results[0].attention;
-  view = show($("weights"), block, { onPick: drillInto });
-  view.step(Number(controls.step.value));
-  $("weights").querySelector(".heatmap, .grid").id = "heatmap";
-  $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
-}
-
-/** Shows one matrix of a grid; Back returns to the grid. */
-async function drillInto({ layers, heads }) {
+/** Decodes again with another token at a step; Back returns. */
+async function branch(step, id) {
   keepInAddress(form);
-  if (layers.length === 1) controls.layer.value = layers[0];
-  if (heads.length === 1) controls.head.value = heads[0];
+  controls.target_prefix.value = [...chosen().token_ids.slice(0, step), id];
+  addToHistory(form);
+  await showDecoding(step);
+  $("leave-branch").focus({ preventScroll: true });
+}
+
+async function leaveBranch() {
+  keepInAddress(form);
+  controls.target_prefix.value = "";
+  addToHistory(form);
+  await showDecoding();
+  controls.step.focus({ preventScroll: true });
+}
+
+function showBranch() {
+  const last = prefix().length - 1;
+  $("branch").hidden = last < 0;
+  if (last < 0) return;
+  const name = (step) => short({ text: chosen().tokens[step] });
+  const after = last === 0 ? [" at the start?"] : [" after ", name(last - 1), "?"];
+  $("branch-name").replaceChildren("What if there were ", name(last), ...after);
+}
+
+/** Returns a request for attention to exactly the tokens that are shown. */
+function targetRequest() {
+  const { model, source, source_language, target_language } = decoded.request;
+  return { model, source, source_language, target_language, target: [chosen().token_ids] };
+}
+
+function attentionRequest() {
+  return { ...targetRequest(), attention: selectionOf(controls) };
+}
+
+async function showWeights() {
+  if (pickedModel().attention.length === 0) return;
+  const choices = { pick: drillInto, onStep: goTo };
+  const { sourceTokens } = decoded;
+  view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
+  view.step(Number(controls.step.value));
+}
+
+/** Shows what is chosen in the grid; Back returns to the former choice. */
+async function drillInto(place) {
+  keepInAddress(form);
+  pickPlace(controls, place);
   addToHistory(form);
   await changeSelection();
-  $("weights").querySelector("[role=application]")?.focus();
 }
 
 async function changeSelection() {
   offer(controls, pickedModel());
   keepInAddressSoon(form);
-  await attempt(showAttention);
+  await attempt(showWeights);
 }
 
 function pointAtToken(index) {
@@ -234,7 +282,7 @@ function onClick(id, act) {
   });
 }
 
-const decodeSoon = debounce(showDecoding, 40);
+const decodeSoon = debounce(() => showDecoding(), 40);
 const reactions = {
   model: switchModel,
   hypothesis: () => attempt(() => choose(Number(controls.step.value))),
@@ -242,8 +290,6 @@ const reactions = {
   kind: changeSelection,
   layer: changeSelection,
   head: changeSelection,
-  reduce_heads: changeSelection,
-  reduce_layers: changeSelection,
 };
 form.addEventListener("input", ({ target }) => {
   (reactions[target.name] ?? decodeSoon)();
@@ -253,8 +299,9 @@ form.addEventListener("submit", (event) => event.preventDefault());
 $("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault();
 });
-onClick("previous", () => stepBy(-1));
-onClick("next", () => stepBy(1));
+onClick("previous", () => goTo(Number(controls.step.value) - 1));
+onClick("next", () => goTo(Number(controls.step.value) + 1));
+onClick("leave-branch", leaveBranch);
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", copyLink);

@@ -25,11 +25,11 @@ function checkNumber(field) {
   throw new Error(`${name}: ${field.validationMessage}`);
 }
 
-/** Returns the hypotheses; `showText(stable, tentative)` is called while they stream. */
+/** Returns the result of the source; `showText(stable, tentative)` is called while they stream. */
 export async function decode(request, signal, showText) {
   const response = await post("v1/decode", request, JSON_TYPE, signal);
   const answer = request.stream ? await follow(response, showText) : await response.json();
-  return answer.results[0].hypotheses;
+  return answer.results[0];
 }
 
 async function follow(response, showText) {

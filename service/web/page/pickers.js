@@ -6,25 +6,32 @@ const KINDS = {
   decoder: "decoder: target to target",
   cross: "cross: target to source",
 };
+const REDUCTIONS = ["mean", "max", "rollout"];
 
 /** Fills the pickers. Picked options stay if they are still offered; `wanted` overrides them. */
-export function offer(controls, { attention, config }, wanted = new URLSearchParams()) {
+export function offer(controls, model, wanted = new URLSearchParams()) {
   const pick = (name, options, preferred) =>
     fill(controls[name], options, [wanted.get(name), controls[name].value, preferred]);
-  pick("kind", attention.map((kind) => [kind, KINDS[kind]]), "cross");
-  const kind = controls.kind.value;
-  const depth = kind === "encoder" ? config.num_encoder_layers : config.num_decoder_layers;
-  pick("layer", [["all"], ...indices(depth)], `${depth - 1}`);
-  pick("head", [["all"], ...indices(config.num_heads)], "all");
-  pick("reduce_heads", [["none"], ["mean"], ["max"]], "mean");
-  const refused = refusal(kind, controls.reduce_heads.value);
-  pick("reduce_layers", [["none"], ["mean"], ["max"], ["rollout", "rollout", refused]], "none");
+  pick("kind", model.attention.map((kind) => [kind, KINDS[kind]]), "cross");
+  const { depth, heads } = sizesOf(controls, model);
+  const all = (how) => [how, `${how} of all`];
+  pick("head", [all("mean"), all("max"), ...indices(heads)], "mean");
+  const refused = refusal(controls);
+  const reductions = [all("mean"), all("max"), [...all("rollout"), refused]];
+  pick("layer", [...reductions, ...indices(depth)], `${depth - 1}`);
+}
+
+/** Returns the layers of the picked kind of attention, and the heads of each. */
+export function sizesOf({ kind }, { config }) {
+  const { num_encoder_layers, num_decoder_layers, num_heads } = config;
+  const depth = kind.value === "encoder" ? num_encoder_layers : num_decoder_layers;
+  return { depth, heads: num_heads };
 }
 
 /** Returns why a rollout cannot be picked; empty if it can. */
-function refusal(kind, heads) {
-  if (kind === "cross") return "not for cross";
-  return heads === "none" ? "reduce heads first" : "";
+function refusal({ kind, head }) {
+  if (kind.value === "cross") return "not for cross";
+  return REDUCTIONS.includes(head.value) ? "" : "needs all heads";
 }
 
 function indices(count) {
@@ -43,11 +50,21 @@ function fill(select, options, preferred) {
   select.value = preferred.find((value) => free.includes(value)) ?? free[0];
 }
 
-/** Returns the field `attention` of a request to /v1/attention. */
-export function selectionOf({ kind, layer, head, reduce_heads, reduce_layers }) {
-  const chosen = ({ value }) => (value === "all" ? "all" : [Number(value)]);
-  const selection = { kinds: [kind.value], layers: chosen(layer), heads: chosen(head) };
-  if (reduce_heads.value !== "none") selection.reduce_heads = reduce_heads.value;
-  if (reduce_layers.value !== "none") selection.reduce_layers = reduce_layers.value;
+/** Returns the field `attention` of a request for what is picked. */
+export function selectionOf({ kind, layer, head }) {
+  const selection = { kinds: [kind.value], layers: "all", heads: "all" };
+  if (REDUCTIONS.includes(head.value)) selection.reduce_heads = head.value;
+  else selection.heads = [Number(head.value)];
+  if (REDUCTIONS.includes(layer.value)) selection.reduce_layers = layer.value;
+  else selection.layers = [Number(layer.value)];
   return selection;
+}
+
+/** Picks a place of the grid; all layers or heads are reduced as before, or by their mean. */
+export function pickPlace({ layer, head }, { layers, heads }) {
+  const reduction = ({ value }) => (REDUCTIONS.includes(value) ? value : "mean");
+  head.value = heads.length === 1 ? heads[0] : reduction(head);
+  const how = reduction(layer);
+  const all = how === "rollout" && heads.length === 1 ? "mean" : how;
+  layer.value = layers.length === 1 ? layers[0] : all;
 }

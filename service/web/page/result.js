@@ -1,8 +1,12 @@
 /** Hypotheses with the probability of each token, and the alternatives at a step. */
 import { directionOf, element, label } from "view/labels.js";
 
-/** Shows a radio button for each hypothesis; `point(i)` is called at a token of the chosen one. */
-export function showHypotheses(list, hypotheses, chosen, point) {
+/**
+ * Shows a radio button for each hypothesis, of which `chosen` is checked; the first `given` tokens
+ * were not decoded. `point(i)` is called where the mouse is at a token of the checked one, and
+ * `pick(i, j)` at a click on token j of hypothesis i.
+ */
+export function showHypotheses(list, hypotheses, { chosen, given, point, pick }) {
   list.replaceChildren(...hypotheses.map((hypothesis, i) => {
     const radio = element("input", { type: "radio", name: "hypothesis", value: i });
     radio.checked = i === chosen;
@@ -10,7 +14,12 @@ export function showHypotheses(list, hypotheses, chosen, point) {
     radio.ariaLabel = `${hypothesis.text || "nothing"}, score ${score}`;
     const tokens = hypothesis.tokens.map((text, j) => {
       const node = withProbability({ text }, hypothesis.log_probs[j]);
+      node.classList.toggle("given", j < given);
       node.addEventListener("mouseover", () => point(radio.checked ? j : -1));
+      node.addEventListener("click", (event) => {
+        event.preventDefault(); // the label would pick the hypothesis without its step
+        pick(i, j);
+      });
       return node;
     });
     const dir = directionOf(hypothesis.tokens.map((text) => ({ text })));
@@ -21,11 +30,15 @@ export function showHypotheses(list, hypotheses, chosen, point) {
   }));
 }
 
-export function showAlternatives(list, alternatives, taken) {
+/** Shows the alternatives of the token `taken`; `branch(id)` is called at a click on another one. */
+export function showAlternatives(list, alternatives, taken, special, branch) {
   list.replaceChildren(...alternatives.map(({ token, id, log_prob }) => {
-    const node = element("li", {}, withProbability({ text: token }, log_prob));
-    node.classList.toggle("taken", id === taken);
-    return node;
+    const content = withProbability({ text: token }, log_prob);
+    if (id === taken) return element("li", { className: "taken" }, content);
+    if (special.includes(id)) return element("li", {}, content);
+    const button = element("button", { type: "button", title: "Decode on from this token" }, content);
+    button.addEventListener("click", () => branch(id));
+    return element("li", {}, button);
   }));
 }
 

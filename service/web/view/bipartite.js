@@ -1,22 +1,32 @@
 /** The tokens of both axes in two columns, and a line for every weight between them. */
-import { LABEL_HEIGHT, element, labels, mark } from "view/labels.js";
+import { highestOf } from "view/colours.js";
+import { element, labels, mark, onLabel } from "view/labels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SMALLEST = 44; // pixels of height
-const LARGEST = 720; // unless the labels need more: then the box scrolls
-const PITCH = 36; // pixels between labels, where there is space
 const FAINT = 0.05; // of the highest weight: fainter lines are drawn when they are pointed at
 const FAINTEST = 0.005;
+const SPREAD = 0.6; // of a row: the lines of all heads between the same tokens
+// Okabe and Ito, "Color Universal Design" (2008), with grey in place of black and yellow, which one
+// of the themes would hide. Further heads repeat the colours with dashes.
+const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#d55e00", "#cc79a7", "#0072b2", "#8c8c8c"];
+const DASHES = ["none", "6 3", "2 3"];
 
-/** Calls `point(row, column)` where the mouse is at a label. Returns {node, step, point, reveal}. */
-export function bipartite({ kind, rows, columns }, weights, highest, point) {
+/**
+ * Draws lines for each {weights, heads} of `series`, in a colour each if there are several.
+ * Calls `point(row, column)` where the mouse is at a label, and `onStep(row)` at a click on a row's.
+ * Returns {node, step, point, reveal}.
+ */
+export function bipartite({ kind, rows, columns }, series, point, onStep) {
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));
+  if (onStep) onLabel(left, onStep);
+  const longest = Math.max(rows.length, columns.length);
   const [all, pointed] = [create("g", { class: "all" }), create("g", { class: "pointed" })];
-  const lines = create("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", role: "img" });
+  const viewBox = `0 0 1 ${longest}`;
+  const lines = create("svg", { viewBox, preserveAspectRatio: "none", role: "img" });
   lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
   lines.append(all, pointed);
-  const draw = linesOf(weights, highest);
+  const draw = linesOf(series);
   const box = boxOf(kind, left, lines, right);
   let last = Infinity;
   let middle = 0; // of the pointed label, as a share of the height
@@ -27,13 +37,13 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   };
   step(last);
   return {
-    node: figureOf(box),
+    node: figureOf(box, series),
     step,
     reveal: () => box.scrollTo({ top: middle * box.scrollHeight - box.clientHeight / 2 }),
     point: (row, column) => {
       const chosen = (r, c) => r <= last && [-1, r].includes(row) && [-1, c].includes(column);
       const some = row >= 0 || column >= 0;
-      if (some) middle = row < 0 ? (column + 0.5) / columns.length : (row + 0.5) / rows.length;
+      if (some) middle = ((row < 0 ? column : row) + 0.5) / longest;
       all.classList.toggle("faded", some);
       pointed.replaceChildren(...(some ? draw(chosen, FAINTEST) : []));
       mark(left, row, "pointed");
@@ -42,38 +52,58 @@ export function bipartite({ kind, rows, columns }, weights, highest, point) {
   };
 }
 
-function figureOf(box) {
+function figureOf(box, series) {
   const textContent = "Lines join each row to the columns it attends to";
-  return element("figure", { className: "bipartite" }, element("figcaption", { textContent }), box);
+  const caption = element("figcaption", { textContent });
+  const notes = element("div", {}, ...(series.length > 1 ? [headLegend(series)] : []));
+  return element("figure", { className: "bipartite" }, caption, box, notes);
 }
 
-/** Holds the plot, and scrolls where it is high. */
+/** Names the head of each colour. */
+function headLegend(series) {
+  const each = series.map(({ heads }, i) => {
+    const line = create("svg", { viewBox: "0 0 16 4", class: "swatch", "aria-hidden": "true" });
+    line.append(create("line", { x1: 0, y1: 2, x2: 16, y2: 2, "stroke-width": 3, ...inkOf(i) }));
+    return element("span", {}, line, `head ${heads[0]}`);
+  });
+  return element("p", { className: "legend heads" }, ...each);
+}
+
+function inkOf(i) {
+  const dashes = DASHES[Math.floor(i / COLOURS.length) % DASHES.length];
+  return { stroke: COLOURS[i % COLOURS.length], "stroke-dasharray": dashes };
+}
+
+/** Holds the plot, whose rows are as high as those of the heatmap, and scrolls where it is high. */
 function boxOf(kind, left, lines, right) {
-  const longest = Math.max(left.children.length, right.children.length);
-  const height = Math.max(SMALLEST, Math.min(LARGEST, longest * PITCH), longest * LABEL_HEIGHT);
   const plot = element("div", { className: "plot" }, left, lines, right);
-  plot.style.height = `${height}px`;
   const box = element("div", { className: "box", tabIndex: 0, role: "group" }, plot);
   box.ariaLabel = `${kind} attention as lines: arrow keys move`;
   return box;
 }
 
-/** Draws the lines of the chosen weights that are not too faint, in a square of side 1. */
-function linesOf(weights, highest) {
-  const middle = (i, count) => (i + 0.5) / count;
-  const line = (weight, row, column) => create("line", {
+/** Draws the lines of the chosen weights that are not too faint; a row or column is 1 high. */
+function linesOf(series) {
+  const highest = highestOf(series.flatMap(({ weights }) => weights));
+  const line = (weight, row, column, shift, ink) => create("line", {
     x1: 0,
-    y1: middle(row, weights.length),
+    y1: row + 0.5 + shift,
     x2: 1,
-    y2: middle(column, weights[0].length),
+    y2: column + 0.5 + shift,
     "stroke-opacity": weight / highest,
     "stroke-width": 0.5 + (2.5 * weight) / highest,
+    ...ink,
   });
-  return (chosen, least) => weights.flatMap((each, row) =>
-    each.flatMap((weight, column) =>
-      weight >= least * highest && chosen(row, column) ? [line(weight, row, column)] : [],
-    ),
-  );
+  const several = series.length > 1;
+  return (chosen, least) => series.flatMap(({ weights }, i) => {
+    const ink = several ? inkOf(i) : {};
+    const shift = several ? SPREAD * ((i + 0.5) / series.length - 0.5) : 0;
+    return weights.flatMap((each, row) => each.flatMap((weight, column) =>
+      weight >= least * highest && chosen(row, column)
+        ? [line(weight, row, column, shift, ink)]
+        : [],
+    ));
+  });
 }
 
 function create(name, attributes) {

@@ -1,12 +1,15 @@
 /** One matrix as a heatmap: coloured cells, the labels of both axes and a cursor. */
 import { paint } from "view/colours.js";
-import { LABEL_HEIGHT, directionOf, element, labels, mark } from "view/labels.js";
+import { LABEL_HEIGHT, directionOf, element, labels, mark, onLabel } from "view/labels.js";
 
 const LARGEST_CELL = 44; // pixels
 const LETTER = 8; // pixels of width, about
 
-/** Calls `point(row, column)` where the mouse moves. Returns {node, step, point, reveal}. */
-export function heatmap({ kind, rows, columns }, { weights, title }, highest, point) {
+/**
+ * Calls `point(row, column)` where the mouse moves, and `onStep(row)`, if any, at a click.
+ * Returns {node, step, point, reveal}.
+ */
+export function heatmap({ kind, rows, columns }, { weights, title }, highest, point, onStep) {
   const name = `${kind} attention, ${title}`;
   const cells = cellsOf(weights, highest);
   const cursor = element("div", { className: "cursor" });
@@ -15,6 +18,10 @@ export function heatmap({ kind, rows, columns }, { weights, title }, highest, po
   cells.node.addEventListener("mousemove", (event) => point(...cellAt(event, weights)));
   const left = labels(rows, "rows", (i) => point(i, -1));
   const top = labels(columns, "columns", (i) => point(-1, i));
+  if (onStep) {
+    onLabel(left, onStep);
+    cells.node.addEventListener("click", (event) => onStep(cellAt(event, weights)[0]));
+  }
   const order = directionOf(columns) === "rtl" ? "; the text's first token is on the left" : "";
   const node = figureOf(name + order, cells.node, left, top);
   return {
@@ -43,12 +50,10 @@ function describe({ node, canvas }, name, weights) {
 function figureOf(name, cells, left, top) {
   const corner = element("div", { className: "corner" });
   const plot = element("div", { className: "plot" }, corner, top, left, cells);
-  plot.style.setProperty("--rows", left.children.length);
-  plot.style.setProperty("--columns", top.children.length);
   const box = element("div", { className: "box" }, plot);
   const caption = element("figcaption", { textContent: name });
   const node = element("figure", { className: "heatmap" }, caption, box);
-  new ResizeObserver(() => fit(node, plot, left, top)).observe(node);
+  new ResizeObserver(() => fit(node, left, top)).observe(node);
   return node;
 }
 
@@ -81,11 +86,13 @@ function cover(node, weights, row, column) {
   node.style.width = `${column < 0 ? 100 : width}%`;
 }
 
-/** Makes cells as large as the width allows, and turns labels that would overlap. */
-function fit(node, plot, left, top) {
+/** Makes cells as large as the width allows, and turns labels that would overlap. The lines beside
+ * the heatmap have the same rows: their style sheet reads the sizes from the parent. */
+function fit(node, left, top) {
   const width = (node.clientWidth - left.offsetWidth - 16) / top.children.length;
   const cell = Math.floor(Math.max(LABEL_HEIGHT, Math.min(LARGEST_CELL, width)));
   const longest = Math.max(...Array.from(top.children, (one) => one.textContent.length));
-  plot.style.setProperty("--cell", `${cell}px`);
+  node.parentElement.style.setProperty("--cell", `${cell}px`);
   top.classList.toggle("upright", longest * LETTER > cell);
+  node.parentElement.style.setProperty("--top", `${top.offsetHeight}px`);
 }

@@ -51,3 +51,12 @@ export function labels(tokens, className, point) {
 export function mark(axis, index, name) {
   Array.from(axis.children).forEach((one, i) => one.classList.toggle(name, i === index));
 }
+
+/** Calls `act(i)` when the label at `i` is clicked. */
+export function onLabel(axis, act) {
+  axis.classList.add("clickable");
+  axis.addEventListener("click", ({ target }) => {
+    const index = Array.from(axis.children).findIndex((one) => one.contains(target));
+    if (index >= 0) act(index);
+  });
+}

@@ -21,8 +21,8 @@ const MOVES = {
   PageDown: [Infinity, 0],
 };
 
-/** Returns {nodes, step, point}, as block.js explains. */
-export function single(block, matrix) {
+/** Returns {nodes, step, point}; these and the options are explained in block.js. */
+export function single(block, matrix, { byHead, onStep }) {
   const { weights } = matrix;
   const highest = highestOf(weights);
   const readout = element("p", { className: "readout", ariaLive: "polite" });
@@ -30,15 +30,16 @@ export function single(block, matrix) {
   const point = (...next) => {
     place = next;
     views.forEach((view) => view.point(...place));
-    readout.replaceChildren(...sentence(block, weights, ...place));
+    readout.replaceChildren(...sentence(block, weights, onStep, ...place));
   };
   const views = [
-    heatmap(block, matrix, highest, point),
-    bipartite(block, weights, highest, point),
+    heatmap(block, matrix, highest, point, onStep),
+    bipartite(block, byHead ?? [matrix], point, onStep),
   ];
-  views[0].node.append(readout, legend(highest));
+  views[0].node.append(element("div", {}, readout, legend(highest)));
   const both = sideBySide(views, weights, point);
   both.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && place[0] >= 0) onStep?.(place[0]);
     const next = moved(place, event.key, weights);
     if (!next) return;
     event.preventDefault();
@@ -56,6 +57,8 @@ export function single(block, matrix) {
 function sideBySide(views, weights, point) {
   const both = element("div", { className: "views" }, ...views.map((view) => view.node));
   both.classList.toggle("wide", weights[0].length > WIDE);
+  both.style.setProperty("--rows", weights.length);
+  both.style.setProperty("--columns", weights[0].length);
   both.addEventListener("mouseleave", () => point(...NOWHERE));
   return both;
 }
@@ -74,8 +77,11 @@ function moved([row, column], key, weights) {
 }
 
 /** Describes the place in text and elements: a cell, a row's or column's token, or how to choose. */
-function sentence({ rows, columns }, weights, row, column) {
-  if (row < 0 && column < 0) return ["Point at a cell or a token, or move with the arrow keys."];
+function sentence({ rows, columns }, weights, onStep, row, column) {
+  if (row < 0 && column < 0) {
+    const hint = "Point at a cell or a token, or move with the arrow keys.";
+    return [onStep ? `${hint} A click or Enter goes to the step of a row.` : hint];
+  }
   if (row < 0) {
     const heeding = largest(weights.map((each) => each[column]), rows);
     return [`column ${column}: `, short(columns[column]), " is attended to by ", ...heeding];

@@ -1,0 +1,90 @@
+/** The attention of a decoding: a grid of every layer and head, and one matrix in full. */
+import { partOf, show, split } from "view/block.js";
+import { grid } from "view/grid.js";
+import { JSON_TYPE, latest, post } from "./api.js";
+import { selectionOf, sizesOf } from "./pickers.js";
+
+const MOST = 1_000_000; // weights in the grid; longer texts get a grid of blank buttons
+const $ = (id) => document.getElementById(id);
+
+let every = null; // all heads of the last decoding and kind: {asked, model, matrices, grid}
+
+/**
+ * Shows what the pickers select of the attention of `request`, whose source has so many tokens.
+ * One head comes from the answer with all heads; the service computes reductions.
+ * `pick({layers, heads})` is called for a choice in the grid, `onStep(row)` for a row.
+ * Returns {step, point}, as view/block.js explains.
+ */
+export async function showAttention(request, sourceTokens, controls, model, { pick, onStep }) {
+  const signal = latest("attention");
+  const selection = selectionOf(controls);
+  const small = isSmall(request, sourceTokens, controls, model);
+  const single = !selection.reduce_heads && !selection.reduce_layers;
+  const [all, reduced] = await Promise.all([
+    small ? everyHead(request, selection.kinds, signal) : blank(controls, model),
+    single && small ? null : ask(request, selection, signal),
+  ]);
+  if (every?.asked !== all.asked) drawGrid(all, selection.kinds[0], pick);
+  const { layers, heads } = placeOf(selection, controls, model);
+  const ofLayer = all.matrices[layers[0]];
+  const block = reduced ?? partOf(all.block, ofLayer[heads[0]]);
+  const byHead = small && layers.length === 1 && heads.length > 1 ? ofLayer : undefined;
+  const view = show($("weights"), block, { byHead, onStep });
+  $("weights").querySelector(".heatmap")?.setAttribute("id", "heatmap");
+  $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
+  every.grid.press({ layers, heads });
+  const decoded = block.kind !== "encoder";
+  return {
+    point: view.point,
+    step: (last) => {
+      view.step(last);
+      if (decoded) every.grid.step(last);
+    },
+  };
+}
+
+function isSmall({ target }, source, controls, model) {
+  const { depth, heads } = sizesOf(controls, model);
+  const kind = controls.kind.value;
+  const rows = kind === "encoder" ? source : target[0].length;
+  return depth * heads * rows * (kind === "decoder" ? target[0].length : source) <= MOST;
+}
+
+/** Returns {asked, block, matrices} of all layers and heads; asks only if they are not there. */
+async function everyHead(request, kinds, signal) {
+  const selection = { kinds, decimals: 3 };
+  const asked = JSON.stringify([request, selection]);
+  if (every?.asked === asked) return every;
+  const block = await ask(request, selection, signal);
+  return { asked, block, matrices: split(block) };
+}
+
+function blank(controls, model) {
+  const { depth, heads } = sizesOf(controls, model);
+  const matrices = range(depth).map((layer) =>
+    range(heads).map((head) => ({ layers: [layer], heads: [head], weights: null })));
+  return { asked: `${model.name} ${controls.kind.value}`, matrices };
+}
+
+function drawGrid(all, kind, pick) {
+  every = { ...all, grid: grid(kind, all.matrices, pick, true) };
+  $("overview").replaceChildren(every.grid.node);
+}
+
+async function ask(request, attention, signal) {
+  const response = await post("v1/attention", { ...request, attention }, JSON_TYPE, signal);
+  return (await response.json()).results[0].attention[0];
+}
+
+/** Returns the indices of the selected layers and heads. */
+function placeOf({ layers, heads }, controls, model) {
+  const sizes = sizesOf(controls, model);
+  return {
+    layers: layers === "all" ? range(sizes.depth) : layers,
+    heads: heads === "all" ? range(sizes.heads) : heads,
+  };
+}
+
+function range(count) {
+  return [...Array(count).keys()];
+}

@@ -1,0 +1,102 @@
+/**
+ * The matrices of a block as a grid of small heatmaps: layers down, heads across. Each is a button;
+ * arrow keys move between them.
+ */
+import { highestOf, legend } from "view/colours.js";
+import { cellsOf } from "view/heatmap.js";
+import { element } from "view/labels.js";
+
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/**
+ * Draws `matrices`, a list of layers that are lists of heads, each {layers, heads, weights}; without
+ * weights the buttons are blank. `pick(places)` is called with the {layers, heads} of a button;
+ * with `reducible`, headers are buttons too, which pick all heads of a layer or all layers of a head.
+ * Returns {node, step(last), press({layers, heads})}.
+ */
+export function grid(kind, matrices, pick, reducible = false) {
+  const drawn = matrices.flat().filter(({ weights }) => weights);
+  const highest = highestOf(drawn.flatMap(({ weights }) => weights));
+  const cells = [];
+  const headers = reducible ? headerButton : headerText;
+  const places = withHeaders(matrices);
+  const nodes = places.map((row, i) => row.map((place, j) => {
+    if (i === 0 || j === 0) return headers(place, i, j, pick);
+    const thumb = place.weights && cellsOf(place.weights, highest);
+    if (thumb) cells.push(thumb);
+    return buttonOf(nameOf(place), place, pick, thumb?.node ?? "");
+  }));
+  const plot = element("div", { className: "grid", role: "group" }, ...nodes.flat());
+  plot.ariaLabel = `${kind} attention: layers down, heads across; arrow keys move`;
+  plot.style.setProperty("--across", matrices[0].length);
+  plot.addEventListener("keydown", (event) => move(event, nodes));
+  const caption = element("figcaption", { textContent: "Layers down, heads across" });
+  const node = element("figure", { className: "overview" }, caption, plot);
+  if (drawn.length > 0) node.append(legend(highest));
+  const press = (chosen) => pressOnly(nodes, places, chosen);
+  press({ layers: [], heads: [] });
+  return { node, press, step: (last) => cells.forEach((each) => each.step(last)) };
+}
+
+/** Puts the header of each row and column before it: {layers, heads} of all that it stands for. */
+function withHeaders(matrices) {
+  const layers = matrices.flatMap(([first]) => first.layers);
+  const heads = matrices[0].flatMap((each) => each.heads);
+  const top = [{ layers, heads }, ...matrices[0].map((each) => ({ layers, heads: each.heads }))];
+  return [top, ...matrices.map((row) => [{ layers: row[0].layers, heads }, ...row])];
+}
+
+function buttonOf(name, place, pick, ...children) {
+  const button = element("button", { type: "button", ariaLabel: name, title: name }, ...children);
+  button.addEventListener("click", () => pick({ layers: place.layers, heads: place.heads }));
+  return button;
+}
+
+function headerButton(place, row, column, pick) {
+  const text = row + column === 0 ? "all" : textOf(place, row);
+  const button = buttonOf(nameOf(place), place, pick, text);
+  button.className = "header";
+  return button;
+}
+
+function headerText(place, row, column) {
+  const textContent = row + column === 0 ? "" : textOf(place, row);
+  return element("span", { className: "header", textContent });
+}
+
+/** Counts the layers or heads of a header; a reduced axis has no number. */
+function textOf({ layers, heads }, row) {
+  const indices = row === 0 ? heads : layers;
+  return indices.length === 1 ? `${indices[0]}` : "all";
+}
+
+function nameOf({ layers, heads }) {
+  const name = (what, indices) => (indices.length === 1 ? `${what} ${indices[0]}` : `all ${what}s`);
+  return `${name("layer", layers)}, ${name("head", heads)}`;
+}
+
+/** Marks the button of the chosen place, and makes it the one that Tab reaches. */
+function pressOnly(nodes, places, { layers, heads }) {
+  const same = (one, other) => `${one}` === `${other}`;
+  const flat = places.flat();
+  const pressed = flat.findIndex((each) => same(each.layers, layers) && same(each.heads, heads));
+  const buttons = nodes.flat();
+  buttons.forEach((node, i) => node.type && (node.ariaPressed = `${i === pressed}`));
+  reach(nodes, buttons[pressed]?.type ? buttons[pressed] : buttons.find((node) => node.type));
+}
+
+function reach(nodes, reached) {
+  for (const node of nodes.flat()) node.tabIndex = node === reached ? 0 : -1;
+}
+
+function move(event, nodes) {
+  if (!MOVES[event.key]) return;
+  event.preventDefault();
+  const row = nodes.findIndex((each) => each.includes(document.activeElement));
+  const column = nodes[row].indexOf(document.activeElement);
+  const [down, across] = MOVES[event.key];
+  const next = nodes[row + down]?.[column + across];
+  if (!next?.type) return; // the edge, or a header that is no button
+  reach(nodes, next);
+  next.focus();
+}
