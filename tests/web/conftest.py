@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, edit_manifest, serving
@@ -115,3 +115,13 @@ def visit(browser, address):
     for context in contexts:
         context.close()
     assert not faults
+
+
+@pytest.fixture
+def page(visit):
+    """The page after a word was typed and decoded."""
+    page = visit()
+    page.locator("#source").fill("heed")
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "4")
+    return page

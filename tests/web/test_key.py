@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.conftest import serving
+from tests.web.curl import press_export
 
 KEY = "0123456789abcdef"
 DENIED = "401"  # in the console's message of each request without the key
@@ -32,7 +33,7 @@ def test_the_page_asks_for_a_key_until_it_is_right_and_keeps_it(visit):
     expect(page.locator("#output")).to_have_text("AH0 T EH1 N SH AH0 N")
     expect(page.locator("#ask-key")).to_be_hidden()
     assert KEY not in page.url
-    page.locator("#copy-curl-decode").click()
+    press_export(page, "#copy-curl-decode")
     command = page.evaluate("navigator.clipboard.readText()")
     assert '-H "Authorization: Bearer $HEED_API_KEY"' in command
     assert KEY not in command

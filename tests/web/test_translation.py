@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.web.curl import run_curl
+from tests.web.curl import press_export, run_curl
 
 ARABIC = "مرحبا بالعالم"
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
@@ -98,12 +98,12 @@ def test_the_languages_are_part_of_every_request_and_of_the_link(page, visit, ad
     answer = run_curl(page, "#copy-curl-decode")
     assert answer["results"][0]["hypotheses"][0]["text"] == text
     with asks("/v1/attention"):
-        page.locator("#downloads [data-name=svg]").click()
+        press_export(page, "#downloads [data-name=svg]")
     with asks("/v1/decode"):
         page.locator("#stream").check()
     expect(page.locator("#output")).to_have_text(text)
 
-    page.locator("#copy-link").click()
+    press_export(page, "#copy-link")
     other = visit(page.evaluate("navigator.clipboard.readText()"))
     expect(other.locator("#output")).to_have_text(text)
     expect(other.locator("#source-language")).to_have_value("fra_Latn")

@@ -2,17 +2,17 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { element, short } from "view/labels.js";
+import { element } from "view/labels.js";
 import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "./address.js";
-import { curl, get, latest, post } from "./api.js";
+import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
-import { copy, debounce, save } from "./browser.js";
+import { copy, debounce } from "./browser.js";
 import { decodeRequest } from "./decoding.js";
-import "./export.js";
+import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
-import { showAlternatives, showHypotheses } from "./result.js";
+import { showAlternatives, showHypotheses, whatIf } from "./result.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
@@ -78,15 +78,15 @@ async function showDecoding(step = Infinity) {
     const request = decodeRequest(controls, decoding);
     const root = JSON.stringify({ ...request, stream: undefined });
     // A branch belongs to the answer that it left.
-    if (decoded && decoded.root !== root && wanted.size === 0) controls.target_prefix.value = "";
+    if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
     const asked = JSON.stringify([request, prefix()]);
     if (decoded?.asked !== asked) {
-      const penalty = decoding.length_penalty;
-      const answer = await decodeAlong(request, prefix(), penalty, signal, showText);
+      const answer = await decodeAlong(request, prefix(), decoding, signal, showText);
       controls.target_prefix.value = answer.request.target_prefix ?? "";
       decoded = { root, asked, ...answer };
     }
-    await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, decoded.hypotheses.length - 1), step);
+    const last = decoded.hypotheses.length - 1;
+    await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, last), step);
   });
 }
 
@@ -115,7 +115,8 @@ async function showHypothesis(index, step) {
 async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
-  showBranch();
+  $("branch").hidden = prefix().length === 0;
+  $("branch-name").replaceChildren(...whatIf(tokens.slice(0, prefix().length)));
   $("attention").hidden = false;
   controls.step.max = tokens.length - 1;
   controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
@@ -158,15 +159,6 @@ async function leaveBranch() {
   addToHistory(form);
   await showDecoding();
   controls.step.focus({ preventScroll: true });
-}
-
-function showBranch() {
-  const last = prefix().length - 1;
-  $("branch").hidden = last < 0;
-  if (last < 0) return;
-  const name = (step) => short({ text: chosen().tokens[step] });
-  const after = last === 0 ? [" at the start?"] : [" after ", name(last - 1), "?"];
-  $("branch-name").replaceChildren("What if there were ", name(last), ...after);
 }
 
 /** Returns a request for attention to exactly the tokens that are shown. */
@@ -261,12 +253,6 @@ function clear() {
   say("");
 }
 
-async function download({ value, dataset }) {
-  const response = await post("v1/attention", attentionRequest(), value);
-  const text = decoded.request.source.replace(/[^\p{L}\p{M}\p{N}]+/gu, "-").slice(0, 40);
-  save(await response.blob(), `attention-${text}.${dataset.name}`);
-}
-
 function copyLink() {
   keepInAddress(form); // at once: keepInAddressSoon may still be waiting
   return copy(location.href);
@@ -305,7 +291,7 @@ onClick("leave-branch", leaveBranch);
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", copyLink);
-onClick("downloads", (target) => target.value && download(target));
+onClick("downloads", (target) => target.value && download(attentionRequest(), target));
 addEventListener("popstate", restore);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 start().catch((error) => say(error.message));

@@ -11,16 +11,16 @@ const LISTS = ["tokens", "token_ids", "log_probs", "top_log_probs"]; // one item
  * request, and whole hypotheses. If the prefix does not follow the alternatives that were shown, it
  * decodes without it: then the request has no target_prefix.
  */
-export async function decodeAlong(request, prefix, penalty, signal, showText) {
+export async function decodeAlong(request, prefix, decoding, signal, showText) {
   let path = Object.fromEntries(LISTS.map((name) => [name, []]));
   for (;;) {
     const done = path.token_ids.length === prefix.length;
     const asked = path.token_ids.length > 0 ? { ...request, target_prefix: path.token_ids } : request;
     const answer = await decode(asked, signal, done ? showText : () => {});
-    const hypotheses = answer.hypotheses.map((each) => join(path, each, penalty));
+    const hypotheses = answer.hypotheses.map((each) => join(path, each, decoding));
     if (done) return { request: asked, hypotheses, sourceTokens: answer.source_tokens };
     path = follow(hypotheses, prefix);
-    if (!path) return decodeAlong(request, [], penalty, signal, showText);
+    if (!path) return decodeAlong(request, [], decoding, signal, showText);
   }
 }
 
@@ -43,10 +43,11 @@ function follow(hypotheses, prefix) {
 }
 
 /** Returns a hypothesis with the tokens of its prefix, and the score of both. */
-function join(path, hypothesis, penalty) {
+function join(path, hypothesis, decoding) {
   if (path.token_ids.length === 0) return hypothesis;
   const lists = LISTS.map((name) => [name, [...path[name], ...hypothesis[name]]]);
-  return { ...hypothesis, ...Object.fromEntries(lists), score: scoreOf(path, hypothesis, penalty) };
+  const score = scoreOf(path, hypothesis, decoding.length_penalty);
+  return { ...hypothesis, ...Object.fromEntries(lists), score };
 }
 
 /** Returns sum / length ** penalty, where the service also counts start tokens as the length. */

@@ -1,5 +1,5 @@
 /** Hypotheses with the probability of each token, and the alternatives at a step. */
-import { directionOf, element, label } from "view/labels.js";
+import { directionOf, element, label, short } from "view/labels.js";
 
 /**
  * Shows a radio button for each hypothesis, of which `chosen` is checked; the first `given` tokens
@@ -40,6 +40,12 @@ export function showAlternatives(list, alternatives, taken, special, branch) {
     button.addEventListener("click", () => branch(id));
     return element("li", {}, button);
   }));
+}
+
+/** Returns the question that a branch answers, as text and elements; its last token was chosen. */
+export function whatIf(tokens) {
+  const [before, last] = [null, null, ...tokens].slice(-2).map((text) => text !== null && short({ text }));
+  return before ? ["What if ", last, " followed ", before, "?"] : ["What if it began with ", last, "?"];
 }
 
 function withProbability(token, logProb) {
