@@ -88,6 +88,12 @@ def alternative(hypothesis, step):
     )
 
 
+def choice_of(page, other):
+    """The button of an alternative."""
+    token = page.get_by_text(other["token"], exact=True)
+    return page.locator("#alternatives button").filter(has=token)
+
+
 def branch_of(page, address, source="read", step=1):
     """Go to a step by pointer, and return its first alternative and the ids up to it."""
     page.locator("#source").fill(source)
@@ -107,7 +113,10 @@ def check_branch(page, address, source, prefix):
     scored = ask(address, "/v1/score", source=source, target=[ids])
     tokens = page.locator(".hypothesis .token").all_inner_texts()
     assert tokens == scored["tokens"]
-    shown = [float(text.lstrip("<")) for text in page.locator(".hypothesis .probability").all_inner_texts()]
+    shown = [
+        float(text.lstrip("<"))
+        for text in page.locator(".hypothesis .probability").all_inner_texts()
+    ]
     expected = [2.718281828**each for each in scored["log_probs"]]
     assert shown == pytest.approx(expected, abs=0.02)
     score = float(page.locator(".hypothesis .score").inner_text())
@@ -116,7 +125,7 @@ def check_branch(page, address, source, prefix):
 
 def test_an_alternative_shows_what_would_follow_it(page, address):
     own, other, prefix = branch_of(page, address)
-    page.locator("#alternatives button", has_text=other["token"]).first.click()
+    choice_of(page, other).click()
     check_branch(page, address, "read", prefix)
     at_step(page, 1)
     expect(page.locator("#branch-name")).to_have_text(
@@ -133,14 +142,13 @@ def test_an_alternative_shows_what_would_follow_it(page, address):
 
 def test_a_branch_of_a_branch_is_in_the_address_and_back_leaves_one_at_a_time(page, visit, address):
     own, other, first = branch_of(page, address)
-    choice = page.locator("#alternatives button", has_text=other["token"]).first
-    choice.focus()
+    choice_of(page, other).focus()
     page.keyboard.press("Enter")
     expect(page.locator("#leave-branch")).to_be_focused()
     hypothesis = decode(address, source="read", target_prefix=first)
     page.locator("#next").click()
     second = alternative(hypothesis, 0)
-    page.locator("#alternatives button", has_text=second["token"]).first.click()
+    choice_of(page, second).click()
     prefix = [*first, second["id"]]
     check_branch(page, address, "read", prefix)
     expect(page).to_have_url(re.compile("target_prefix=" + "%2C".join(map(str, prefix))))
@@ -154,7 +162,7 @@ def test_a_branch_of_a_branch_is_in_the_address_and_back_leaves_one_at_a_time(pa
 
 def test_another_text_leaves_the_branch(page, address):
     _, other, _ = branch_of(page, address)
-    page.locator("#alternatives button", has_text=other["token"]).first.click()
+    choice_of(page, other).click()
     expect(page.locator("#branch")).to_be_visible()
     page.locator("#source").fill("heed")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
