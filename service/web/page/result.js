@@ -15,6 +15,7 @@ export function showHypotheses(list, hypotheses, { chosen, given, point, pick })
     const tokens = hypothesis.tokens.map((text, j) => {
       const node = withProbability({ text }, hypothesis.log_probs[j]);
       node.classList.toggle("given", j < given);
+      node.classList.toggle("branched", j === given - 1);
       node.addEventListener("mouseover", () => point(radio.checked ? j : -1));
       node.addEventListener("click", (event) => {
         event.preventDefault(); // the label would pick the hypothesis without its step

@@ -2,6 +2,7 @@
  * Draws one block of attention as the service answers it: one matrix in full, several as a grid of
  * small heatmaps. It asks the service for nothing, so that an exported file can carry it.
  */
+import { highestOf, legend } from "view/colours.js";
 import { grid } from "view/grid.js";
 import { element } from "view/labels.js";
 import { single } from "view/matrix.js";
@@ -67,5 +68,6 @@ function overview(block, matrices) {
   const small = grid(block.kind, matrices, pick);
   const textContent = `${block.kind} attention: choose a heatmap to see its tokens.`;
   const hint = element("p", { textContent });
+  small.node.append(legend(highestOf(all.flatMap(({ weights }) => weights))));
   return { nodes: [hint, small.node, picked], step: small.step, point: () => {} };
 }

@@ -2,7 +2,7 @@
  * The matrices of a block as a grid of small heatmaps: layers down, heads across. Each is a button;
  * arrow keys move between them.
  */
-import { highestOf, legend } from "view/colours.js";
+import { highestOf } from "view/colours.js";
 import { cellsOf } from "view/heatmap.js";
 import { element } from "view/labels.js";
 
@@ -32,7 +32,6 @@ export function grid(kind, matrices, pick, reducible = false) {
   plot.addEventListener("keydown", (event) => move(event, nodes));
   const caption = element("figcaption", { textContent: "Layers down, heads across" });
   const node = element("figure", { className: "overview" }, caption, plot);
-  if (drawn.length > 0) node.append(legend(highest));
   const press = (chosen) => pressOnly(nodes, places, chosen);
   press({ layers: [], heads: [] });
   return { node, press, step: (last) => cells.forEach((each) => each.step(last)) };
