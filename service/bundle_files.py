@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping
+from io import BufferedReader
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
@@ -112,23 +112,25 @@ def check_weights(path: Path, config: Mapping[str, object]) -> None:
                 f"{path}: {field} is {found} by these weights, but {config[field]} in the config of"
                 " bundle.json: export the bundle again"
             )
-    content = np.memmap(path, np.uint8, mode="r", offset=start)
-    for name, tensor in header.items():
-        first, last = tensor.data_offsets
-        if tensor.dtype not in FLOATS:
-            continue
-        kind, exponent = FLOATS[tensor.dtype]
-        size = prod(tensor.shape) * np.dtype(kind).itemsize
-        if last > len(content) or last - first != size:
-            raise StartupError(
-                f"{path}: tensor {name} of shape {tensor.shape} is not at bytes {first} to {last}"
-                f" of {len(content)}: export the bundle again"
-            )
-        if not is_finite(content[first:last].view(kind), exponent):
-            raise StartupError(
-                f"{path}: tensor {name} has NaN or infinity: export the bundle again, from weights"
-                " that are finite"
-            )
+    nbytes = path.stat().st_size - start  # of all tensors
+    with path.open("rb") as file:
+        for name, tensor in header.items():
+            first, last = tensor.data_offsets
+            if tensor.dtype not in FLOATS:
+                continue
+            kind, exponent = FLOATS[tensor.dtype]
+            count = prod(tensor.shape)
+            if last > nbytes or last - first != count * np.dtype(kind).itemsize:
+                raise StartupError(
+                    f"{path}: tensor {name} of shape {tensor.shape} is not at bytes {first} to"
+                    f" {last} of {nbytes}: export the bundle again"
+                )
+            file.seek(start + first)
+            if not is_finite(file, count, kind, exponent):
+                raise StartupError(
+                    f"{path}: tensor {name} has NaN or infinity: export the bundle again, from"
+                    " weights that are finite"
+                )
 
 
 def read_header(path: Path) -> tuple[Header, int]:
@@ -170,15 +172,21 @@ def network_of(header: Header) -> dict[str, object]:
     return found
 
 
-def is_finite(bits: NDArray[Any], exponent: int) -> bool:
-    """Return whether no number, given by its bits, has all bits of the exponent set.
+def is_finite(
+    file: BufferedReader, count: int, kind: type[np.unsignedinteger[Any]], exponent: int
+) -> bool:
+    """Return whether none of the next `count` numbers, read as integers of `kind`, has all bits of
+    the exponent set.
 
+    The file is read in pieces: the pages of a mapped one would count as memory of the process.
     Takes about a tenth of the time that SHA-256 takes for the same bytes.
     """
-    mask = bits.dtype.type(exponent)
-    masked = np.empty(min(FINITE_PIECE, len(bits)), bits.dtype)
-    for start in range(0, len(bits), FINITE_PIECE):
-        piece = bits[start : start + FINITE_PIECE]
-        if np.bitwise_and(piece, mask, out=masked[: len(piece)]).max() == mask:
+    bits = np.empty(min(FINITE_PIECE, count), kind)
+    while count > 0:
+        piece = bits[: min(len(bits), count)]
+        file.readinto(piece)
+        piece &= bits.dtype.type(exponent)
+        if piece.max() == exponent:
             return False
+        count -= len(piece)
     return True

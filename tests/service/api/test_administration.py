@@ -161,10 +161,13 @@ def test_one_operation_at_a_time_changes_a_model(client):
     assert change(client, "load", path="first").status_code == 409  # it is served
 
 
-@pytest.mark.parametrize("path", ["..", "../outside", "/etc", "link", "second/../../outside", "."])
+@pytest.mark.parametrize(
+    "path", ["..", "../outside", "/etc", "link", "circle", "second/../../outside", "."]
+)
 def test_only_bundles_in_the_folder_of_models_are_loaded(client, folder, tiny, path):
     outside = shutil.copytree(tiny, folder.parent / "outside")
     (folder / "link").symlink_to(outside)
+    (folder / "circle").symlink_to(folder / "circle")
     refused = change(client, "load", "tiny", path=path)
     assert refused.status_code == 422
     if path != ".":
