@@ -1,7 +1,7 @@
 """The files of a bundle, checked before anything else reads them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,6 +76,14 @@ def check_size(path: Path, limit: int) -> None:
     if size > limit:
         raise StartupError(
             f"{path} has {size} bytes; the limit is {limit}: export the bundle again"
+        )
+
+
+def check_entries(manifest: Path, listed: Container[str], names: Iterable[str]) -> None:
+    """Raise StartupError for names that are not among the `files` that a manifest lists."""
+    if missing := dict.fromkeys(name for name in names if name not in listed):
+        raise StartupError(
+            f'{manifest}: these files have no entry in "files": {", ".join(missing)}'
         )
 
 

@@ -10,6 +10,7 @@ from service.api.responses import PROBLEMS
 from service.api.steps import find_model, models_of
 from service.api.validation_attention import ATTENTION_GRAPHS
 from service.attention import AttentionKind
+from service.bundle_examples import Example
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
 from service.engine.registry import Failure
@@ -24,6 +25,10 @@ class ModelCard(BaseModel):
     task: str = Field(description="What the model does.")
     licence: str = Field(description="Licence of the weights.")
     attribution: str = Field(description="Whom to credit for the model and its data.")
+    examples: list[Example] = Field(
+        description="Sources that show what the model does, with the languages that they need: as"
+        " in a request to /v1/decode."
+    )
     precision: str = Field(description="Precision of the loaded weights, fp32, int8 or fp16.")
     provider: str = Field(description="ONNX Runtime execution provider that computes.")
     instructions: list[str] = Field(
@@ -78,6 +83,7 @@ def describe(model: Model) -> ModelCard:
         task=manifest.task,
         licence=manifest.licence,
         attribution=manifest.attribution,
+        examples=manifest.examples,
         precision=opened.precision,
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),

@@ -95,6 +95,9 @@ DECODING = {
 }
 
 
+TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -127,6 +130,22 @@ DECODING = {
             "id 13 is outside the target vocabulary of 13",
         ),
         ({"languages": {"source": {}, "target": {"fra": []}}}, "fra"),
+        ({"examples": ["red"]}, "examples.0 must be a JSON object"),
+        ({"examples": [{"source": ""}]}, "examples.0.source must have 1 or more characters"),
+        ({"examples": [{"source": "red", "text": "red"}]}, "examples.0.text"),
+        ({"examples": [{"source": "red"}] * 11}, "examples must have 10 or fewer items"),
+        (
+            {"examples": [{"source": "red", "target_language": "fra"}]},
+            "examples.0 has the target_language 'fra', which languages lacks",
+        ),
+        (
+            {
+                "decoder_start": ["target_language"],
+                "languages": TARGETS,
+                "examples": [{"source": "red", "target_language": "deu"}, {"source": "red"}],
+            },
+            "examples.1 has no target_language, but this model has 2",
+        ),
         ({"decoding": {**DECODING, "max_new_tokens": 41}}, "exceed max_target_length"),
         (
             {
