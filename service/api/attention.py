@@ -55,8 +55,9 @@ class AttentionRequest(Searching):
         " search options of this request.",
     )
     attention: AttentionSelection = Field(
-        default=AttentionSelection(),
-        description="Which attention weights to return. Default: all cross-attention.",
+        default={},
+        validate_default=True,
+        description="Which attention weights to return. {} selects all cross-attention.",
     )
 
 
