@@ -15,6 +15,8 @@ from service.bundle_files import (
     check_size,
     check_weights,
     describe_missing,
+    hash_file,
+    read_card,
 )
 from service.errors import StartupError, shorten
 from service.languages import Item, Languages, Slot, StartItem, Template, TokenId, fill, slots_of
@@ -145,8 +147,12 @@ class Manifest(Part):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
+    """`version` is the SHA-256 of bundle.json, `card` the text of MODEL_CARD.md."""
+
     root: Path
     manifest: Manifest
+    version: str
+    card: str
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -162,22 +168,21 @@ def load_bundle(root: Path) -> Bundle:
         if not path.is_file():
             raise StartupError(describe_missing(root))
         manifest = read_manifest(path)
-        bundle = Bundle(root, manifest)
         check_numbers(manifest, path)
         for name, file in manifest.files.items():
             check_file(root, name, file.size, file.sha256)
-        check_listed(bundle)
+        check_listed(root, manifest)
         for name in manifest.files:
             if name.endswith(".safetensors"):
-                check_weights(bundle.path(name), manifest.config.model_dump())
+                check_weights(root / name, manifest.config.model_dump())
+        return Bundle(root, manifest, hash_file(path), read_card(root, manifest.files))
     except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
         raise StartupError(f"{root} cannot be read: {error}") from error
-    return bundle
 
 
-def check_listed(bundle: Bundle) -> None:
+def check_listed(root: Path, manifest: Manifest) -> None:
     """Raise StartupError if a file that may be read has no entry in `files`."""
-    manifest, path = bundle.manifest, bundle.path("bundle.json")
+    path = root / "bundle.json"
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     for precision, graphs in manifest.precisions.items():
         if missing := {"encoder", "step"} - graphs.keys():
@@ -188,9 +193,9 @@ def check_listed(bundle: Bundle) -> None:
         needed += graphs.values()
     check_entries(path, manifest.files, needed)
     graphs = [name for each in manifest.precisions.values() for name in each.values()]
-    folders = {bundle.path(name).parent for name in graphs}
-    beside = [path for folder in folders for path in folder.iterdir()]
-    names = [each.relative_to(bundle.root).as_posix() for each in beside]
+    folders = {(root / name).parent for name in graphs}
+    beside = [each for folder in folders for each in folder.iterdir()]
+    names = [each.relative_to(root).as_posix() for each in beside]
     check_entries(path, manifest.files, names)
 
 

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 import shutil
@@ -71,6 +72,19 @@ def test_a_missing_or_cut_file_is_found(copy):
         load_bundle(copy)
     step.unlink()
     with pytest.raises(StartupError, match=r"step\.onnx is missing"):
+        load_bundle(copy)
+
+
+def test_a_model_card_of_any_bytes_is_a_text_of_bounded_size(copy):
+    manifest = json.loads((copy / "bundle.json").read_text())
+    assert load_bundle(copy).card == ""
+    for content in (b"a \xff", b"a" * (1 << 20), b"a" * ((1 << 20) + 1)):
+        (copy / "MODEL_CARD.md").write_bytes(content)
+        entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        edit_manifest(copy, files={**manifest["files"], "MODEL_CARD.md": entry})
+        if len(content) <= 1 << 20:
+            assert load_bundle(copy).card == content.decode(errors="replace")
+    with pytest.raises(StartupError, match=r"CARD\.md has 1048577 bytes; the limit is 1048576"):
         load_bundle(copy)
 
 
