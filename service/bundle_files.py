@@ -1,7 +1,7 @@
 """The files of a bundle, checked before anything else reads them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from io import BufferedReader
 from math import prod
 from pathlib import Path
@@ -13,10 +13,12 @@ from pydantic_core import from_json
 
 from service.errors import StartupError
 
+CARD = "MODEL_CARD.md"
 NAMED = 10  # bundles that an error names
 MIB = 1 << 20
 LARGEST_MANIFEST = 2 * MIB  # bytes of bundle.json; the largest converted ones have some 50,000
 LARGEST_TOKENIZER = 64 * MIB  # bytes; 256,000 tokens take about 33 MB
+LARGEST_CARD = MIB  # bytes of MODEL_CARD.md
 LARGEST_HEADER = 8 * MIB  # bytes of the JSON in a safetensors file, of some 100 bytes a tensor
 FINITE_PIECE = 1 << 16  # numbers that are looked at together, few enough for a core's cache
 
@@ -79,6 +81,14 @@ def check_size(path: Path, limit: int) -> None:
         )
 
 
+def check_entries(manifest: Path, listed: Container[str], names: Iterable[str]) -> None:
+    """Raise StartupError for names that are not among the `files` that a manifest lists."""
+    if missing := dict.fromkeys(name for name in names if name not in listed):
+        raise StartupError(
+            f'{manifest}: these files have no entry in "files": {", ".join(missing)}'
+        )
+
+
 def check_file(root: Path, name: str, size: int, sha256: str) -> None:
     """Raise StartupError unless the file lies in the bundle with this size and SHA-256."""
     path = root / name
@@ -91,12 +101,25 @@ def check_file(root: Path, name: str, size: int, sha256: str) -> None:
             f"{path} has {path.stat().st_size} bytes, but bundle.json says {size}:"
             " copy or export the bundle again"
         )
+    if hash_file(path) != sha256:
+        raise StartupError(
+            f"{path} is not the file that was exported: its SHA-256 differs from bundle.json;"
+            " copy or export the bundle again"
+        )
+
+
+def hash_file(path: Path) -> str:
     with path.open("rb") as content:
-        if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
-            raise StartupError(
-                f"{path} is not the file that was exported: its SHA-256 differs from bundle.json;"
-                " copy or export the bundle again"
-            )
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def read_card(root: Path, listed: Container[str]) -> str:
+    """Return the model card of a bundle; "" if there is none. Raise StartupError if it is too
+    large."""
+    if CARD not in listed:
+        return ""
+    check_size(root / CARD, LARGEST_CARD)
+    return (root / CARD).read_text(encoding="utf-8", errors="replace")
 
 
 def check_weights(path: Path, config: Mapping[str, object]) -> None:
@@ -184,7 +207,7 @@ def is_finite(
     bits = np.empty(min(FINITE_PIECE, count), kind)
     while count > 0:
         piece = bits[: min(len(bits), count)]
-        file.readinto(piece)
+        file.readinto(piece.data)
         piece &= bits.dtype.type(exponent)
         if piece.max() == exponent:
             return False

@@ -52,7 +52,7 @@ async def load_model(
     already."""
     registry = administer(request)
     folder = find_folder(settings_of(request), body.path)
-    card = describe(await registry.load(name, folder))
+    card = describe(request, await registry.load(name, folder))
     return Response(card.model_dump_json(), media_type=JSON)
 
 
@@ -62,7 +62,7 @@ async def reload_model(name: str, request: Request) -> ModelCard:
     Requests from then on get the new one, those before are finished by the old one. If the bundle
     does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
     settings."""
-    return describe(await administer(request).reload(name))
+    return describe(request, await administer(request).reload(name))
 
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)

@@ -1,5 +1,6 @@
 """Models come and go while the service runs, and no request is lost."""
 
+import hashlib
 import json
 import shutil
 import threading
@@ -80,6 +81,16 @@ def test_reload_serves_what_the_folder_holds_now(client, folder):
     edit_manifest(folder / "first", task="something else")
     assert change(client, "reload").json()["task"] == "something else"
     assert client.get("/v1/models/first").json()["task"] == "something else"
+
+
+def test_the_version_of_a_model_is_that_of_what_is_served(client, folder):
+    manifest = folder / "first" / "bundle.json"
+    versions = [hashlib.sha256(manifest.read_bytes()).hexdigest()]
+    edit_manifest(folder / "first", task="something else")
+    versions.append(hashlib.sha256(manifest.read_bytes()).hexdigest())
+    found = [client.get("/v1/models/first").json()["version"]]
+    found.append(change(client, "reload").json()["version"])
+    assert found == versions
 
 
 def test_a_reload_that_fails_changes_nothing(client, folder):
