@@ -11,7 +11,7 @@ ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom format fixture image clean
+.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom docs format fixture image clean
 
 all: check test
 
@@ -21,7 +21,7 @@ $(VENV)/serve: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,otel,dev]'
+	$(INSTALL) -e '.[cpu,model,otel,dev,docs]'
 	touch $@
 
 $(VENV)/audit: $(VENV)/dev
@@ -79,6 +79,11 @@ sbom: $(VENV)/audit
 	build/image/bin/python -m pip uninstall --quiet --yes pip setuptools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	    -o build/heed.cdx.json build/image/bin/python
+
+# build/site: docs/ as a site. Open its index.html; searching needs a server, such as
+# `python3 -m http.server -d build/site`.
+docs: $(VENV)/dev
+	$(BIN)/mkdocs build
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix

@@ -18,7 +18,7 @@ try:
     from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
     from model.export.weights import fp32_products, linear_layers, release_weights
-    from model.flags import Pairs, existing_file, positive
+    from model.flags import Examples, Pairs, existing_file, positive
     from model.network.config import InputError
     from model.network.transformer import Transformer
     from model.train_command import train_command
@@ -77,6 +77,7 @@ def export(
     attribution: Annotated[str, typer.Option(help="whose data or weights these are")] = "",
     notice: Annotated[Path | None, existing_file("licence text, stored as NOTICE")] = None,
     model_card: Annotated[Path | None, existing_file("Markdown, stored as MODEL_CARD.md")] = None,
+    example: Examples = None,
     name: Annotated[
         str, typer.Option(help="the model's name in the API; the bundle's folder name if empty")
     ] = "",
@@ -99,6 +100,7 @@ def export(
         task=task,
         licence=licence,
         attribution=attribution,
+        examples=example or [],
         notice=notice.read_text(encoding="utf-8") if notice else "",
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
@@ -159,6 +161,7 @@ def convert_command(
             " needs none"
         ),
     ] = "",
+    example: Examples = None,
     precision: Annotated[
         Precision,
         typer.Option(help=PRECISION_HELP),
@@ -190,6 +193,7 @@ def convert_command(
     options = Options(
         name=name or bundle.name,
         licence=licence,
+        examples=example or [],
         max_length=max_length,
         precision=precision,
         weights=weights,

@@ -30,3 +30,7 @@ Pairs = Annotated[
         dir_okay=False,
     ),
 ]
+Examples = Annotated[
+    list[str] | None,
+    typer.Option(help="a source that shows what the model does; repeat it for several"),
+]

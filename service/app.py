@@ -23,8 +23,9 @@ from service.api import (
     score,
     tokenize,
 )
+from service.api.decode_answer import EVENTS
 from service.api.examples import fit_to_models, show_answers
-from service.api.responses import document_problems
+from service.api.responses import Problem, add_schemas
 from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError
@@ -102,7 +103,7 @@ def create_app(
     app.mount("/web", StaticFiles(directory=WEB))
     add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
     add_error_handlers(app)
-    document_problems(app.openapi())
+    add_schemas(app.openapi(), [Problem, *EVENTS])
     show_answers(app.openapi())
     document_keys(app.openapi(), keys, admin)
     return app

@@ -7,15 +7,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from service.bundle_examples import Example, check_examples
 from service.bundle_files import (
     LARGEST_MANIFEST,
+    check_entries,
     check_file,
     check_size,
     check_weights,
     describe_missing,
+    hash_file,
+    read_card,
 )
 from service.errors import StartupError, shorten
-from service.languages import Item, Languages, StartItem, Template, TokenId, fill, slots_of
+from service.languages import Item, Languages, Slot, StartItem, Template, TokenId, fill, slots_of
 
 GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -114,6 +118,7 @@ class Manifest(Part):
     task: str = ""
     licence: str = ""
     attribution: str = ""
+    examples: Annotated[list[Example], Field(max_length=10)] = []
     config: Config
     limits: Limits
     decoding: Decoding
@@ -142,8 +147,12 @@ class Manifest(Part):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
+    """`version` is the SHA-256 of bundle.json, `card` the text of MODEL_CARD.md."""
+
     root: Path
     manifest: Manifest
+    version: str
+    card: str
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -159,22 +168,21 @@ def load_bundle(root: Path) -> Bundle:
         if not path.is_file():
             raise StartupError(describe_missing(root))
         manifest = read_manifest(path)
-        bundle = Bundle(root, manifest)
         check_numbers(manifest, path)
         for name, file in manifest.files.items():
             check_file(root, name, file.size, file.sha256)
-        check_listed(bundle)
+        check_listed(root, manifest)
         for name in manifest.files:
             if name.endswith(".safetensors"):
-                check_weights(bundle.path(name), manifest.config.model_dump())
+                check_weights(root / name, manifest.config.model_dump())
+        return Bundle(root, manifest, hash_file(path), read_card(root, manifest.files))
     except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
         raise StartupError(f"{root} cannot be read: {error}") from error
-    return bundle
 
 
-def check_listed(bundle: Bundle) -> None:
+def check_listed(root: Path, manifest: Manifest) -> None:
     """Raise StartupError if a file that may be read has no entry in `files`."""
-    manifest, path = bundle.manifest, bundle.path("bundle.json")
+    path = root / "bundle.json"
     needed = ["parity.npz", manifest.tokenizers.source, manifest.tokenizers.target]
     for precision, graphs in manifest.precisions.items():
         if missing := {"encoder", "step"} - graphs.keys():
@@ -183,19 +191,12 @@ def check_listed(bundle: Bundle) -> None:
                 " which every precision needs: export the bundle again"
             )
         needed += graphs.values()
-    check_entries(bundle, needed)
+    check_entries(path, manifest.files, needed)
     graphs = [name for each in manifest.precisions.values() for name in each.values()]
-    folders = {bundle.path(name).parent for name in graphs}
-    beside = [path for folder in folders for path in folder.iterdir()]
-    check_entries(bundle, [path.relative_to(bundle.root).as_posix() for path in beside])
-
-
-def check_entries(bundle: Bundle, names: Sequence[str]) -> None:
-    if missing := dict.fromkeys(name for name in names if name not in bundle.manifest.files):
-        raise StartupError(
-            f'{bundle.path("bundle.json")}: these files have no entry in "files":'
-            f" {', '.join(missing)}"
-        )
+    folders = {(root / name).parent for name in graphs}
+    beside = [each for folder in folders for each in folder.iterdir()]
+    names = [each.relative_to(root).as_posix() for each in beside]
+    check_entries(path, manifest.files, names)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -217,13 +218,16 @@ def read_manifest(path: Path) -> Manifest:
 
 def check_numbers(manifest: Manifest, path: Path) -> None:
     """Raise StartupError if ids, limits or decoding options contradict the model."""
-    check_slots(manifest, path)
+    slots = check_slots(manifest, path)
+    check_examples(manifest.examples, manifest.languages, slots, path)
     check_ids(manifest, path)
     check_limits(manifest, path)
     check_decoding(manifest, path)
 
 
-def check_slots(manifest: Manifest, path: Path) -> None:
+def check_slots(manifest: Manifest, path: Path) -> set[Slot]:
+    """Return the slots of all templates. Raise StartupError if no language can fill one."""
+    used: set[Slot] = set()
     for name in ("source_prefix", "source_suffix", "decoder_start"):
         template: Template = getattr(manifest, name)
         for slot in slots_of(template):
@@ -233,6 +237,8 @@ def check_slots(manifest: Manifest, path: Path) -> None:
                     f"{path}: {name} has the slot {slot}, but languages has no code of the {side}:"
                     " add the codes, or remove the slot"
                 )
+            used.add(slot)
+    return used
 
 
 def check_ids(manifest: Manifest, path: Path) -> None:

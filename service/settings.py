@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 from pydantic import (
+    DirectoryPath,
     Field,
     IPvAnyNetwork,
     SecretStr,
@@ -92,7 +93,7 @@ class Settings(BaseSettings):
         description="Key for loading, reloading and unloading models at run time, and for all that"
         " API keys open. Set the variable, as for api-keys",
     )
-    models: Path | None = Field(
+    models: DirectoryPath | None = Field(
         default=None,
         description="Folder with bundles that may be loaded at run time, beside those of bundles",
     )

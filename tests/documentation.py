@@ -1,8 +1,10 @@
-"""Read the examples of the OpenAPI document and the curl lines of Markdown, and send them."""
+"""Read the examples of the OpenAPI document, and curl lines and programs of Markdown."""
 
 import json
+import os
 import re
 import shlex
+from itertools import pairwise
 from typing import NamedTuple
 
 GET = "get"  # name of the only example of a GET endpoint
@@ -13,28 +15,61 @@ class Call(NamedTuple):
     """A curl line, and the answer that is shown below it; … matches anything."""
 
     path: str
-    content: str | None  # None: GET
-    answer: str
+    content: str | None
+    answer: str  # "" if curl writes the answer to a file
+    method: str
+    headers: dict[str, str]  # in which $NAME stands for a variable of the environment
 
 
 def curl_calls(markdown):
     """Yield the curl lines of console blocks."""
-    for block in re.findall(r"^```console\n(.*?)^```", markdown, re.M | re.S):
-        for command, answer in re.findall(r"^\$ (curl .*)\n((?:(?!\$ ).*\n)+)", block, re.M):
+    for command, shown in commands(markdown):
+        if command.startswith("curl "):
             words = shlex.split(command)
             (url,) = (word for word in words if word.startswith(HOST))
-            content = words[words.index("-d") + 1] if "-d" in words else None
-            yield Call(url.removeprefix(HOST), content, answer)
+            content, method = after(words, "-d"), after(words, "-X")
+            yield Call(
+                url.removeprefix(HOST),
+                content,
+                shown,
+                method or ("GET" if content is None else "POST"),
+                dict(header.split(": ") for flag, header in pairwise(words) if flag == "-H"),
+            )
+
+
+def after(words, flag):
+    """Return the word after a flag, None if the flag is missing."""
+    return words[words.index(flag) + 1] if flag in words else None
+
+
+def commands(markdown):
+    """Yield each command of console blocks, its lines joined, and what is shown below it."""
+    for block in re.findall(r"^```console\n(.*?)^```", markdown, re.M | re.S):
+        for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+            yield re.sub(r"\\\n *", "", command), shown
+
+
+def programs(markdown, language):
+    """Yield each block of code in a language, and what is shown below it as its output."""
+    yield from re.findall(
+        rf"^```{language}\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", markdown, re.M | re.S
+    )
+
+
+def assert_shown(found, shown):
+    """Fail unless the text is as shown, where … stands for anything."""
+    pattern = ".*".join(map(re.escape, shown.split("…")))
+    assert re.fullmatch(pattern, found, re.S), found
 
 
 def assert_answered_as_shown(client, call):
-    if call.content is None:
-        found = client.get(call.path).text
+    headers = {name: os.path.expandvars(value) for name, value in call.headers.items()}
+    found = client.request(call.method, call.path, content=call.content, headers=headers)
+    if call.answer:
+        assert_shown(compact(found.text), compact(call.answer))
     else:
-        headers = {"content-type": "application/json"}
-        found = client.post(call.path, content=call.content, headers=headers).text
-    pattern = ".*".join(re.escape(part) for part in compact(call.answer).split("…"))
-    assert re.fullmatch(pattern, compact(found)), found
+        assert found.status_code == 200, found.text
+        assert found.headers["content-type"] == call.headers["accept"]
 
 
 def compact(text):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings
-
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "heed.json").read_text(encoding="utf-8"))
@@ -22,11 +20,6 @@ def metrics(client):
 
 def test_the_page_names_every_metric_and_no_other(metrics):
     assert set(re.findall(r"heed_\w+", PAGE)) == metrics.keys()
-
-
-def test_the_page_names_settings_that_exist():
-    named = set(re.findall(r"HEED_(\w+)", PAGE))
-    assert named <= {name.upper() for name in Settings.model_fields}
 
 
 def test_the_dashboard_shows_every_metric_and_no_other(metrics):

@@ -150,6 +150,9 @@ PHRASES = {
 }
 
 
+EXAMPLES = [*PHRASES][:2]
+
+
 def command(*arguments):
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, (done.output, done.exception)
@@ -167,7 +170,8 @@ def phrases(tmp_path_factory):
     shape = "--d-model 32 --d-ff 64 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
     steps = "--epochs 40 --batch-size 8 --learning-rate 5e-3 --dropout 0"
     command("train", pairs, "--dev", pairs, "--run", run, *units, *shape.split(), *steps.split())
-    progress = command("export", run, bundle, "--precision", "both").stderr
+    examples = [word for source in EXAMPLES for word in ("--example", source)]
+    progress = command("export", run, bundle, "--precision", "both", *examples).stderr
     command("evaluate", run, pairs, "--predictions", texts)
     torchs = dict(line.split("\t") for line in texts.read_text().splitlines())
     return bundle, torchs, progress
@@ -190,6 +194,15 @@ def test_a_bundle_needs_no_task_licence_or_notice(phrases):
     with opened(bundle) as client:
         (card,) = client.get("/v1/models").json()["models"]
     assert [card["task"], card["licence"], card["attribution"]] == ["", "", ""]
+
+
+def test_the_examples_of_an_export_are_requests(phrases):
+    bundle, torchs, _ = phrases
+    with opened(bundle, precision="fp32") as client:
+        examples = client.get("/v1/models/phrases").json()["examples"]
+        answers = [client.post("/v1/decode", json=example).json() for example in examples]
+    found = [answer["results"][0]["hypotheses"][0]["text"] for answer in answers]
+    assert found == [torchs[source] for source in EXAMPLES]
 
 
 def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):

@@ -1,5 +1,5 @@
-"""The models of docs/tutorial.md: trained, exported, converted, served, and held against
-Hugging Face.
+"""The models of docs/tutorial.md and docs/quick-start.md: trained, exported, converted, served, and
+held against Hugging Face.
 
 One trains for minutes, so these tests are long.
 """
@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from tests.conftest import opened
-from tests.documentation import assert_answered_as_shown, curl_calls
+from tests.documentation import assert_answered_as_shown, commands, curl_calls
 from tests.emulation import needs_emulator, run_on_avx2
 from tests.int8_answers import decode
 
@@ -29,10 +29,11 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parent.parent
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 OWN, CONVERTED = TUTORIAL.split("## A converted checkpoint\n")
-OWN_CALLS, CALLS = [*curl_calls(OWN)], [*curl_calls(CONVERTED)]
-assert (len(OWN_CALLS), len(CALLS)) == (1, 3)
-# A command, its further lines, and what is shown below it
-COMMAND = r"^\$ \.venv/bin/python ((?:.*\\\n)*.*)\n((?:(?!\$ |```).*\n)*)"
+QUICK_START = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
+QUICK = QUICK_START.split("## Your own model\n")[1]
+OWN_CALLS, CALLS = [*curl_calls(OWN + QUICK)], [*curl_calls(CONVERTED)]
+assert (len(OWN_CALLS), len(CALLS)) == (2, 3)
+PYTHON = ".venv/bin/python "
 CHUNK = 250  # sources of a request
 GENERATED = 200  # sources that Hugging Face decodes too
 
@@ -41,11 +42,15 @@ GENERATED = 200  # sources that Hugging Face decodes too
 def own(tmp_path_factory):
     """The folder in which the commands of the first part ran."""
     folder = tmp_path_factory.mktemp("own")
-    commands = re.findall(COMMAND, OWN, re.M)
-    assert len(commands) == 4
-    for command, shown in commands:
+    shown_below = {
+        command.removeprefix(PYTHON): shown
+        for command, shown in commands(OWN)
+        if command.startswith(PYTHON)
+    }
+    assert len(shown_below) == 4
+    for command, shown in shown_below.items():
         done = subprocess.run(
-            [sys.executable, *shlex.split(command.replace("\\\n", ""))],
+            [sys.executable, *shlex.split(command)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -1,6 +1,7 @@
 """bundle.json: the contents of a bundle and how to use them (docs/bundle.md)."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -8,9 +9,12 @@ from typing import Any
 
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
+from model.network.config import InputError
 from model.usage import plain_usage
 
 FORMAT_VERSION = 2
+MOST_EXAMPLES = 10
+LONGEST_EXAMPLE = 1000  # characters
 
 
 class Precision(StrEnum):
@@ -42,13 +46,14 @@ class Card:
     """Name, task, licence and texts of a bundle. All but the name may be empty, and are then left
     out.
 
-    `notice` is written as NOTICE, and `model_card` as MODEL_CARD.md.
+    `notice` is written as NOTICE, and `model_card` as MODEL_CARD.md; `examples` are sources.
     """
 
     name: str
     task: str = ""
     licence: str = ""
     attribution: str = ""
+    examples: Sequence[str] = ()
     notice: str = ""
     model_card: str = ""
 
@@ -58,11 +63,16 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
     config = trained.transformer.config
     unknown_id = trained.source_tokenizer.token_to_id(UNK)
     usage = trained.usage or plain_usage(config, unknown_id)
-    texts = {"task": card.task, "licence": card.licence, "attribution": card.attribution}
+    texts = {
+        "task": card.task,
+        "licence": card.licence,
+        "attribution": card.attribution,
+        "examples": [{"source": source} for source in card.examples],
+    }
     return {
         "format_version": FORMAT_VERSION,
         "name": card.name,
-        **{key: text for key, text in texts.items() if text},
+        **{key: given for key, given in texts.items() if given},
         "config": asdict(config),
         "limits": {
             "max_source_length": config.max_source_length,
@@ -85,6 +95,21 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "origin": usage.origin,
         "files": list_files(bundle),
     }
+
+
+def check_examples(examples: Sequence[str]) -> None:
+    """Raise InputError for more examples than a bundle may hold, and for one that is empty or too
+    long."""
+    if len(examples) > MOST_EXAMPLES:
+        raise InputError(
+            f"{len(examples)} examples are given and a bundle holds at most {MOST_EXAMPLES}:"
+            " give fewer --example"
+        )
+    for example in examples:
+        if not 0 < len(example) <= LONGEST_EXAMPLE:
+            raise InputError(
+                f"an example has {len(example)} characters: give --example 1 to {LONGEST_EXAMPLE}"
+            )
 
 
 def list_graphs(bundle: Path) -> dict[str, dict[str, str]]:

@@ -9,7 +9,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.export.answers import answer
 from model.export.bundle import Progress, check_target, write_bundle
-from model.export.manifest import Card, Precision
+from model.export.manifest import Card, Precision, check_examples
 from model.export.weights import WeightType, fp32_products, release_weights
 from model.importers import bart, t5
 from model.importers.bart import read_bart
@@ -60,6 +60,7 @@ class FailedProof(Exception):
 class Options:
     name: str
     licence: str  # "": as README.md says
+    examples: Sequence[str]
     max_length: int | None  # longest text of a network without a position table; None: t5.LONGEST
     precision: Precision
     weights: WeightType | None  # None: as the checkpoint stores them
@@ -74,6 +75,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     FailedProof if the converted model does not give the original's numbers.
     """
     check_target(bundle, options.name)
+    check_examples(options.examples)
     check_folder(folder)
     progress("reading the checkpoint")
     checkpoint = Checkpoint(folder)
@@ -82,6 +84,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
     usage = read_usage(checkpoint, vocabularies, config)
+    if options.examples:
+        check_languages(usage)
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
@@ -99,7 +103,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     )
 
     def card(proofs: Sequence[Proof]) -> Card:
-        return write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
+        card = write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
+        return replace(card, examples=options.examples)
 
     def prove(files: Path) -> tuple[TrainedModel, Card]:
         progress("computing torch's answers for the graphs")
@@ -169,6 +174,15 @@ def check_sizes(
                 f"{checkpoint.folder}: the {side} vocabulary has {size} tokens and the embedding"
                 f" {rows} rows: the files belong to two models"
             )
+
+
+def check_languages(usage: Usage) -> None:
+    """Raise InputError if a request must name languages: --example gives a text alone."""
+    if max(len(usage.source_languages), len(usage.target_languages)) > 1:
+        raise InputError(
+            "--example gives a text without its languages, and this model has several: convert"
+            " without it, then write examples into bundle.json (docs/bundle.md)"
+        )
 
 
 def read_pairs(vocabularies: Vocabularies, usage: Usage, config: TransformerConfig) -> Pairs:

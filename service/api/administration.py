@@ -1,5 +1,6 @@
 """POST /v1/models/{name}/load, /reload and /unload, for who has the admin key."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ async def load_model(
     already."""
     registry = administer(request)
     folder = find_folder(settings_of(request), body.path)
-    card = describe(await registry.load(name, folder))
+    card = describe(request, await registry.load(name, folder))
     return Response(card.model_dump_json(), media_type=JSON)
 
 
@@ -61,7 +62,7 @@ async def reload_model(name: str, request: Request) -> ModelCard:
     Requests from then on get the new one, those before are finished by the old one. If the bundle
     does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
     settings."""
-    return describe(await administer(request).reload(name))
+    return describe(request, await administer(request).reload(name))
 
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)
@@ -87,9 +88,10 @@ def administer(request: Request) -> Registry:
 def find_folder(settings: Settings, path: str) -> Path:
     """Return the folder of a path. Raise Invalid unless it leads into HEED_MODELS, links resolved,
     or to one of HEED_BUNDLES: a client must not read other folders of the machine."""
-    folder = ((settings.models or Path()) / path).resolve()
-    inside = settings.models is not None and folder.is_relative_to(settings.models.resolve())
-    if inside or folder in [bundle.resolve() for bundle in settings.bundles]:
-        return folder
+    with suppress(RuntimeError):  # links that lead in a circle
+        folder = ((settings.models or Path()) / path).resolve()
+        inside = settings.models is not None and folder.is_relative_to(settings.models.resolve())
+        if inside or folder in [bundle.resolve() for bundle in settings.bundles]:
+            return folder
     where = "the folder HEED_MODELS, or" if settings.models else "HEED_MODELS, which is not set, or"
     raise Invalid.at("/path", f"must be a folder in {where} one of HEED_BUNDLES")

@@ -1,7 +1,7 @@
 """POST /v1/attend: attention over given numbers, without a model."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
@@ -17,7 +17,7 @@ from service.api.attend_arrays import (
     write_attended,
 )
 from service.api.attend_request import AttendRequest
-from service.api.responses import PROBLEMS
+from service.api.responses import PROBLEMS, Matrix, describe_files
 from service.arrays import Feeds
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
@@ -34,11 +34,11 @@ router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class AttendAnswer(BaseModel):
-    outputs: list[Any] = Field(
+    outputs: list[float] | Matrix | list[Matrix] = Field(
         description="For each query the mean of the values, weighted by its attention. Nested like"
         " the values: numbers for numbers, vectors for vectors."
     )
-    weights: list[Any] = Field(
+    weights: Matrix | list[Matrix] = Field(
         description="For each query its attention to each key; the weights of a query sum to 1, or"
         " are 0 if it may attend to no key."
     )
@@ -48,7 +48,7 @@ class AttendAnswer(BaseModel):
 @router.post(
     "/v1/attend",
     response_model=AttendAnswer,
-    responses={200: {"content": {media_type: {} for media_type in PICTURES}}},
+    responses=describe_files(PICTURES),
     summary="Compute attention without a model",
     tags=["attention"],
 )

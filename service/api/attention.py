@@ -17,7 +17,7 @@ from service.api.answer_size import (
 )
 from service.api.field_types import Sequences, Source
 from service.api.requests import AttentionSelection, LanguageRequest, Searching
-from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse
+from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse, describe_files
 from service.api.serialize import write_attention
 from service.api.steps import (
     TextField,
@@ -55,8 +55,9 @@ class AttentionRequest(Searching):
         " search options of this request.",
     )
     attention: AttentionSelection = Field(
-        default=AttentionSelection(),
-        description="Which attention weights to return. Default: all cross-attention.",
+        default={},
+        validate_default=True,
+        description="Which attention weights to return. {} selects all cross-attention.",
     )
 
 
@@ -73,7 +74,7 @@ class AttentionAnswer(ModelResponse):
 @router.post(
     "/v1/attention",
     response_model=AttentionAnswer,
-    responses={200: {"content": {media_type: {} for media_type in WRITERS if media_type != JSON}}},
+    responses=describe_files(each for each in WRITERS if each != JSON),
     summary="Show attention weights",
     tags=["attention"],
 )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from service.api import examples
 from service.api.answer_size import (
@@ -16,13 +16,14 @@ from service.api.answer_size import (
     hypotheses_nbytes,
     measure,
 )
+from service.api.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.field_types import Source
 from service.api.requests import AttentionSelection, Searching
-from service.api.responses import PROBLEMS, Hypothesis, ModelResponse, Usage
+from service.api.responses import PROBLEMS
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
 from service.api.steps import TextField, respond, submit_and_wait, use_model
-from service.api.stream import EVENT_SCHEMA, EVENT_STREAM, Stream
+from service.api.stream import EVENT_STREAM, Stream
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -74,39 +75,6 @@ class DecodeRequest(Searching):
     )
 
 
-class DecodedSentence(BaseModel):
-    """The hypotheses of a sentence. In their attention, offsets of source tokens count in the whole
-    source, and those of target tokens in the text of the hypothesis."""
-
-    start: int = Field(description="Position of its first character in the source.")
-    end: int = Field(description="Position after its last character in the source.")
-    hypotheses: list[Hypothesis] = Field(description="As without split.")
-    source_tokens: int = Field(description="Tokens of the sentence, special tokens included.")
-
-
-class JoinedHypothesis(BaseModel):
-    """The h-th hypotheses of all sentences, joined."""
-
-    text: str = Field(description="The source, with the text of a hypothesis for each sentence.")
-    score: float = Field(description="Sum of the scores of the sentences.")
-
-
-class DecodeResult(BaseModel):
-    hypotheses: list[Hypothesis] | list[JoinedHypothesis] = Field(
-        description="Beams with the highest score first; samples in the order they were drawn."
-        " With split: as many joined hypotheses as every sentence has."
-    )
-    source_tokens: int = Field(description="Tokens of the source, special tokens included.")
-    sentences: list[DecodedSentence] | None = Field(
-        default=None, description="The sentences in their order. Absent unless split."
-    )
-
-
-class DecodeAnswer(ModelResponse):
-    results: list[DecodeResult] = Field(description="One for each source, in their order.")
-    usage: Usage
-
-
 @router.post(
     "/v1/decode",
     response_model=DecodeAnswer,
@@ -121,18 +89,15 @@ async def decode(
     """Generate a target for every source, by greedy search, beam search or sampling, and optionally
     return the attention weights of each target.
 
-    With `stream`, the answer is a stream of server-sent events:
+    With `stream`, the answer is a stream of server-sent events, whose data is JSON:
 
-    - `token`, for greedy search and sampling: {result, hypothesis, text, token, token_id, log_prob,
-      top_log_probs}. The texts of a hypothesis, joined, are its whole text.
-    - `beam`, for beam search: {result, stable, tentative}. `stable` is text that no later event
-      takes back; `tentative` is the text of the best hypothesis so far.
+    - `token`, for greedy search and sampling: a StreamedToken. The texts of a hypothesis, joined,
+      are its whole text.
+    - `beam`, for beam search: a StreamedBeam, which replaces the one before.
     - `done`, at the end: the complete answer, as without `stream`.
     - `error`, at the end if something failed: a problem document.
 
-    `result` and `hypothesis` count from 0. With `split`, `token` and `beam` also say which
-    `sentence` of the result they belong to, and its `start` and `end` in the source: its text takes
-    the place of these characters. Comments are sent now and then to keep the connection open.
+    Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     model = use_model(request, body.model)

@@ -3,27 +3,46 @@
 import asyncio
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.responses import PROBLEMS
+from service.api.responses import PROBLEMS, describe_files
 from service.api.steps import find_model, models_of
 from service.api.validation_attention import ATTENTION_GRAPHS
 from service.attention import AttentionKind
+from service.bundle import Config, Decoding, Limits
+from service.bundle_examples import Example
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
 from service.engine.registry import Failure
 from service.errors import Unavailable
+from service.formats.json import JSON
+from service.http.content import negotiate
 
+MARKDOWN = "text/markdown"
 STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
 router = APIRouter(responses=PROBLEMS)
 
 
+class LanguageCodes(BaseModel):
+    source: list[str] = Field(description="Codes for source_language.")
+    target: list[str] = Field(description="Codes for target_language.")
+
+
 class ModelCard(BaseModel):
     name: str = Field(description="Name of the model, for the field `model` of requests.")
+    version: str = Field(
+        description="SHA-256 of its bundle.json, which holds those of its weights and all its other"
+        " files: another version of the model has another."
+    )
+    service_version: str = Field(description="Version of the service.")
     task: str = Field(description="What the model does.")
     licence: str = Field(description="Licence of the weights.")
     attribution: str = Field(description="Whom to credit for the model and its data.")
+    examples: list[Example] = Field(
+        description="Sources that show what the model does, with the languages that they need: as"
+        " in a request to /v1/decode."
+    )
     precision: str = Field(description="Precision of the loaded weights, fp32, int8 or fp16.")
     provider: str = Field(description="ONNX Runtime execution provider that computes.")
     instructions: list[str] = Field(
@@ -31,24 +50,24 @@ class ModelCard(BaseModel):
         " Empty on other CPUs, and outside Linux."
     )
     attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
-    limits: dict[str, int] = Field(
+    limits: Limits = Field(
         description="Longest source and target in tokens, special tokens included."
     )
     max_new_tokens: int = Field(
         description="Most tokens that are generated if a request does not set max_new_tokens."
     )
-    decoding: dict[str, Any] = Field(
+    decoding: Decoding = Field(
         description="The model's own search options, which apply where a request leaves an option"
         " out or null."
     )
-    languages: dict[Literal["source", "target"], list[str]] = Field(
-        description="Codes for source_language and target_language; empty if there is no choice."
+    languages: LanguageCodes = Field(
+        description="Languages that requests can name; empty if the model has none."
     )
     origin: dict[str, Any] = Field(
         description="Where a converted model comes from, and what was checked; {} if it was"
         " trained with Heed. GET /v1/models leaves out its lists and objects."
     )
-    config: dict[str, Any] = Field(description="Sizes of the network, such as num_heads.")
+    config: Config = Field(description="Sizes of the network, such as num_heads.")
 
 
 class FailedModel(BaseModel):
@@ -71,26 +90,28 @@ def failed_of(request: Request) -> dict[str, Failure]:
     return request.app.state.registry.failed
 
 
-def describe(model: Model) -> ModelCard:
+def describe(request: Request, model: Model) -> ModelCard:
     manifest, opened = model.engine.bundle.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
+        version=model.engine.bundle.version,
+        service_version=request.app.version,
         task=manifest.task,
         licence=manifest.licence,
         attribution=manifest.attribution,
+        examples=manifest.examples,
         precision=opened.precision,
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),
         attention=[kind for kind, graph in ATTENTION_GRAPHS.items() if graph in opened.graphs],
-        limits=manifest.limits.model_dump(),
+        limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
-        decoding=manifest.decoding.model_dump(),
-        languages={
-            "source": list(manifest.languages.source),
-            "target": list(manifest.languages.target),
-        },
+        decoding=manifest.decoding,
+        languages=LanguageCodes(
+            source=list(manifest.languages.source), target=list(manifest.languages.target)
+        ),
         origin=manifest.origin,
-        config=manifest.config.model_dump(),
+        config=manifest.config,
     )
 
 
@@ -107,7 +128,7 @@ def shortened(card: ModelCard) -> ModelCard:
 )
 async def list_models(request: Request) -> ModelList:
     """List every model with its limits, licence and configuration."""
-    cards = [describe(model) for model in models_of(request).values()]
+    cards = [describe(request, model) for model in models_of(request).values()]
     failed = [
         FailedModel(name=name, reason=failure.reason)
         for name, failure in failed_of(request).items()
@@ -117,12 +138,23 @@ async def list_models(request: Request) -> ModelList:
 
 @router.get(
     "/v1/models/{name}",
+    response_model=ModelCard,
+    responses=describe_files([MARKDOWN]),
     summary="Describe a model",
     tags=["service"],
 )
-async def show_model(name: str, request: Request) -> ModelCard:
-    """Return the limits, licence and configuration of one model."""
-    return describe(find_model(models_of(request), name))
+async def show_model(name: str, request: Request) -> Response:
+    """Return the limits, licence, examples and configuration of one model. If the Accept header
+    asks for text/markdown, return its model card, a text on its data and its weak spots; 406 if its
+    bundle has none."""
+    model = find_model(models_of(request), name)
+    card = model.engine.bundle.card
+    offered = [JSON, MARKDOWN] if card else [JSON]
+    what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
+    media_type = negotiate(request, offered, what)
+    if media_type == JSON:
+        card = describe(request, model).model_dump_json()
+    return Response(card, media_type=media_type, headers={"Vary": "Accept"})
 
 
 @router.get("/livez", summary="Check that the service is alive", tags=["service"])

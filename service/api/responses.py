@@ -3,9 +3,12 @@
 Endpoints write JSON straight from arrays: these pydantic models only document it.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
+from pydantic.json_schema import models_json_schema
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction
 
@@ -31,6 +34,8 @@ Code = Literal[
     "unavailable",
     "deadline_exceeded",
 ]
+
+Matrix = list[list[float]]
 
 
 class ModelResponse(BaseModel):
@@ -85,11 +90,11 @@ class AttentionBlock(BaseModel):
     columns: list[Token] = Field(
         description="The attended tokens: source tokens, or the target tokens read so far."
     )
-    data: list[Any] = Field(
+    data: Matrix | list[Matrix] | list[list[Matrix]] = Field(
         description="Attention weights after the softmax. Every row sums to 1, unless reduced by"
         " max or rounded by decimals."
     )
-    alignment: Alignment | list[Any] | None = Field(
+    alignment: Alignment | list[Alignment] | list[list[Alignment]] | None = Field(
         default=None,
         description="Aligned pairs, if requested: one object for each matrix in `data`, nested like"
         " them.",
@@ -188,7 +193,26 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def document_problems(document: dict[str, Any]) -> None:
-    """Add the schema of problems to a finished OpenAPI document, where every error refers to it."""
-    schema = Problem.model_json_schema(ref_template=REFERENCE)
-    document["components"]["schemas"] |= {**schema.pop("$defs"), Problem.__name__: schema}
+def describe_files(media_types: Iterable[str]) -> dict[int | str, dict[str, Any]]:
+    """Return what an OpenAPI document says of answers that are files of these media types."""
+    content = {
+        each: {"schema": {"type": "string"} | ({} if is_text(each) else {"format": "binary"})}
+        for each in media_types
+    }
+    return {200: {"content": content}}
+
+
+def is_text(media_type: str) -> bool:
+    return media_type.startswith("text/") or media_type.endswith("+xml")
+
+
+def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:
+    """Add the schemas of models, and of what they hold, to a finished OpenAPI document. Those that
+    it has stay as they are."""
+    _, found = models_json_schema(
+        [(model, "validation") for model in models], ref_template=REFERENCE
+    )
+    schemas = document["components"]["schemas"]
+    # FastAPI leaves out every null, too: with a default of null no field would be optional.
+    for name, schema in jsonable_encoder(found["$defs"], exclude_none=True).items():
+        schemas.setdefault(name, schema)

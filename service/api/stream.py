@@ -24,15 +24,6 @@ from service.http.waiting import Deadline, compute, deadline_of, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 EVENT_STREAM = "text/event-stream"
-EVENT_SCHEMA = {  # OpenAPI 3.1 has no schema of a stream: validators apply this one to each event
-    "title": "Event",
-    "type": "object",
-    "properties": {
-        "event": {"enum": ["token", "beam", "done", "error"]},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-    },
-    "required": ["event", "data"],
-}
 PING_AFTER = 10.0  # seconds without an event
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 

@@ -65,7 +65,8 @@ class Registry:
             try:
                 bundle = load_bundle(folder)
             except StartupError as error:
-                self.failed[folder.name] = Failure(folder, str(error))
+                name = str(folder) if folder.name in self.failed else folder.name
+                self.failed[name] = Failure(folder, str(error))
                 continue
             name = bundle.manifest.name
             if name in bundles:

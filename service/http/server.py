@@ -71,6 +71,8 @@ async def bind(settings: Settings) -> list[Listener]:
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
     except OSError as error:
         raise cannot_listen(settings, error) from error
+    except UnicodeError as error:  # a label of more than 63 characters
+        raise StartupError(f"{host} is no host name: change HEED_HOST") from error
     limits = Connections(most_connections(), settings.idle_timeout, settings.timeout)
     listeners = [Listener(fileno=os.dup(each.fileno())) for each in server.sockets]
     for listener in listeners:

@@ -73,6 +73,24 @@ def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path
     assert not bundle.exists()
 
 
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        (["red", ""], "an example has 0 characters: give --example 1 to 1000"),
+        (["a" * 1001], "an example has 1001 characters"),
+        (["red"] * 11, "11 examples are given and a bundle holds at most 10"),
+    ],
+)
+def test_examples_that_the_service_would_refuse_are_not_written(tmp_path, examples, said):
+    """tests/service/test_bundle.py has the same limits."""
+    run, _ = teacher_run(tmp_path / "a", seed=1)
+    bundle = tmp_path / "bundle"
+    flags = [word for example in examples for word in ("--example", example)]
+    refused = CliRunner().invoke(app, ["export", str(run), str(bundle), *flags])
+    assert str(refused.exception).startswith(said)
+    assert not bundle.exists()
+
+
 def test_every_argument_and_option_is_explained():
     for command in get_command(app).commands.values():
         assert command.help, command.name

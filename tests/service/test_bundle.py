@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 import shutil
@@ -74,6 +75,19 @@ def test_a_missing_or_cut_file_is_found(copy):
         load_bundle(copy)
 
 
+def test_a_model_card_of_any_bytes_is_a_text_of_bounded_size(copy):
+    manifest = json.loads((copy / "bundle.json").read_text())
+    assert load_bundle(copy).card == ""
+    for content in (b"a \xff", b"a" * (1 << 20), b"a" * ((1 << 20) + 1)):
+        (copy / "MODEL_CARD.md").write_bytes(content)
+        entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        edit_manifest(copy, files={**manifest["files"], "MODEL_CARD.md": entry})
+        if len(content) <= 1 << 20:
+            assert load_bundle(copy).card == content.decode(errors="replace")
+    with pytest.raises(StartupError, match=r"CARD\.md has 1048577 bytes; the limit is 1048576"):
+        load_bundle(copy)
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "link"])
 def test_no_file_may_lie_outside_the_folder(copy, name):
     (copy.parent / "outside").write_text("secret")
@@ -93,6 +107,9 @@ DECODING = {
     "repetition_penalty": 1.0,
     "suppress_tokens": [],
 }
+
+
+TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +144,22 @@ DECODING = {
             "id 13 is outside the target vocabulary of 13",
         ),
         ({"languages": {"source": {}, "target": {"fra": []}}}, "fra"),
+        ({"examples": ["red"]}, "examples.0 must be a JSON object"),
+        ({"examples": [{"source": ""}]}, "examples.0.source must have 1 or more characters"),
+        ({"examples": [{"source": "red", "text": "red"}]}, "examples.0.text"),
+        ({"examples": [{"source": "red"}] * 11}, "examples must have 10 or fewer items"),
+        (
+            {"examples": [{"source": "red", "target_language": "fra"}]},
+            "examples.0 has the target_language 'fra', which languages lacks",
+        ),
+        (
+            {
+                "decoder_start": ["target_language"],
+                "languages": TARGETS,
+                "examples": [{"source": "red", "target_language": "deu"}, {"source": "red"}],
+            },
+            "examples.1 has no target_language, but this model has 2",
+        ),
         ({"decoding": {**DECODING, "max_new_tokens": 41}}, "exceed max_target_length"),
         (
             {

@@ -16,10 +16,10 @@ def run(*arguments):
     return CliRunner().invoke(commands, ["convert", *map(str, arguments)])
 
 
-def convert(folder, precision="fp32"):
+def convert(folder, precision="fp32", *options):
     """Return the bundle of a checkpoint, which lies beside it."""
     bundle = folder.parent / "bundle"
-    done = run(folder, bundle, "--precision", precision)
+    done = run(folder, bundle, "--precision", precision, *options)
     assert done.exit_code == 0, done.output
     return bundle
 

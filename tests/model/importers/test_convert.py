@@ -17,6 +17,7 @@ from tests.model.importers.served import (
     assert_same_answers,
     convert,
     post,
+    refusal,
     run,
     start_of,
 )
@@ -33,13 +34,25 @@ def converted(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(kind) / "checkpoint"
     folder.mkdir()
     theirs = WRITERS[kind](folder)
-    return kind, folder, convert(folder, "all" if kind == "marian" else "fp32"), theirs
+    options = ("all", "--example", TEXTS[0]) if kind == "marian" else ("fp32",)
+    return kind, folder, convert(folder, *options), theirs
 
 
 @pytest.fixture(scope="module")
 def served(converted):
     with opened(converted[2], precision="fp32") as client:
         yield client
+
+
+def test_examples_are_requests_that_need_no_language(converted, served, tmp_path):
+    kind, folder, _, _ = converted
+    if kind == "nllb":
+        refused = refusal(folder, tmp_path / "bundle", "--example", TEXTS[0])
+        assert refused.startswith("heed: --example gives a text without its languages")
+    (card,) = served.get("/v1/models").json()["models"]
+    assert card["examples"] == ([{"source": TEXTS[0]}] if kind == "marian" else [])
+    for example in card["examples"]:
+        assert post(served, "/v1/decode", **example)
 
 
 def generate(theirs, kind, ids, start):

@@ -9,6 +9,7 @@ from tests.conftest import edit_manifest, opened
 
 SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
 TARGET = {"fra_Latn": [7], "fry_Latn": [8, 9]}
+EXAMPLES = [{"source": "red", "source_language": "deu_Latn", "target_language": "fry_Latn"}]
 
 
 def copy_of(tiny, folder, name, **changes):
@@ -32,6 +33,7 @@ def ask(tiny, tmp_path_factory):
             source_suffix=[2],
             decoder_start=[2, "target_language"],
             languages={"source": SOURCE, "target": TARGET},
+            examples=EXAMPLES,
         ),
         copy_of(
             tiny, folder, "ids", source_prefix=[5, 6], source_suffix=[2], decoder_start=[2, 8, 9]

@@ -1,5 +1,6 @@
 """Models come and go while the service runs, and no request is lost."""
 
+import hashlib
 import json
 import shutil
 import threading
@@ -82,6 +83,16 @@ def test_reload_serves_what_the_folder_holds_now(client, folder):
     assert client.get("/v1/models/first").json()["task"] == "something else"
 
 
+def test_the_version_of_a_model_is_that_of_what_is_served(client, folder):
+    manifest = folder / "first" / "bundle.json"
+    versions = [hashlib.sha256(manifest.read_bytes()).hexdigest()]
+    edit_manifest(folder / "first", task="something else")
+    versions.append(hashlib.sha256(manifest.read_bytes()).hexdigest())
+    found = [client.get("/v1/models/first").json()["version"]]
+    found.append(change(client, "reload").json()["version"])
+    assert found == versions
+
+
 def test_a_reload_that_fails_changes_nothing(client, folder):
     (folder / "first" / "parity.npz").unlink()
     refused = change(client, "reload")
@@ -161,10 +172,13 @@ def test_one_operation_at_a_time_changes_a_model(client):
     assert change(client, "load", path="first").status_code == 409  # it is served
 
 
-@pytest.mark.parametrize("path", ["..", "../outside", "/etc", "link", "second/../../outside", "."])
+@pytest.mark.parametrize(
+    "path", ["..", "../outside", "/etc", "link", "circle", "second/../../outside", "."]
+)
 def test_only_bundles_in_the_folder_of_models_are_loaded(client, folder, tiny, path):
     outside = shutil.copytree(tiny, folder.parent / "outside")
     (folder / "link").symlink_to(outside)
+    (folder / "circle").symlink_to(folder / "circle")
     refused = change(client, "load", "tiny", path=path)
     assert refused.status_code == 422
     if path != ".":

@@ -59,3 +59,18 @@ def test_a_model_that_is_always_used_is_closed_after_the_timeout():
             await registry.close()
 
     asyncio.run(run())
+
+
+def test_folders_of_one_name_that_do_not_open_are_both_told(tmp_path):
+    folders = [tmp_path / "first" / "model", tmp_path / "second" / "model"]
+
+    async def run():
+        settings = Settings(bundles=[*folders, TINY], provider=Provider.cpu)
+        registry = Registry(settings, Supervisor, on_change=lambda: None)
+        try:
+            await registry.open()
+        finally:
+            await registry.close()
+        return [failure.folder for failure in registry.failed.values()]
+
+    assert asyncio.run(run()) == folders

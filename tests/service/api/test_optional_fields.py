@@ -1,0 +1,55 @@
+"""An optional field of a body may be null, which means that it is left out."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def document(client):
+    return client.get("/openapi.json").json()
+
+
+def bodies_of(document):
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                yield path, document["components"]["schemas"][content["schema"]["$ref"][21:]]
+
+
+def test_an_optional_field_of_a_body_may_be_null_and_has_no_default_in_its_schema(document):
+    """openapi-typescript would require the field, and openapi-python-client always send it."""
+    bodies = dict(bodies_of(document))
+    bodies["attention"] = document["components"]["schemas"]["AttentionSelection"]
+    assert len(bodies) == 8
+    for path, body in bodies.items():
+        for name, field in body["properties"].items():
+            assert "default" not in field, (path, name)
+            optional = name not in body.get("required", [])
+            assert ({"type": "null"} in field.get("anyOf", [])) is optional, (path, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": "heed"}),
+        ("/v1/attention", {"source": "heed"}),
+        ("/v1/attention", {"source": "heed", "target": "HH IY1 D"}),
+        ("/v1/score", {"source": "heed", "target": "HH IY1 D"}),
+        ("/v1/encode", {"source": "heed"}),
+        ("/v1/tokenize", {"text": "heed"}),
+        ("/v1/detokenize", {"token_ids": [[5]]}),
+        ("/v1/attend", {"mechanism": "average", "queries": [1], "keys": [1], "values": [2]}),
+    ],
+)
+def test_null_is_as_good_as_nothing(client, document, path, body):
+    """Some generated clients send it for every field that is not given."""
+    fields = dict(bodies_of(document))[path]
+    sent = dict.fromkeys(fields["properties"]) | body
+    named = {} if path == "/v1/attend" else {"model": "g2p-en"}
+    answer = client.post(path, json=sent | named)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == client.post(path, json=body | named).json()
+
+
+def test_null_is_refused_where_a_field_is_required(client):
+    answer = client.post("/v1/decode", json={"model": "g2p-en", "source": None})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/source")
