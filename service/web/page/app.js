@@ -13,6 +13,7 @@ import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses, whatIf } from "./result.js";
+import { offerTexts, showPronunciation } from "./texts.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
@@ -65,6 +66,9 @@ function offerModel(wanted) {
   controls.beam_size.placeholder = decoding.beam_size;
   offerLanguages(controls, languages, wanted);
   offer(controls, pickedModel(), wanted);
+  const { examples } = pickedModel();
+  $("examples").hidden = examples.length === 0;
+  offerTexts($("examples").lastElementChild, examples, controls, () => showDecoding());
 }
 
 /** Decodes what the form asks for, unless that is shown already, and shows it at a step. */
@@ -115,6 +119,7 @@ async function showHypothesis(index, step) {
 async function choose(step) {
   const { text, tokens } = chosen();
   showText(text);
+  showPronunciation(pickedModel(), decoded.request.source, text);
   $("branch").hidden = prefix().length === 0;
   $("branch-name").replaceChildren(...whatIf(tokens.slice(0, prefix().length)));
   $("attention").hidden = false;
@@ -211,7 +216,7 @@ async function attempt(work) {
     if (error.name === "AbortError") return;
     const words = refusedWords(error);
     say(words.length > 0 ? `${pickedModel().name} reads one word at a time` : error.message);
-    offerTexts($("words"), words);
+    offerTexts($("words"), words.map((source) => ({ source })), controls, () => showDecoding());
   }
 }
 
@@ -219,19 +224,6 @@ async function attempt(work) {
 function refusedWords({ message, problem }) {
   if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
   return [...new Set(controls.source.value.trim().split(/\s+/))].slice(0, MOST_WORDS);
-}
-
-/** Shows a button for each text; a click decodes it. */
-function offerTexts(list, texts) {
-  list.replaceChildren(...texts.map((textContent) => {
-    const button = element("button", { type: "button", textContent });
-    button.addEventListener("click", () => {
-      controls.source.value = textContent;
-      $("source").focus();
-      showDecoding();
-    });
-    return button;
-  }));
 }
 
 function say(problem) {
