@@ -180,5 +180,5 @@ def test_another_model_can_be_picked(visit):
     page.locator("#model").select_option("tiny")
     page.locator("#source").fill("red green")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "2")
-    expect(page.locator("#head option")).to_have_count(6)
+    expect(page.locator("#head option")).to_have_count(7)
     expect(page.locator("#limits")).to_contain_text("up to 20 tokens")

@@ -234,6 +234,7 @@ function say(problem) {
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
+  $("pronunciation").hidden ||= decoded === null;
   if (!decoded) $("output").replaceChildren();
   if (stale) showText(chosen().text); // a stream may have begun to write another
 }
