@@ -31,7 +31,9 @@ def test_arpabet_in_ipa(visit, phonemes, ipa):
 def test_what_is_said_is_the_source(visit):
     page = visit("/#source=heed")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
-    page.evaluate("() => { speechSynthesis.speak = (each) => (window.said = [each.text, each.lang]) }")
+    page.evaluate(
+        "() => { speechSynthesis.speak = (each) => (window.said = [each.text, each.lang]) }"
+    )
     page.locator("#say").click()
     assert page.evaluate("window.said") == ["heed", "en-US"]
 
