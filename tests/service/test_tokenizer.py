@@ -82,7 +82,7 @@ def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
     library.normalizer = normalizers.NFC()
     library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     library.save(str(tmp_path / "tokenizer.json"))
-    bundle = type(load_bundle(g2p))(tmp_path, load_bundle(g2p).manifest)
+    bundle = replace(load_bundle(g2p), root=tmp_path)
     library = open_library(bundle, "tokenizer.json", 9, compose=True)
     read = Tokenizer(library, 9, {}).encode("mo\u0323\u0302m", "/")
     assert [(t.text, t.start, t.end) for t in read.tokens] == [
@@ -108,7 +108,7 @@ def build_spaced():
 def test_a_tokenizer_larger_than_the_model_is_refused(g2p):
     bundle = load_bundle(g2p)
     config = bundle.manifest.config.model_copy(update={"source_vocab_size": 30})
-    smaller = type(bundle)(g2p, bundle.manifest.model_copy(update={"config": config}))
+    smaller = replace(bundle, manifest=bundle.manifest.model_copy(update={"config": config}))
     with pytest.raises(
         StartupError, match="has the id 30, but the model has embeddings for only 30"
     ):

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import wait
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_int8_answers_do_not_depend_on_neighbours(g2p):
 def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):
     """With two start ids, the first row is the step that read the second one."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start": [1, 5]})
-    bundle = type(tiny_bundle)(tiny_bundle.root, started)
+    bundle = replace(tiny_bundle, manifest=started)
 
     with running(bundle) as engine:
         one = entry([4, 5, 6], max_new_tokens=7, selection=every_weight(bundle))
@@ -118,7 +119,7 @@ def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, ev
 def test_targets_of_several_languages_share_a_batch(tiny_bundle, every_weight):
     """Their start ids differ in number too, and every answer is what it would be alone."""
     started = tiny_bundle.manifest.model_copy(update={"decoder_start": [2, "target_language"]})
-    bundle = type(tiny_bundle)(tiny_bundle.root, started)
+    bundle = replace(tiny_bundle, manifest=started)
 
     def make():
         languages = [(5,), (6, 7), (8,), (6, 7), (4, 5, 6)]

@@ -1,5 +1,7 @@
 """Which provider and precision a session takes, by what is installed and what a bundle has."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.errors import StartupError
@@ -42,7 +44,7 @@ def test_auto_takes_cuda_where_it_is_installed(monkeypatch, installed, wanted, c
 def test_auto_takes_the_fastest_precision_that_the_bundle_has(bundle, held, on_cpu, chosen):
     (graphs, *_) = bundle.manifest.precisions.values()
     manifest = bundle.manifest.model_copy(update={"precisions": dict.fromkeys(held, graphs)})
-    altered = type(bundle)(bundle.root, manifest)
+    altered = replace(bundle, manifest=manifest)
     assert choose_precision(altered, Precision.auto, on_cpu) == chosen
     assert choose_precision(altered, Precision(chosen), not on_cpu) == chosen
 

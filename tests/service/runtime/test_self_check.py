@@ -1,6 +1,7 @@
 """The self-check compares every graph with parity.npz, which holds what torch answered."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_a_graph_that_differs_answers_no_request(session, bundle, torch_says, tm
     wrong = {name: array + 0.01 for name, array in torch_says.items() if "cross_att" in name}
     np.savez(tmp_path / "parity.npz", **{**torch_says, **wrong})
     own = Session(bundle, FP32)
-    check_parity(own, type(bundle)(tmp_path, bundle.manifest))
+    check_parity(own, replace(bundle, root=tmp_path))
     ids = sources(bundle, [5])
     _, cross = own.encode(ids)
     for _ in range(2):
@@ -63,7 +64,7 @@ def test_a_graph_that_differs_answers_no_request(session, bundle, torch_says, tm
 def test_the_self_check_names_what_differs(session, bundle, torch_says, tmp_path):
     other = {**torch_says, "memory": torch_says["memory"] + 0.01}
     np.savez(tmp_path / "parity.npz", **other)
-    altered = type(bundle)(tmp_path, bundle.manifest)
+    altered = replace(bundle, root=tmp_path)
     with pytest.raises(StartupError, match=r"memory\[0\] on CPU.* differs from torch's by up to"):
         check_parity(session, altered)
 
@@ -81,7 +82,7 @@ def test_the_self_check_of_int8_refuses_log_probs_that_saturate(g2p, tmp_path, n
     np.savez(
         tmp_path / "parity.npz", **{**torch_says, "log_probs": log_probs + noise * size * random}
     )
-    altered = type(bundle)(tmp_path, bundle.manifest)
+    altered = replace(bundle, root=tmp_path)
     refusal = pytest.raises(StartupError, match=r"log_probs on CPU.* at int8 differ from torch's")
     with nullcontext() if accepted else refusal:
         check_parity(session, altered)
