@@ -65,8 +65,9 @@ def generate(theirs, kind, ids, start):
 def test_decoding_without_options_is_what_generate_does(converted, served):
     kind, _, bundle, theirs = converted
     languages = LANGUAGES.get(kind, {})
-    sources = post(served, "/v1/tokenize", text=TEXTS, **languages)
-    results = post(served, "/v1/decode", source=TEXTS, **languages)
+    texts = TEXTS if kind == "marian" else TEXTS[:12]  # the others decode to a limit of hundreds
+    sources = post(served, "/v1/tokenize", text=texts, **languages)
+    results = post(served, "/v1/decode", source=texts, **languages)
     start = start_of(bundle, languages)
     for source, result in zip(sources, results, strict=True):
         expected = generate(theirs, kind, source["token_ids"], start)
