@@ -133,8 +133,9 @@ class Cache:
         if self_size == (held_rows, held_capacity) and cross_size == (held_sources, held_length):
             return
         # Both are allocated before either is replaced: running out of memory must change nothing.
-        self_arrays = [resized(array, *self_size) for array in self._self]
-        cross_arrays = [resized(array, *cross_size) for array in self._cross]
+        rows = self.sources * self.rows_per_source
+        self_arrays = [resized(array, *self_size, rows) for array in self._self]
+        cross_arrays = [resized(array, *cross_size, self.sources) for array in self._cross]
         self.bindings, self._self, self._cross = {}, self_arrays, cross_arrays
         self._source_length = np.resize(self._source_length, cross_size[0])
 
@@ -155,15 +156,15 @@ def fit_length(held: int, needed: int, step: int) -> int:
     return held if rounded <= held <= 2 * max(rounded, step) else rounded
 
 
-def resized(array: CacheArray, rows: int, length: int) -> CacheArray:
-    """Return `array` (L, rows, H, length, D) itself if it has that size, else a copy that is cut or
-    padded with zeros."""
+def resized(array: CacheArray, rows: int, length: int, used: int) -> CacheArray:
+    """Return `array` (L, rows, H, length, D) itself if it has that size, else a copy of its first
+    `used` rows that is cut or padded with zeros. Rows that are never written take no memory."""
     layers, held_rows, heads, held_length, head_dim = array.shape
     if (held_rows, held_length) == (rows, length):
         return array
     new = np.zeros((layers, rows, heads, length, head_dim), array.dtype)
-    rows, length = min(rows, held_rows), min(length, held_length)
-    new[:, :rows, :, :length] = array[:, :rows, :, :length]
+    length = min(length, held_length)
+    new[:, :used, :, :length] = array[:, :used, :, :length]
     return new
 
 
