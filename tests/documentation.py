@@ -11,6 +11,7 @@ GET = "get"  # name of the only example of a GET endpoint
 HOST = "localhost:8000"
 # A line, or several: those that end in a backslash or within quotes go on.
 COMMAND = re.compile(r"^\$ ((?:\\\n|'[^']*'|[^'\n])*)\n((?:(?!\$ ).*\n)*)", re.M)
+DECIMAL = re.compile(r"\d+\.\d+")
 
 
 class Call(NamedTuple):
@@ -78,6 +79,11 @@ def assert_answered_as_shown(client, call):
     else:
         assert found.status_code == 200, found.text
         assert found.headers["content-type"] == call.headers["accept"]
+
+
+def split_decimals(text):
+    """Return a text without its decimals, and the decimals."""
+    return DECIMAL.sub("", text), [float(each) for each in DECIMAL.findall(text)]
 
 
 def compact(text):

@@ -12,14 +12,13 @@ import pytest
 from PIL import Image
 
 from service.api.attend_request import AttendRequest
-from tests.documentation import answer_to, assert_answered_as_shown, curl_calls
+from tests.documentation import answer_to, assert_answered_as_shown, curl_calls, split_decimals
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "mechanisms.md").read_text(encoding="utf-8")
 CALLS = [*curl_calls(PAGE)]
 DRAWN = [call for call in CALLS if call.file]
 CELLS = re.compile(r"data:image/png;base64,([^\"]+)")
-DECIMAL = re.compile(r"\d+\.\d+")
 
 
 def test_the_page_has_every_mechanism_and_option():
@@ -55,6 +54,5 @@ def test_a_picture_is_the_answer_to_its_request(client, call):
 def parts(svg):
     """Return an SVG without its decimals and heatmaps, the decimals, and the cells of each map."""
     images = [Image.open(io.BytesIO(base64.b64decode(png))) for png in CELLS.findall(svg)]
-    rest = CELLS.sub("", svg)
     cells = [np.asarray(image.convert("RGB"), int) for image in images]
-    return DECIMAL.sub("", rest), [float(each) for each in DECIMAL.findall(rest)], cells
+    return *split_decimals(CELLS.sub("", svg)), cells
