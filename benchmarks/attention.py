@@ -30,6 +30,8 @@ from service.settings import DEFAULT_BUNDLE
 DOCUMENT = Path(__file__).parents[1] / "docs" / "attention-performance.md"
 HEAD = """# What it costs to show attention
 
+After this page you can estimate how long attention weights take, in each format and on the page.
+
 `python -m benchmarks.attention` writes this page; do not edit it. Times are medians. The default
 model runs at int8. The client, the browser and the service share the cores.
 

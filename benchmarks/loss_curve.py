@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-# The extra `peers`, which has matplotlib, is not installed where the code is checked.
-import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
+import matplotlib.pyplot as plt
 
 
 def draw(losses: Path, picture: Path) -> None:

@@ -12,6 +12,8 @@ WORST = 50
 COLUMNS = ["system", "WER %", "PER %", "WER, stress", "PER, stress", "stress %", "ratio", "words/s"]
 HEAD = """# How well the default model pronounces
 
+After this page you can compare the accuracy of the default model with that of its peers.
+
 `python -m benchmarks.pronunciation` writes this page; do not edit it. It counts the first
 hypothesis of each system for {words:,} words held out from training. The training recipe was chosen
 by these words, too.

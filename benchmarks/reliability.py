@@ -16,6 +16,8 @@ from benchmarks.report import DOCS
 
 HEAD = """# Reliability
 
+After this page you know what overload, unfair clients and a long run do to a service.
+
 `python -m benchmarks.reliability` writes this page; do not edit it.
 
 {machine}

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 GET = "get"  # name of the only example of a GET endpoint
 HOST = "localhost:8000"
+# A line, or several: those that end in a backslash or within quotes go on.
+COMMAND = re.compile(r"^\$ ((?:\\\n|'[^']*'|[^'\n])*)\n((?:(?!\$ ).*\n)*)", re.M)
+DECIMAL = re.compile(r"\d+\.\d+")
 
 
 class Call(NamedTuple):
@@ -19,6 +22,7 @@ class Call(NamedTuple):
     answer: str  # "" if curl writes the answer to a file
     method: str
     headers: dict[str, str]  # in which $NAME stands for a variable of the environment
+    file: str | None  # that curl writes the answer to
 
 
 def curl_calls(markdown):
@@ -34,6 +38,7 @@ def curl_calls(markdown):
                 shown,
                 method or ("GET" if content is None else "POST"),
                 dict(header.split(": ") for flag, header in pairwise(words) if flag == "-H"),
+                after(words, "-o"),
             )
 
 
@@ -45,7 +50,7 @@ def after(words, flag):
 def commands(markdown):
     """Yield each command of console blocks, its lines joined, and what is shown below it."""
     for block in re.findall(r"^```console\n(.*?)^```", markdown, re.M | re.S):
-        for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+        for command, shown in COMMAND.findall(block):
             yield re.sub(r"\\\n *", "", command), shown
 
 
@@ -62,14 +67,23 @@ def assert_shown(found, shown):
     assert re.fullmatch(pattern, found, re.S), found
 
 
-def assert_answered_as_shown(client, call):
+def answer_to(client, call):
     headers = {name: os.path.expandvars(value) for name, value in call.headers.items()}
-    found = client.request(call.method, call.path, content=call.content, headers=headers)
+    return client.request(call.method, call.path, content=call.content, headers=headers)
+
+
+def assert_answered_as_shown(client, call):
+    found = answer_to(client, call)
     if call.answer:
         assert_shown(compact(found.text), compact(call.answer))
     else:
         assert found.status_code == 200, found.text
         assert found.headers["content-type"] == call.headers["accept"]
+
+
+def split_decimals(text):
+    """Return a text without its decimals, and the decimals."""
+    return DECIMAL.sub("", text), [float(each) for each in DECIMAL.findall(text)]
 
 
 def compact(text):

@@ -33,6 +33,12 @@ def test_the_index_lists_every_page():
     assert sorted([*linked, "index.md"]) == sorted(page.name for page in DOCS.glob("*.md"))
 
 
+@pytest.mark.parametrize("name", sorted({page.name for page in DOCS.glob("*.md")} - {"index.md"}))
+def test_a_page_begins_with_what_its_reader_can_do_after_it(name):
+    beginning = (DOCS / name).read_text(encoding="utf-8").split("\n\n")[1]
+    assert re.match(r"(After|With) (reading )?this page you (can|have|know) ", beginning)
+
+
 def test_variables_are_settings():
     text = "".join(
         page.read_text(encoding="utf-8") for page in PAGES if page.parent != DOCS / "adr"
