@@ -196,8 +196,9 @@ class Queue:
 
     def _is_for(self, worker: int) -> bool:
         """Return whether the worker should take entries. Few rows go only to the busiest worker."""
-        most = max(self._rows.values())
-        return bool(self._waiting) and (self._rows[worker] == most or not self._few_wait)
+        if not self._waiting:
+            return False
+        return self._rows[worker] == max(self._rows.values()) or not self._few_wait
 
     @property
     def _few_wait(self) -> bool:

@@ -112,9 +112,11 @@ class GreedySearch:
                 sequence.append(token_ids[row], log_probs[row], self._eos_id)
             else:
                 token_ids[row] = self._next_token(sequence, candidates, row)
-        finished = np.array([each.finish_reason is not None for each in self._sequences])  # (R,)
-        ended = finished.reshape(-1, self._rows_per_source).all(axis=1)  # (B,)
-        return Step(np.array(token_ids), None, np.flatnonzero(ended).tolist())
+        # Sets, since arrays take longer for a few rows
+        width, sequences = self._rows_per_source, self._sequences
+        live = {row // width for row, each in enumerate(sequences) if not each.finish_reason}
+        ended = sorted(set(range(len(sequences) // width)) - live)
+        return Step(np.array(token_ids), None, ended)
 
     def _next_token(self, sequence: Sequence, candidates: Candidates, row: int) -> int:
         """Return the next token of a row that has a prefix or rules, or is finished."""
