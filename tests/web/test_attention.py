@@ -6,6 +6,8 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from tests.web.places import places
+
 LAST_LAYER = 2  # of the default model's decoder
 HEADS = [0, 1, 2, 3]
 
@@ -173,17 +175,28 @@ def test_lines_have_a_colour_for_each_head_with_a_legend(page):
 def test_a_row_of_the_heatmap_lines_up_with_its_token_in_the_lines(page, source):
     page.locator("#source").fill(source)
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(source)))
-    middle = """nodes => nodes.map((node) => {
-      const { top, bottom } = node.getBoundingClientRect();
-      return (top + bottom) / 2;
-    })"""
-    rows = page.locator("#heatmap .rows > span").evaluate_all(middle)
-    tokens = page.locator("#bipartite .left > span").evaluate_all(middle)
-    assert len(rows) > 1
-    assert rows == pytest.approx(tokens, abs=0.5)
-    cells = page.locator("#heatmap .cells").bounding_box()
+    names = ("#heatmap .rows > span", "#bipartite .left > span", "#heatmap .cells")
+    rows, tokens, (cells,) = places(page, *names)
     height = cells["height"] / len(rows)
-    assert rows == pytest.approx([cells["y"] + (i + 0.5) * height for i in range(len(rows))], abs=1)
+    expected = [cells["top"] + (i + 0.5) * height for i in range(len(rows))]
+    assert len(rows) > 1
+    assert middles(rows) == pytest.approx(expected, abs=1)
+    assert middles(tokens) == pytest.approx(middles(rows), abs=0.5)
+
+
+def middles(boxes):
+    return [(box["top"] + box["bottom"]) / 2 for box in boxes]
+
+
+def test_what_is_shown_is_not_drawn_again(page):
+    heatmap = page.locator("#heatmap")
+    heatmap.evaluate("node => { node.same = true }")
+    asked = asked_of(page)
+    page.locator("#previous").click()
+    page.locator("#source").fill("heed ")  # the same request, shown at its last step
+    expect(page.locator("#step-name")).to_have_text("Step 3 (0 to 3)")
+    assert heatmap.evaluate("node => node.same")
+    assert asked == []
 
 
 def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
