@@ -11,6 +11,8 @@ from playwright.sync_api import expect, sync_playwright
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, edit_manifest, serving
 
+expect.set_options(timeout=20_000)  # a loaded machine is slow, and a failure is rare
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 

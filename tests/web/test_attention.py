@@ -47,19 +47,19 @@ def button(page, name):
 
 
 PICKED = [
-    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "layer 2; mean of heads 0, 1, 2, 3"),
-    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "layer 2; mean of heads 0, 1, 2, 3"),
-    ({"#layer": "0"}, {"layers": [0]}, "layer 0; mean of heads 0, 1, 2, 3"),
-    ({"#head": "max"}, {"reduce_heads": "max"}, "layer 2; max of heads 0, 1, 2, 3"),
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "layer 2; mean of heads 0 to 3"),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "layer 2; mean of heads 0 to 3"),
+    ({"#layer": "0"}, {"layers": [0]}, "layer 0; mean of heads 0 to 3"),
+    ({"#head": "max"}, {"reduce_heads": "max"}, "layer 2; max of heads 0 to 3"),
     (
         {"#head": "1", "#layer": "max"},
         {"heads": [1], "reduce_heads": None, "layers": "all", "reduce_layers": "max"},
-        "max of layers 0, 1, 2; head 1",
+        "max of layers 0 to 2; head 1",
     ),
     (
         {"#kind": "encoder", "#layer": "rollout"},
         {"kinds": ["encoder"], "layers": "all", "reduce_layers": "rollout"},
-        "rollout of layers 0, 1, 2, 3; mean of heads 0, 1, 2, 3",
+        "rollout of layers 0 to 3; mean of heads 0 to 3",
     ),
 ]
 
@@ -107,9 +107,9 @@ def test_the_grid_shows_every_head_and_enlarges_one_without_a_request(page, addr
 
 
 HEADERS = [
-    ("layer 0, all heads", "layer 0; mean of heads 0, 1, 2, 3"),
-    ("all layers, head 2", "mean of layers 0, 1, 2; head 2"),
-    ("all layers, all heads", "mean of layers 0, 1, 2; mean of heads 0, 1, 2, 3"),
+    ("layer 0, all heads", "layer 0; mean of heads 0 to 3"),
+    ("all layers, head 2", "mean of layers 0 to 2; head 2"),
+    ("all layers, all heads", "mean of layers 0 to 2; mean of heads 0 to 3"),
 ]
 
 
@@ -141,11 +141,11 @@ def test_back_returns_to_the_former_head_and_forward_to_the_next(page):
     button(page, "layer 1, head 1").click()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     button(page, "layer 0, all heads").click()
-    expect(title).to_have_text("cross attention, layer 0; mean of heads 0, 1, 2, 3")
+    expect(title).to_have_text("cross attention, layer 0; mean of heads 0 to 3")
     page.go_back()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     page.go_back()
-    expect(title).to_have_text("cross attention, layer 2; mean of heads 0, 1, 2, 3")
+    expect(title).to_have_text("cross attention, layer 2; mean of heads 0 to 3")
     page.go_forward()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     expect(page.locator("#source")).to_have_value("heed")
