@@ -26,6 +26,7 @@ SIMPLE: dict[str, dict[str, Any]] = {  # a body for most text models, by endpoin
     "/v1/detokenize": {"token_ids": [[0]]},
 }
 ANSWERS = Path(__file__).with_name("examples.json")
+INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="utf-8")
 
 
 def show_answers(document: dict[str, Any]) -> None:

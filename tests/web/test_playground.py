@@ -3,6 +3,7 @@
 import io
 import re
 
+import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
@@ -78,4 +79,24 @@ def test_the_picture_has_the_colours_of_the_theme(open_playground, scheme):
 def test_the_reference_loads_without_a_network(visit, path, landmark):
     page = visit(path)
     expect(page.locator(landmark).first).to_be_visible()
-    assert "/v1/decode" in page.content()
+    expect(page.locator("body")).to_contain_text("/v1/decode")
+    expect(page.locator("body")).to_contain_text("First request")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_docs_lead_back_to_the_page_in_the_colours_of_the_theme(visit, scheme):
+    page = visit("/docs", color_scheme=scheme)
+    expect(page.locator(".opblock-summary").first).to_be_visible()
+    ground = page.locator("html").evaluate("node => getComputedStyle(node).backgroundColor")
+    assert ground == {"light": "rgba(0, 0, 0, 0)", "dark": "rgb(28, 32, 34)"}[scheme]
+    page.get_by_role("link", name="Type a text and see its attention").click()
+    expect(page.locator("#source")).to_be_visible()
+
+
+def test_a_link_to_the_page_has_a_preview(address):
+    """Its address is absolute: The Open Graph protocol knows no other."""
+    page = httpx2.get(address).text
+    (image,) = re.findall(r'<meta property="og:image" content="(.*?)">', page)
+    assert image.startswith(f"{address}/")
+    picture = Image.open(io.BytesIO(httpx2.get(image).content))
+    assert (picture.format, picture.size) == ("PNG", (1200, 630))
