@@ -11,7 +11,7 @@ ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom docs format fixture image clean
+.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom docs screenshot format fixture image clean
 
 all: check test
 
@@ -84,6 +84,10 @@ sbom: $(VENV)/audit
 # `python3 -m http.server -d build/site`.
 docs: $(VENV)/dev
 	$(BIN)/mkdocs build
+
+# The pictures of the page: README's, and the one that links to the page show.
+screenshot: $(VENV)/dev
+	$(BIN)/python -m tests.web.screenshots
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix

@@ -24,7 +24,7 @@ from service.api import (
     tokenize,
 )
 from service.api.decode_answer import EVENTS
-from service.api.examples import fit_to_models, show_answers
+from service.api.examples import INTRODUCTION, fit_to_models, show_answers
 from service.api.responses import Problem, add_schemas
 from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
@@ -84,6 +84,7 @@ def create_app(
     app = FastAPIOffline(
         title="Heed",
         summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
+        description=INTRODUCTION,
         version="0.1.0",
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},

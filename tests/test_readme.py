@@ -1,4 +1,4 @@
-"""README, docs/quick-start.md and docs/api.md answer as shown; the last has all endpoints."""
+"""README, docs/quick-start.md, docs/api.md and the introduction of /docs answer as shown."""
 
 import re
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from service.api.examples import INTRODUCTION
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, opened
 from tests.documentation import assert_answered_as_shown, curl_calls
@@ -19,7 +20,10 @@ DEFAULT_MODEL = QUICK_START.split("## Your own model\n")[0]
 TRANSLATOR = "opus-mt-en-fr"  # loaded, reloaded and unloaded in docs/api.md
 API_CALLS = [*curl_calls(API)]
 CHANGES = [call for call in API_CALLS if TRANSLATOR in call.path]
-CALLS = [*curl_calls(README + DEFAULT_MODEL), *(call for call in API_CALLS if call not in CHANGES)]
+CALLS = [
+    *curl_calls(README + DEFAULT_MODEL + INTRODUCTION),
+    *(call for call in API_CALLS if call not in CHANGES),
+]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.path} {call.content}"[:60])

@@ -26,6 +26,7 @@ SIMPLE: dict[str, dict[str, Any]] = {  # a body for most text models, by endpoin
     "/v1/detokenize": {"token_ids": [[0]]},
 }
 ANSWERS = Path(__file__).with_name("examples.json")
+INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="utf-8")
 
 
 def show_answers(document: dict[str, Any]) -> None:
@@ -243,7 +244,7 @@ ATTEND: Examples = {
         "value": {"mechanism": "average", **REGRESSION},
     },
     "gaussian": {
-        "summary": "The same regression by a Gaussian kernel (Nadaraya-Watson)",
+        "summary": "The same by a Gaussian kernel (Nadaraya-Watson)",
         "value": {"mechanism": "gaussian", **REGRESSION},
     },
     "learned": {
@@ -251,11 +252,11 @@ ATTEND: Examples = {
         "value": {"mechanism": "gaussian", "width": LEARNED_WIDTH, **REGRESSION},
     },
     "scaled_dot_product": {
-        "summary": "The same regression by scaled dot products",
+        "summary": "The same by scaled dot products",
         "value": {"mechanism": "scaled_dot_product", **REGRESSION},
     },
     "additive": {
-        "summary": "The same regression by additive attention with 2 hidden units",
+        "summary": "The same by additive attention with 2 hidden units",
         "value": {
             "mechanism": "additive",
             "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -1.0]},
@@ -263,7 +264,7 @@ ATTEND: Examples = {
         },
     },
     "masked": {
-        "summary": "Two sequences: attend to the first 2 keys of one and the first 3 of the other",
+        "summary": "Two sequences, which see their first 2 and first 3 keys",
         "value": {
             "mechanism": "scaled_dot_product",
             "queries": [[[1.0, 0.0]], [[0.0, 1.0]]],

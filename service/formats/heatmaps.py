@@ -127,14 +127,21 @@ def label_columns(
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:
-    """Return the title of each matrix, for example "layer 2; mean of heads 0, 1, 2, 3"."""
+    """Return the title of each matrix, for example "layer 2; mean of heads 0 to 3"."""
     layers, heads = (
-        [f"{block[f'reduce_{axis}s']} of {axis}s {', '.join(map(str, block[f'{axis}s']))}"]
+        [f"{block[f'reduce_{axis}s']} of {axis}s {listed(block[f'{axis}s'])}"]
         if f"reduce_{axis}s" in block
         else [f"{axis} {i}" for i in block[f"{axis}s"]]
         for axis in ("layer", "head")
     )
     return [f"{layer}; {head}" for layer in layers for head in heads]
+
+
+def listed(indices: Sequence[int]) -> str:
+    first, last = indices[0], indices[-1]
+    if len(indices) > 2 and list(indices) == list(range(first, last + 1)):
+        return f"{first} to {last}"
+    return ", ".join(map(str, indices))
 
 
 def shortened(text: str, longest: int) -> str:

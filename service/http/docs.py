@@ -3,20 +3,20 @@
 Their addresses are relative, to work behind a proxy that adds a prefix.
 """
 
-from functools import cache
+from html import escape
 from pathlib import Path
 
 import fastapi_offline
-from fastapi import APIRouter, Response
-from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
-from starlette.responses import FileResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_redoc_html
+from starlette.responses import FileResponse, HTMLResponse
 
 from service.http.security import CSP, policy_for
 from service.settings import WEB
 
-PAGE = WEB / "page" / "index.html"
-ASSETS = "static-offline-docs/"
-FAVICON = f"{ASSETS}favicon.png"
+PAGE = (WEB / "page" / "index.html").read_bytes()
+DOCS = WEB / "docs" / "index.html"
+FAVICON = "static-offline-docs/favicon.png"
 SCRIPT = Path(fastapi_offline.__file__).parent / "static" / "redoc.standalone.js"
 LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"  # ReDoc shows its maker's logo below the menu
 NO_LOGO = b"data:,"  # fails to load without a request: ReDoc then removes the image
@@ -25,26 +25,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-async def show_page() -> Response:
-    return FileResponse(PAGE, headers={"Cache-Control": "no-cache", CSP: page_policy()})
-
-
-@cache
-def page_policy() -> str:
-    return policy_for(PAGE.read_bytes())
+async def show_page(request: Request) -> Response:
+    """Show the page. The Open Graph protocol wants an absolute address of its preview image."""
+    page = PAGE.replace(b"$address", escape(str(request.base_url)).encode())
+    headers = {"Cache-Control": "no-cache", CSP: policy_for(page)}
+    return HTMLResponse(page, headers=headers)
 
 
 @router.get("/docs")
 async def show_docs() -> Response:
-    page = get_swagger_ui_html(
-        openapi_url="openapi.json",
-        title="Heed - Swagger UI",
-        swagger_js_url=f"{ASSETS}swagger-ui-bundle.js",
-        swagger_css_url=f"{ASSETS}swagger-ui.css",
-        swagger_favicon_url=FAVICON,
-        swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
-    )
-    return with_policy(page)
+    return FileResponse(DOCS)
 
 
 @router.get("/redoc")
@@ -56,11 +46,6 @@ async def show_redoc() -> Response:
         redoc_favicon_url=FAVICON,
         with_google_fonts=False,
     )
-    return with_policy(page)
-
-
-def with_policy(page: Response) -> Response:
-    """Let the inline scripts of a page run."""
     page.headers[CSP] = policy_for(bytes(page.body))
     return page
 

@@ -6,6 +6,8 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from tests.web.places import places
+
 LAST_LAYER = 2  # of the default model's decoder
 HEADS = [0, 1, 2, 3]
 
@@ -45,19 +47,19 @@ def button(page, name):
 
 
 PICKED = [
-    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "layer 2; mean of heads 0, 1, 2, 3"),
-    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "layer 2; mean of heads 0, 1, 2, 3"),
-    ({"#layer": "0"}, {"layers": [0]}, "layer 0; mean of heads 0, 1, 2, 3"),
-    ({"#head": "max"}, {"reduce_heads": "max"}, "layer 2; max of heads 0, 1, 2, 3"),
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "layer 2; mean of heads 0 to 3"),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "layer 2; mean of heads 0 to 3"),
+    ({"#layer": "0"}, {"layers": [0]}, "layer 0; mean of heads 0 to 3"),
+    ({"#head": "max"}, {"reduce_heads": "max"}, "layer 2; max of heads 0 to 3"),
     (
         {"#head": "1", "#layer": "max"},
         {"heads": [1], "reduce_heads": None, "layers": "all", "reduce_layers": "max"},
-        "max of layers 0, 1, 2; head 1",
+        "max of layers 0 to 2; head 1",
     ),
     (
         {"#kind": "encoder", "#layer": "rollout"},
         {"kinds": ["encoder"], "layers": "all", "reduce_layers": "rollout"},
-        "rollout of layers 0, 1, 2, 3; mean of heads 0, 1, 2, 3",
+        "rollout of layers 0 to 3; mean of heads 0 to 3",
     ),
 ]
 
@@ -105,9 +107,9 @@ def test_the_grid_shows_every_head_and_enlarges_one_without_a_request(page, addr
 
 
 HEADERS = [
-    ("layer 0, all heads", "layer 0; mean of heads 0, 1, 2, 3"),
-    ("all layers, head 2", "mean of layers 0, 1, 2; head 2"),
-    ("all layers, all heads", "mean of layers 0, 1, 2; mean of heads 0, 1, 2, 3"),
+    ("layer 0, all heads", "layer 0; mean of heads 0 to 3"),
+    ("all layers, head 2", "mean of layers 0 to 2; head 2"),
+    ("all layers, all heads", "mean of layers 0 to 2; mean of heads 0 to 3"),
 ]
 
 
@@ -139,11 +141,11 @@ def test_back_returns_to_the_former_head_and_forward_to_the_next(page):
     button(page, "layer 1, head 1").click()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     button(page, "layer 0, all heads").click()
-    expect(title).to_have_text("cross attention, layer 0; mean of heads 0, 1, 2, 3")
+    expect(title).to_have_text("cross attention, layer 0; mean of heads 0 to 3")
     page.go_back()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     page.go_back()
-    expect(title).to_have_text("cross attention, layer 2; mean of heads 0, 1, 2, 3")
+    expect(title).to_have_text("cross attention, layer 2; mean of heads 0 to 3")
     page.go_forward()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     expect(page.locator("#source")).to_have_value("heed")
@@ -173,17 +175,28 @@ def test_lines_have_a_colour_for_each_head_with_a_legend(page):
 def test_a_row_of_the_heatmap_lines_up_with_its_token_in_the_lines(page, source):
     page.locator("#source").fill(source)
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(source)))
-    middle = """nodes => nodes.map((node) => {
-      const { top, bottom } = node.getBoundingClientRect();
-      return (top + bottom) / 2;
-    })"""
-    rows = page.locator("#heatmap .rows > span").evaluate_all(middle)
-    tokens = page.locator("#bipartite .left > span").evaluate_all(middle)
-    assert len(rows) > 1
-    assert rows == pytest.approx(tokens, abs=0.5)
-    cells = page.locator("#heatmap .cells").bounding_box()
+    names = ("#heatmap .rows > span", "#bipartite .left > span", "#heatmap .cells")
+    rows, tokens, (cells,) = places(page, *names)
     height = cells["height"] / len(rows)
-    assert rows == pytest.approx([cells["y"] + (i + 0.5) * height for i in range(len(rows))], abs=1)
+    expected = [cells["top"] + (i + 0.5) * height for i in range(len(rows))]
+    assert len(rows) > 1
+    assert middles(rows) == pytest.approx(expected, abs=1)
+    assert middles(tokens) == pytest.approx(middles(rows), abs=0.5)
+
+
+def middles(boxes):
+    return [(box["top"] + box["bottom"]) / 2 for box in boxes]
+
+
+def test_what_is_shown_is_not_drawn_again(page):
+    heatmap = page.locator("#heatmap")
+    heatmap.evaluate("node => { node.same = true }")
+    asked = asked_of(page)
+    page.locator("#previous").click()
+    page.locator("#source").fill("heed ")  # the same request, shown at its last step
+    expect(page.locator("#step-name")).to_have_text("Step 3 (0 to 3)")
+    assert heatmap.evaluate("node => node.same")
+    assert asked == []
 
 
 def test_arrow_keys_move_over_the_weights_and_say_them(page, address):

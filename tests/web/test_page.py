@@ -131,7 +131,7 @@ def test_the_page_is_accessible_and_fits_the_screen(visit, scheme, size):
     page.locator("#alternatives button").first.click()
     expect(page.locator("#leave-branch")).to_be_focused()
     page.locator("#playground summary").first.click()
-    expect(page.locator("#picture")).to_be_visible()
+    expect(page.locator("#picture svg")).to_be_visible()
     page.locator("#source").fill("naïve")
     expect(page.locator("#error")).not_to_be_empty()
     check()

@@ -3,25 +3,40 @@
 import io
 import re
 
+import httpx2
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import expect
 
 from tests.web.curl import run_curl
 
 
-def test_attention_without_a_model(visit):
-    page = visit(expected="422")
-    page.locator("#playground summary").first.click()
-    picture = page.locator("#picture")
-    expect(picture).to_be_visible()
-    expect(picture).to_have_attribute(
-        "alt", re.compile("gaussian attention: heatmap of .* 50 × 50")
-    )
-    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
-    before = picture.get_attribute("src")
+@pytest.fixture
+def open_playground(visit):
+    """Open the playground, and return the page after its first picture is drawn."""
+
+    def open_page(**options):
+        page = visit(**options)
+        page.locator("#playground summary").first.click()
+        expect(page.locator("#picture svg")).to_be_visible()
+        return page
+
+    return open_page
+
+
+def name_of(mechanism, shape):
+    return re.compile(f"^{mechanism} attention: heatmap of weights {' × '.join(map(str, shape))}")
+
+
+def test_attention_without_a_model(open_playground):
+    page = open_playground(expected="422")
+    picture = page.locator("#picture svg")
+    expect(picture).to_have_attribute("aria-label", name_of("gaussian", [50, 50]))
     page.locator("#mechanism").select_option("additive")
-    expect(picture).not_to_have_attribute("src", before)
+    expect(picture).to_have_attribute("aria-label", name_of("additive", [50, 50]))
+    expect(page.locator("#attend [name=queries]")).to_be_hidden()
+    page.locator("#given summary").click()
     page.locator("#attend [name=valid_lengths]").fill("[1, 2]")
     expect(page.locator("#attend-error")).to_contain_text(re.compile("^Valid lengths has shape"))
     page.locator("#attend [name=valid_lengths]").fill("")
@@ -30,23 +45,32 @@ def test_attention_without_a_model(visit):
     page.locator("#attend [name=values]").fill("[1, 2")
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
     shape = run_curl(page, "#copy-curl-attend")["shape"]  # the picture shown is the last good one
-    assert f"additive attention: heatmap of weights {' × '.join(map(str, shape))}" in (
-        picture.get_attribute("alt")
-    )
+    expect(picture).to_have_attribute("aria-label", name_of("additive", shape))
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
+def luminance(colour):
+    """Relative luminance of a CSS colour without transparency (WCAG 2.2)."""
+    shares = [int(each) / 255 for each in re.fullmatch(r"rgb\((.*)\)", colour)[1].split(",")]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return sum(w * each for w, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_playground_picture_lies_on_a_card_that_does_not_glare_in_the_dark(visit, scheme):
-    page = visit(color_scheme=scheme)
-    page.locator("#playground summary").first.click()
-    picture = page.locator("#picture")
-    expect(picture).to_be_visible()
-    picture.evaluate("image => image.decode()")
-    shown = Image.open(io.BytesIO(page.locator("#paper").screenshot())).convert("L")
-    paper = shown.getpixel((20, shown.height // 2))
-    assert (paper == 255) == (scheme == "light")
-    assert paper - min(shown.get_flattened_data()) > 150  # dark enough, and black can still be read
+def test_the_picture_has_the_colours_of_the_theme(open_playground, scheme):
+    """The service writes black on white."""
+    page = open_playground(color_scheme=scheme)
+    shown = Image.open(io.BytesIO(page.locator("#picture").screenshot())).convert("RGB")
+    ground = luminance(f"rgb{shown.getpixel((2, 2))}")
+    assert (ground > 0.5) == (scheme == "light")
+    inks = {"text": "fill", "circle": "fill", "polyline:not(rect + polyline)": "stroke"}
+    for shape, ink in inks.items():
+        script = "(nodes, ink) => nodes.map((node) => getComputedStyle(node)[ink])"
+        for colour in page.locator(f"#picture {shape}").evaluate_all(script, ink):
+            low, high = sorted((ground, luminance(colour)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (shape, colour)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
 
 
 @pytest.mark.parametrize(
@@ -55,4 +79,24 @@ def test_the_playground_picture_lies_on_a_card_that_does_not_glare_in_the_dark(v
 def test_the_reference_loads_without_a_network(visit, path, landmark):
     page = visit(path)
     expect(page.locator(landmark).first).to_be_visible()
-    assert "/v1/decode" in page.content()
+    expect(page.locator("body")).to_contain_text("/v1/decode")
+    expect(page.locator("body")).to_contain_text("First request")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_docs_lead_back_to_the_page_in_the_colours_of_the_theme(visit, scheme):
+    page = visit("/docs", color_scheme=scheme)
+    expect(page.locator(".opblock-summary").first).to_be_visible()
+    ground = page.locator("html").evaluate("node => getComputedStyle(node).backgroundColor")
+    assert ground == {"light": "rgba(0, 0, 0, 0)", "dark": "rgb(28, 32, 34)"}[scheme]
+    page.get_by_role("link", name="Type a text and see its attention").click()
+    expect(page.locator("#source")).to_be_visible()
+
+
+def test_a_link_to_the_page_has_a_preview(address):
+    """Its address is absolute: The Open Graph protocol knows no other."""
+    page = httpx2.get(address).text
+    (image,) = re.findall(r'<meta property="og:image" content="(.*?)">', page)
+    assert image.startswith(f"{address}/")
+    picture = Image.open(io.BytesIO(httpx2.get(image).content))
+    assert (picture.format, picture.size) == ("PNG", (1200, 630))

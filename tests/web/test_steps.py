@@ -6,6 +6,8 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from tests.web.places import places
+
 
 def ask(address, path, **body):
     answer = httpx2.post(f"{address}{path}", json={"model": "g2p-en", **body})
@@ -41,9 +43,9 @@ def test_a_token_a_row_or_a_cell_goes_to_its_step(page):
     at_step(page, 2)
     page.locator("#bipartite .left .token").nth(1).click()
     at_step(page, 1)
-    cells = page.locator("#heatmap .cells")
-    box = cells.bounding_box()
-    cells.click(position={"x": box["width"] / 2, "y": box["height"] / 8})  # the first of 4 rows
+    ((cells,),) = places(page, "#heatmap .cells")
+    first_of_four = {"x": cells["width"] / 2, "y": cells["height"] / 8}
+    page.locator("#heatmap .cells").click(position=first_of_four)
     at_step(page, 0)
     expect(page.locator("#heatmap .current-token")).to_have_text("HH")
     expect(page).to_have_url(re.compile("step=0"))

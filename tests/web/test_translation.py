@@ -8,6 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.web.curl import press_export, run_curl
+from tests.web.places import places
 
 ARABIC = "مرحبا بالعالم"
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
@@ -127,10 +128,10 @@ def test_an_untouched_beam_size_is_the_models_own(page):
     expect(beam_size).to_have_attribute("placeholder", "1")
 
 
-def lefts(tokens):
+def lefts(page, tokens):
     """The left edges of elements, without those that a line break has put below the first."""
-    boxes = [each.bounding_box() for each in tokens.all()]
-    return [box["x"] for box in boxes if box["y"] == boxes[0]["y"]]
+    (boxes,) = places(page, tokens)
+    return [box["left"] for box in boxes if box["top"] == boxes[0]["top"]]
 
 
 def test_texts_from_right_to_left_are_shown_so(page):
@@ -139,12 +140,12 @@ def test_texts_from_right_to_left_are_shown_so(page):
     for shown in ("#source", "#output", ".tokens >> nth=0"):
         direction = page.locator(shown).evaluate("node => getComputedStyle(node).direction")
         assert direction == "rtl", shown
-    tokens = lefts(page.locator(".tokens").first.locator(".with-probability"))
+    tokens = lefts(page, ".hypothesis:first-child .with-probability")
     assert len(tokens) > 4
     assert tokens == sorted(tokens, reverse=True)
-    columns = page.locator("#heatmap .columns .token")
-    assert columns.all_inner_texts()[1:3] == ARABIC.split()
-    assert lefts(columns) == sorted(lefts(columns))
+    assert page.locator("#heatmap .columns .token").all_inner_texts()[1:3] == ARABIC.split()
+    columns = lefts(page, "#heatmap .columns .token")
+    assert columns == sorted(columns)
     expect(page.locator("#heatmap figcaption")).to_contain_text("first token is on the left")
 
 

@@ -12,6 +12,7 @@ from service.formats.heatmaps import draw_blocks
 from service.formats.html import to_html
 from service.formats.svg import to_svg
 from service.offsets import Token
+from tests.web.places import places
 
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}
 WORDS = {
@@ -53,32 +54,23 @@ def show(visit, tmp_path):
     return open_file
 
 
-def extents(page, labels, axis):
-    """Where the texts of labels begin and end on an axis of the screen, in their order."""
-    script = """(nodes, axis) => nodes.map((node) => {
-      const box = node.getBoundingClientRect();
-      return axis === "x" ? [box.left, box.right] : [box.top, box.bottom];
-    })"""
-    return page.locator(labels).evaluate_all(script, axis)
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", [10, 120])
 def test_labels_never_overlap_and_long_texts_scroll_in_their_box(show, size, count):
     page = show(count, count, viewport=SIZES[size])
-    axes = {
-        ".heatmap .rows .token": "y",
-        ".heatmap .columns .token": "x",
-        ".bipartite .left .token": "y",
-        ".bipartite .right .token": "y",
+    down, across = ("top", "bottom"), ("left", "right")
+    sides = {
+        ".heatmap .rows .token": down,
+        ".heatmap .columns .token": across,
+        ".bipartite .left .token": down,
+        ".bipartite .right .token": down,
     }
-    for labels, axis in axes.items():
-        places = extents(page, labels, axis)
-        assert len(places) == count
-        assert all(end <= start + 0.5 for (_, end), (start, _) in pairwise(places))
+    *axes, views = places(page, *sides, ".views .box")
+    for labels, (start, end) in zip(axes, sides.values(), strict=True):
+        assert len(labels) == count
+        assert all(one[end] <= next_one[start] + 0.5 for one, next_one in pairwise(labels))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    for box in page.locator(".views .box").all():
-        assert box.bounding_box()["height"] <= SIZES[size]["height"]
+    assert all(box["height"] <= SIZES[size]["height"] for box in views)
     assert Axe().run(page).violations_count == 0
 
 
@@ -97,7 +89,8 @@ def test_keys_move_to_labels_that_are_out_of_sight(show):
 def test_tokens_from_right_to_left_keep_their_letters_and_their_place_in_sentences(show):
     page = show(3, 12, "arabic")
     expect(page.locator(".heatmap figcaption")).to_contain_text("first token is on the left")
-    starts = [start for start, _ in extents(page, ".heatmap .columns .token", "x")]
+    (columns,) = places(page, ".heatmap .columns .token")
+    starts = [box["left"] for box in columns]
     assert starts == sorted(starts)
     page.locator(".heatmap .rows .token").first.hover()
     said = page.locator("[aria-live]")
@@ -107,9 +100,9 @@ def test_tokens_from_right_to_left_keep_their_letters_and_their_place_in_sentenc
       range.selectNodeContents(name.nextSibling);
       return [name.getBoundingClientRect().right, range.getBoundingClientRect().left];
     })"""
-    places = said.evaluate(ends)
-    assert len(places) == 4
-    for name, number in places:
+    pairs = said.evaluate(ends)
+    assert len(pairs) == 4
+    for name, number in pairs:
         assert abs(name - number) < 1  # the number follows on the right
 
 
@@ -127,12 +120,12 @@ def test_pictures_write_from_right_to_left_with_punctuation_on_its_side(visit, t
     file = tmp_path / "attention.svg"
     file.write_bytes(to_svg(draw_blocks([block], "مرحبا!", "שלום.")))
     page = visit(file.as_uri())
-    places = page.locator("text").evaluate_all("""(nodes) => nodes.map((node) => ({
+    texts = page.locator("text").evaluate_all("""(nodes) => nodes.map((node) => ({
       text: node.textContent,
       right: node.getBBox().x + node.getBBox().width,
       letters: [...node.textContent].map((_, i) => node.getExtentOfChar(i).x),
     }))""")
-    title, _, _, hebrew, english, arabic, _ = places
+    title, _, _, hebrew, english, arabic, _ = texts
     assert [hebrew["text"], english["text"], arabic["text"]] == ["▁שלום", "▁hello", "▁مرحبا"]
     assert abs(hebrew["right"] - english["right"]) < 1  # both end at the cells
     assert english["letters"] == sorted(english["letters"])

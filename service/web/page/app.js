@@ -7,7 +7,7 @@ import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "
 import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
-import { copy, debounce } from "./browser.js";
+import { copy } from "./browser.js";
 import { decodeRequest } from "./decoding.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
@@ -261,7 +261,6 @@ function onClick(id, act) {
   });
 }
 
-const decodeSoon = debounce(() => showDecoding(), 40);
 const reactions = {
   model: switchModel,
   hypothesis: () => attempt(() => choose(Number(controls.step.value))),
@@ -271,7 +270,8 @@ const reactions = {
   head: changeSelection,
 };
 form.addEventListener("input", ({ target }) => {
-  (reactions[target.name] ?? decodeSoon)();
+  if (models.length === 0) return; // start() reads the form
+  (reactions[target.name] ?? showDecoding)();
   keepInAddressSoon(form);
 });
 form.addEventListener("submit", (event) => event.preventDefault());

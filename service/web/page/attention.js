@@ -7,17 +7,20 @@ import { selectionOf, sizesOf } from "./pickers.js";
 const MOST = 1_000_000; // weights in the grid; longer texts get a grid of blank buttons
 const $ = (id) => document.getElementById(id);
 
-let every = null; // all heads of the last decoding and kind: {asked, model, matrices, grid}
+let every = null; // all heads of the last decoding and kind: {asked, block, matrices, grid}
+let shown = null; // what is drawn: {asked, view}
 
 /**
  * Shows what the pickers select of the attention of `request`, whose source has so many tokens.
  * One head comes from the answer with all heads; the service computes reductions.
  * `pick({layers, heads})` is called for a choice in the grid, `onStep(row)` for a row.
- * Returns {step, point}, as view/block.js explains.
+ * Returns {step, point}, as view/block.js explains. What is shown already is not drawn again.
  */
 export async function showAttention(request, sourceTokens, controls, model, { pick, onStep }) {
   const signal = latest("attention");
   const selection = selectionOf(controls);
+  const asked = JSON.stringify([request, selection]);
+  if (shown?.asked === asked) return shown.view;
   const small = isSmall(request, sourceTokens, controls, model);
   const single = !selection.reduce_heads && !selection.reduce_layers;
   const [all, reduced] = await Promise.all([
@@ -33,14 +36,16 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
   $("weights").querySelector(".heatmap")?.setAttribute("id", "heatmap");
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
   every.grid.press({ layers, heads });
-  const decoded = block.kind !== "encoder";
-  return {
-    point: view.point,
-    step: (last) => {
-      view.step(last);
-      if (decoded) every.grid.step(last);
-    },
-  };
+  shown = { asked, view: withGrid(view, block) };
+  return shown.view;
+}
+
+/** Lets the grid follow the steps of the view, if its rows were decoded. */
+function withGrid(view, { kind }) {
+  if (kind === "encoder") return view;
+  const { grid } = every;
+  const step = (last) => [view, grid].forEach((each) => each.step(last));
+  return { ...view, step };
 }
 
 function isSmall({ target }, source, controls, model) {

@@ -1,18 +1,13 @@
 /** The pickers of attention offer what the model has and the service accepts. */
 import { element } from "view/labels.js";
 
-const KINDS = {
-  encoder: "encoder: source to source",
-  decoder: "decoder: target to target",
-  cross: "cross: target to source",
-};
 const REDUCTIONS = ["mean", "max", "rollout"];
 
 /** Fills the pickers. Picked options stay if they are still offered; `wanted` overrides them. */
 export function offer(controls, model, wanted = new URLSearchParams()) {
   const pick = (name, options, preferred) =>
     fill(controls[name], options, [wanted.get(name), controls[name].value, preferred]);
-  pick("kind", model.attention.map((kind) => [kind, KINDS[kind]]), "cross");
+  pick("kind", model.attention.map((kind) => [kind]), "cross");
   const { depth, heads } = sizesOf(controls, model);
   const all = (how) => [how, `${how} of all`];
   pick("head", [all("mean"), all("max"), ...indices(heads)], "mean");

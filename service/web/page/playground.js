@@ -63,11 +63,10 @@ async function attend() {
   const { outputs, weights, shape } = await response.json();
   $("numbers").textContent = `outputs\n${lines(outputs)}\n\nweights\n${lines(weights)}`;
   const picture = await post("v1/attend", body, "image/svg+xml", signal);
-  URL.revokeObjectURL($("picture").src);
-  $("picture").src = URL.createObjectURL(await picture.blob());
-  $("picture").alt = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
+  const { documentElement: svg } = new DOMParser().parseFromString(await picture.text(), "image/svg+xml");
+  svg.ariaLabel = `${body.mechanism} attention: heatmap of weights ${shape.join(" × ")}`
     + (body.truth ? ", and a plot of keys and values, the prediction and the truth" : "");
-  $("paper").hidden = false;
+  $("picture").replaceChildren(svg); // inline, so that the style sheet has its colours
   attended = body;
 }
 
@@ -85,7 +84,7 @@ async function attempt(work) {
     problem = error.message;
   }
   $("attend-error").textContent = problem;
-  $("attended").classList.toggle("stale", problem !== "");
+  ["picture", "numbers"].forEach((id) => $(id).classList.toggle("stale", problem !== ""));
 }
 
 const update = debounce(() => attempt(attend), 60);

@@ -53,7 +53,7 @@ export function bipartite({ kind, rows, columns }, series, point, onStep) {
 }
 
 function figureOf(box, series) {
-  const textContent = "The same weights as lines";
+  const textContent = "The same as lines";
   const caption = element("figcaption", { textContent });
   const notes = element("div", {}, ...(series.length > 1 ? [headLegend(series)] : []));
   return element("figure", { className: "bipartite" }, caption, box, notes);

@@ -50,10 +50,15 @@ export function partOf(block, { layers, heads, weights }) {
   return { ...block, layers, heads, axes: block.axes.slice(-2), data: weights };
 }
 
-/** Returns a title such as "layer 2; mean of heads 0, 1, 2, 3". */
+/** Returns a title such as "layer 2; mean of heads 0 to 3". */
 function titleOf({ reduce_layers, reduce_heads }, { layers, heads }) {
-  const name = (what, indices, how) => `${how ? `${how} of ${what}s` : what} ${indices.join(", ")}`;
+  const name = (what, indices, how) => `${how ? `${how} of ${what}s` : what} ${listed(indices)}`;
   return `${name("layer", layers, reduce_layers)}; ${name("head", heads, reduce_heads)}`;
+}
+
+function listed(indices) {
+  const together = indices.length > 2 && indices.every((index, i) => index === indices[0] + i);
+  return together ? `${indices[0]} to ${indices.at(-1)}` : indices.join(", ");
 }
 
 function overview(block, matrices) {

@@ -1,0 +1,65 @@
+"""A walk through the page in each size and scheme, by pointer and by keyboard."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+SIZES = {
+    "1280": {"width": 1280, "height": 800},
+    "1440": {"width": 1440, "height": 900},
+    "phone": {"width": 390, "height": 844},
+}
+
+
+def press(node):
+    node.focus()
+    node.page.keyboard.press("Enter")
+
+
+def click(node):
+    node.click()
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme", "act"),
+    [
+        ("1280", "light", click),
+        ("1280", "dark", press),
+        ("1440", "light", press),
+        ("1440", "dark", click),
+        ("phone", "light", click),
+        ("phone", "dark", press),
+    ],
+)
+def test_a_walk_through_the_page(visit, size, scheme, act):
+    page = visit(viewport=SIZES[size], color_scheme=scheme, reduced_motion="reduce")
+    title = page.locator("#heatmap figcaption")
+    own = "N AY1 T"
+    act(page.locator("#examples").get_by_role("button", name="knight", exact=True))
+    expect(page.locator("#output")).to_have_text(own)
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", "6")
+
+    act(page.get_by_role("button", name="layer 1, head 3", exact=True))
+    expect(title).to_have_text("cross attention, layer 1; head 3")
+    page.go_back()
+    expect(title).to_have_text("cross attention, layer 2; mean of heads 0 to 3")
+
+    act(page.locator("#previous"))
+    expect(page.locator("#step-name")).to_have_text("Step 2 (0 to 3)")
+    act(page.locator("#alternatives button").first)
+    expect(page.locator("#branch-name")).to_have_text(re.compile("^What if .* followed AY1\\?$"))
+    expect(page.locator("#output")).not_to_have_text(own)
+    act(page.locator("#leave-branch"))
+    expect(page.locator("#output")).to_have_text(own)
+
+    act(page.locator("#export summary"))
+    act(page.locator("#copy-link"))
+    expect(page.locator("#status")).to_have_text("Copied.")
+    act(page.locator("#playground summary").first)
+    expect(page.locator("#picture svg")).to_be_visible()
+
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size]["width"]
