@@ -15,6 +15,14 @@ from service.languages import Slot, fill, slots_of
 from service.tokenizer import Tokenizer
 
 NAMED = 5  # codes that an error names
+# Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
+PAIRS = (
+    "bgbul bnben bsbos csces dvdiv eoepo esspa etest fapes fofao fyfry gagle gdgla gngrn hthat"
+    " idind igibo jajpn jvjav kkkaz kmkhm knkan kykir lbltz lolao ltlit lvlav mgmlg mgplt mimri"
+    " mlmal mnkhk mrmar mszsm mtmlt nbnob nenpi omgaz plpol pspbt ptpor scsrd sdsnd sqals"
+    " stsot svswe tktuk tltgl trtur tttat uguig yiydd"
+)
+SAME_LANGUAGE = frozenset(PAIRS.split())
 
 
 class Languages(NamedTuple):
@@ -101,16 +109,24 @@ def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
 
 
 def nearest(given: str, codes: Iterable[str]) -> list[str]:
-    """Return codes that begin alike or are spelled alike, at most NAMED: "en" and "English" find
-    "eng_Latn"."""
+    """Return codes of the same language, else those that begin alike or are spelled alike, at most
+    NAMED: "en" and "English" find "eng_Latn", "es" finds "spa_Latn"."""
     folded = {code.casefold(): code for code in sorted(codes)}
     typed = given.casefold()
     language = re.split(r"[_-]", typed)[0]
     stems = {code: re.split(r"[_-]", code)[0] or code for code in folded}
+    same = [code for code, stem in stems.items() if are_same(language, stem)]
     begin = [
         code
         for code, stem in stems.items()
-        if code.startswith(typed) or stem == language or (len(stem) > 2 and typed.startswith(stem))
+        if stem.startswith(language)
+        or code.startswith(typed)
+        or (len(stem) > 2 and typed.startswith(stem))
+        or (len(stem) == 2 and len(language) == 3 and language.startswith(stem))
     ]
     alike = get_close_matches(typed, folded, NAMED)
-    return [folded[code] for code in dict.fromkeys([*begin, *alike])][:NAMED]
+    return [folded[code] for code in same or dict.fromkeys([*begin, *alike])][:NAMED]
+
+
+def are_same(one: str, other: str) -> bool:
+    return one == other or bool({one + other, other + one} & SAME_LANGUAGE)
