@@ -125,7 +125,7 @@ def split_texts(
     Raise TooLarge for more than `limit` sentences.
     """
     spans = list(map(split, texts))
-    check_count(source, sum(map(len, spans)), limit)
+    check_count(source, sum(max(1, len(each)) for each in spans), limit)  # none is an error
     read: list[Sentence] = []
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
         valid: list[Sentence] = []
