@@ -35,7 +35,7 @@ from service.http.door import Door
 from service.http.hosts import HostCheck, hosts_of
 from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
 from service.http.metrics import RequestMetrics
-from service.http.middleware import BodyLimit, Endings, Headers, HeadRequests
+from service.http.middleware import Acceptance, BodyLimit, Endings, Headers, HeadRequests
 from service.http.observe import Observe
 from service.http.problems import (
     answer_heed_error,
@@ -125,6 +125,7 @@ def add_middleware(
     )
     app.add_middleware(Shares, answers=app.state.answers)
     app.add_middleware(Endings)
+    app.add_middleware(Acceptance)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
     if keys:

@@ -63,6 +63,7 @@ class HeedError(Exception):
     status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal"
     retry_after: int | None = None
+    more = 0  # faults that were found beside those in `faults`
 
     def __init__(self, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
@@ -75,11 +76,16 @@ class HeedError(Exception):
         return cls.of([Fault(pointer, detail)])
 
     @classmethod
-    def of(cls, faults: Sequence[Fault]) -> Self:
-        """Return the error of several faults, of which the first MOST_FAULTS are reported."""
+    def of(cls, faults: Sequence[Fault], more: int = 0) -> Self:
+        """Return the error of several faults. It names the first MOST_FAULTS, and counts the others
+        and `more` that are not given."""
         named = faults[:MOST_FAULTS]
+        more += len(faults) - len(named)
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
-        return cls("; ".join(places), named)
+        total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
+        error = cls(total + "; ".join(places), named)
+        error.more = more
+        return error
 
 
 class Unparsable(HeedError):

@@ -100,11 +100,12 @@ class Tokenizer:
     def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
         """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
 
-        Raises Invalid if it has no token or text outside the vocabulary, or begins with the name of
-        a language token, TooLarge beyond the limit.
+        Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
+        with the name of a language token, TooLarge beyond the limit.
         """
         if len(text) > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{len(text)} characters")
+        check_unicode(text, pointer)
         start = text.lstrip()
         if name := next((each for each in self._typed if start.startswith(each)), None):
             advice = f"remove it, and give target_language {self._typed[name]!r}"
@@ -213,6 +214,15 @@ class Tokenizer:
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
+
+
+def check_unicode(text: str, pointer: str) -> None:
+    """Raise Invalid for half a surrogate pair, which JSON can escape but no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        detail = f"has half a surrogate pair at offset {error.start}, which is not Unicode"
+        raise Invalid.at(pointer, f"{detail}: remove it") from error
 
 
 def unknown_ids(library: Library) -> set[int]:

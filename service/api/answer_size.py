@@ -132,7 +132,7 @@ def attention_nbytes(
     selection = select(selected, config)
     weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
     passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
-    return max(targets * weights + other_bytes, *passes)
+    return max([targets * weights + other_bytes, *passes])
 
 
 def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:

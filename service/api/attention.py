@@ -1,6 +1,7 @@
 """POST /v1/attention."""
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Annotated
 
 import numpy as np
@@ -15,19 +16,19 @@ from service.api.answer_size import (
     held_nbytes,
     measure,
 )
-from service.api.field_types import Sequences, Source
+from service.api.faults import Faults
+from service.api.field_types import Partial, Sequences, Source
 from service.api.requests import AttentionSelection, LanguageRequest, Searching
-from service.api.responses import PROBLEMS, AttentionBlock, ModelResponse, describe_files
-from service.api.serialize import write_attention
-from service.api.steps import (
-    TextField,
-    count_texts,
-    read_pairs,
-    read_texts,
-    respond,
-    submit_and_wait,
-    use_model,
+from service.api.responses import (
+    PROBLEMS,
+    AttentionBlock,
+    FailedResult,
+    ModelResponse,
+    describe_files,
 )
+from service.api.serialize import write_attention
+from service.api.steps import put_problems, respond, submit_and_wait, use_model
+from service.api.texts import TextField, count_texts, read_pairs, read_texts
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -59,6 +60,7 @@ class AttentionRequest(Searching):
         validate_default=True,
         description="Which attention weights to return. {} selects all cross-attention.",
     )
+    partial: Partial = False
 
 
 class AttentionResult(BaseModel):
@@ -68,7 +70,9 @@ class AttentionResult(BaseModel):
 
 
 class AttentionAnswer(ModelResponse):
-    results: list[AttentionResult] = Field(description="One for each source, in their order.")
+    results: list[AttentionResult | FailedResult] = Field(
+        description="One for each source, in their order."
+    )
 
 
 @router.post(
@@ -92,50 +96,70 @@ async def attention(
       `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
     - image/svg+xml and image/png: heatmaps, for a single source.
     - text/html: an interactive page in one file.
+
+    With `partial` the answer is always JSON.
     """
-    single = count_texts(body.source) == 1
-    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
-    what = "the answer is" if single else "answers for several sources are"
-    media_type = negotiate(request, offered, what)
+    media_type = negotiate_format(request, body)
     model = use_model(request, body.model)
-    selection = read_selection(body.attention, model)
-    languages = read_languages(body, model, body.source)
+    faults = Faults(body.partial)
+    selection = read_selection(body.attention, model, faults)
+    languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
-    search, sources, targets = await read_body(request, model, body, source)
+    search, sources, targets = await read_body(request, model, body, source, faults)
+    faults.raise_all()
+    places = faults.valid(count_texts(body.source))
     nbytes = check_weights(request, model, body, search, sources, targets)
     await hold(request, held_nbytes(nbytes))
-    target_ids = [target.ids for target in targets] if targets else [[] for _ in sources]
     entries = [
-        Entry(np.array(source.ids), search, ids, selection, language=languages.target_ids)
-        for source, ids in zip(sources, target_ids, strict=True)
+        Entry(
+            np.array(source.ids),
+            search,
+            target.ids if target else [],
+            selection,
+            language=languages.target_ids,
+        )
+        for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(request, model, entries)
+    answers = await submit_and_wait(request, model, entries, faults, places)
 
     def write() -> Document:
-        return write_attention(model, entries, sources, targets, answers)
+        failed = faults.failed
+        asked = zip(entries, sources, targets, answers, strict=True)
+        answered = [*compress(asked, (place not in failed for place in places))]
+        return put_problems(request, write_attention(model, answered), faults)
 
     return await respond(request, write, answers, media_type)
 
 
+def negotiate_format(request: Request, body: AttentionRequest) -> str:
+    """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
+    if body.partial:
+        return negotiate(request, [JSON], "with partial the answer is")
+    single = count_texts(body.source) == 1
+    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
+    what = "the answer is" if single else "answers for several sources are"
+    return negotiate(request, offered, what)
+
+
 async def read_body(
-    request: Request, model: Model, body: AttentionRequest, source: TextField
-) -> tuple[SearchOptions | None, list[Tokens], list[Tokens] | None]:
+    request: Request, model: Model, body: AttentionRequest, source: TextField, faults: Faults
+) -> tuple[SearchOptions | None, list[Tokens], Sequence[Tokens | None]]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
-    Raise Invalid for search options beside given targets.
+    Add to `faults` each search option beside given targets.
     """
     if body.target is None:
         search = await compute_reading(
-            request, lambda: read_search_options(body, model), options_size(body)
+            request, lambda: read_search_options(body, model, faults), options_size(body)
         )
-        return search, await read_texts(request, source), None
+        sources = await read_texts(request, source, faults)
+        return search, sources, [None] * len(sources)
     search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
-    if given := body.model_fields_set & search_fields:
-        detail = "has no effect when target is given: omit it, or omit target to decode the sources"
-        raise Invalid.at(f"/{min(given)}", detail)
+    detail = "has no effect when target is given: omit it, or omit target to decode the sources"
+    for name in sorted(body.model_fields_set & search_fields):
+        faults.add(Invalid.at(f"/{name}", detail))
     target = TextField("/target", body.target, model.target)
-    sources, targets = await read_pairs(request, source, target)
-    return None, sources, targets
+    return None, *await read_pairs(request, source, target, faults)
 
 
 def check_weights(
@@ -144,16 +168,15 @@ def check_weights(
     body: AttentionRequest,
     search: SearchOptions | None,
     sources: Sequence[Tokens],
-    targets: Sequence[Tokens] | None,
+    targets: Sequence[Tokens | None],
 ) -> int:
     """Return the bytes of the weights. Raise TooLarge if they could exceed the limit."""
-    if search is None:
-        target_lengths, prefix, advice = map(len, targets or []), 0, SEND_LESS
-    else:
-        target_lengths = [search.max_new_tokens] * len(sources)
-        prefix, advice = len(search.target_prefix), SEND_LESS_OR_LOWER
+    longest, prefix, advice = 0, 0, SEND_LESS
+    if search:
+        longest, prefix = search.max_new_tokens, len(search.target_prefix)
+        advice = SEND_LESS_OR_LOWER
     lengths = [
-        measure(model, source, length, prefix)
-        for source, length in zip(sources, target_lengths, strict=True)
+        measure(model, source, len(target) if target else longest, prefix)
+        for source, target in zip(sources, targets, strict=True)
     ]
     return check_attention(request, model, body.attention, lengths, advice)

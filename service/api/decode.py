@@ -1,6 +1,7 @@
 """POST /v1/decode."""
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Annotated
 
 import numpy as np
@@ -17,13 +18,15 @@ from service.api.answer_size import (
     measure,
 )
 from service.api.decode_answer import EVENT_SCHEMA, DecodeAnswer
-from service.api.field_types import Source
+from service.api.faults import Faults
+from service.api.field_types import Partial, Source
 from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
-from service.api.steps import TextField, respond, submit_and_wait, use_model
+from service.api.steps import put_problems, respond, submit_and_wait, use_model
 from service.api.stream import EVENT_STREAM, Stream
+from service.api.texts import TextField
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -60,6 +63,7 @@ class DecodeRequest(Searching):
         description="Which attention weights to return with each hypothesis. {} selects all"
         " cross-attention; null returns none.",
     )
+    partial: Partial = False
     stream: bool = Field(
         default=False,
         description="Send the answer as server-sent events while it is generated.",
@@ -97,19 +101,23 @@ async def decode(
     - `done`, at the end: the complete answer, as without `stream`.
     - `error`, at the end if something failed: a problem document.
 
+    With `partial`, `done` holds the problems of the sources that failed.
+
     Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     model = use_model(request, body.model)
-    selection = read_selection(body.attention, model)
+    faults = Faults(body.partial)
+    selection = read_selection(body.attention, model, faults)
     search = await compute_reading(
         request,
-        lambda: read_search_options(body, model, body.num_hypotheses, body.top_log_probs),
+        lambda: read_search_options(body, model, faults, body.num_hypotheses, body.top_log_probs),
         options_size(body),
     )
-    languages = read_languages(body, model, body.source)
+    languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
-    sources = await read_sources(request, source, body.split)
+    sources = await read_sources(request, source, body.split, faults)
+    faults.raise_all()
     await hold(request, check_answer(request, model, body, search, sources.tokens))
     entries = [
         Entry(
@@ -123,11 +131,15 @@ async def decode(
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
-        return sources.join(write_decoded(model, entries, sources.tokens, answers))
+        failed = faults.failed
+        kept = [place not in failed for place in sources.results]
+        asked = zip(entries, sources.tokens, answers, strict=True)
+        document = sources.join(write_decoded(model, [*compress(asked, kept)]), kept)
+        return put_problems(request, document, faults)
 
     if body.stream:
-        return await Stream(request, model, entries, sources.places, write).respond()
-    answers = await submit_and_wait(request, model, entries)
+        return await Stream(request, model, entries, sources.places, write, faults).respond()
+    answers = await submit_and_wait(request, model, entries, faults, sources.results)
     return await respond(request, lambda: write(answers), answers)
 
 

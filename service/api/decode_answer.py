@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, Json
 from service.api.responses import (
     REFERENCE,
     Alternative,
+    FailedResult,
     Hypothesis,
     ModelResponse,
     Problem,
@@ -44,7 +45,9 @@ class DecodeResult(BaseModel):
 
 
 class DecodeAnswer(ModelResponse):
-    results: list[DecodeResult] = Field(description="One for each source, in their order.")
+    results: list[DecodeResult | FailedResult] = Field(
+        description="One for each source, in their order."
+    )
     usage: Usage
 
 

@@ -9,10 +9,12 @@ from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.answer_size import SEND_LESS, check_size, held_nbytes
-from service.api.field_types import Source
+from service.api.faults import Faults
+from service.api.field_types import Partial, Source
 from service.api.requests import LanguageRequest
-from service.api.responses import PROBLEMS, ModelResponse
-from service.api.steps import TextField, read_texts, respond, submit_and_wait, use_model
+from service.api.responses import PROBLEMS, FailedResult, ModelResponse
+from service.api.steps import put_problems, respond, submit_and_wait, use_model
+from service.api.texts import TextField, count_texts, read_texts
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
 from service.engine.messages import Entry
@@ -50,6 +52,7 @@ class EncodeRequest(LanguageRequest):
         description="How vectors are written. float: lists of numbers; base64: the bytes of"
         " little-endian float32 numbers, row after row, as base64 text.",
     )
+    partial: Partial = False
 
 
 class EncodeResult(BaseModel):
@@ -66,7 +69,9 @@ class EncodeResult(BaseModel):
 
 
 class EncodeAnswer(ModelResponse):
-    results: list[EncodeResult] = Field(description="One for each source, in their order.")
+    results: list[EncodeResult | FailedResult] = Field(
+        description="One for each source, in their order."
+    )
 
 
 @router.post(
@@ -84,26 +89,30 @@ async def encode(
     negotiate(request, [JSON])
     model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
+    faults = Faults(body.partial)
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
-        raise Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}")
-    languages = read_languages(body, model, body.source, decodes=False)
-    source = TextField("/source", body.source, languages.source)
-    sources = await read_texts(request, source)
+        faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
+    languages = read_languages(body, model, body.source, faults, decodes=False)
+    sources = await read_texts(request, TextField("/source", body.source, languages.source), faults)
+    faults.raise_all()
+    places = faults.valid(count_texts(body.source))
     vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_size(request, nbytes, advice)
     await hold(request, held_nbytes(nbytes))
     entries = [Entry(np.array(source.ids)) for source in sources]
-    answers = await submit_and_wait(request, model, entries)
+    answers = await submit_and_wait(request, model, entries, faults, places)
 
     def write() -> Document:
+        failed = faults.failed
         results = [
             write_vectors(body, source, answer.encoded)
-            for source, answer in zip(sources, answers, strict=True)
+            for place, source, answer in zip(places, sources, answers, strict=True)
+            if place not in failed
         ]
-        return {"model": model.name, "results": results}
+        return put_problems(request, {"model": model.name, "results": results}, faults)
 
     return await respond(request, write, answers)
 

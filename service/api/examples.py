@@ -139,6 +139,10 @@ DECODE: Examples = {
         "summary": "Pronounce each line, and keep the lines as they are",
         "value": {"source": "  attention\n\ntransformer\n", "split": "sentences"},
     },
+    "partial": {
+        "summary": "Pronounce the words that the model can read, and say what is wrong with others",
+        "value": {"source": ["attention", "7"], "partial": True},
+    },
     "stream": {
         "summary": "Stream each sound as soon as it is generated",
         "value": {"source": "pronunciation", "stream": True},

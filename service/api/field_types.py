@@ -4,10 +4,24 @@ The form of a value is recognised before the value is validated, so that a fault
 not once per form. Each form has a tag ("as text"), which JSON pointers to faults leave out.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from service import tokenizer
+from service.errors import MOST_FAULTS, Invalid
+from service.http.validation_errors import OTHERS
 
 
 def source_variant(value: Any) -> str | None:
@@ -33,12 +47,13 @@ def text_variant(value: Any) -> str | None:
 
 
 def check_unicode(text: str) -> str:
-    """Raise for half a surrogate pair, which JSON can escape but no tokenizer can read."""
+    """Raise for half a surrogate pair."""
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = "has half a surrogate pair at offset {place}, which is not Unicode: remove it"
-        raise PydanticCustomError("unicode", message, {"place": error.start}) from error
+        tokenizer.check_unicode(text, "")
+    except Invalid as error:
+        raise PydanticCustomError(
+            "unicode", "{detail}", {"detail": error.faults[0].detail}
+        ) from error
     return text
 
 
@@ -55,16 +70,71 @@ def check_lists(value: Any) -> Any:
     raise PydanticCustomError("lists", "must be a list of lists of ids, such as [[5, 6], [7]]")
 
 
+NOT_EMPTY = {"field_type": "List", "min_length": 1, "actual_length": 0}
+ItemFault = tuple[str, tuple[int, ...]]  # pydantic's type of error, and where it is
+
+
+def fault_of_text(place: int, item: Any) -> ItemFault | None:
+    """Return what is wrong with an item of a list of texts."""
+    return None if isinstance(item, str) else ("string_type", (place,))
+
+
+def fault_of_ids(place: int, item: Any) -> ItemFault | None:
+    """Return what is first wrong with an item of a list of lists of ids."""
+    if not isinstance(item, list):
+        return "list_type", (place,)
+    ids = cast("list[Any]", item)
+    if not ids:
+        return "too_short", (place,)
+    wrong = (i for i, each in enumerate(ids) if type(each) is not int)
+    return next((("int_type", (place, i)) for i in wrong), None)
+
+
+def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidator:
+    """Return a validator of a list that names the first wrong items, and counts the others.
+
+    pydantic alone would name one, or make an error of each: of 100,000 items that takes a second.
+    """
+
+    def validate(value: Any, validate_list: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate_list(value)
+        except ValidationError:
+            if not value:
+                raise
+            items: list[Any] = value  # source_variant or check_lists has seen that it is a list
+            found = (fault_of(i, item) for i, item in enumerate(items))
+            faults = [each for each in found if each]
+            named = [
+                InitErrorDetails(type=kind, loc=where, input=None, ctx=NOT_EMPTY)
+                for kind, where in faults[:MOST_FAULTS]
+            ]
+            if others := len(faults) - len(named):
+                count = PydanticCustomError(OTHERS, "and {count} others", {"count": others})
+                named.append(InitErrorDetails(type=count, input=None))
+            raise ValidationError.from_exception_data("list", named) from None
+
+    return WrapValidator(validate)
+
+
 Unicode = Annotated[str, AfterValidator(check_unicode)]
-Text = Annotated[Unicode, Tag("as text")]
-Texts = Annotated[list[Unicode], Field(min_length=1, fail_fast=True), Tag("as texts")]
+Text = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
+Texts = Annotated[
+    list[str], Field(min_length=1, fail_fast=True), name_items(fault_of_text), Tag("as texts")
+]
 IdList = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 Ids = Annotated[
     list[IdList],
     Field(min_length=1, fail_fast=True),
+    name_items(fault_of_ids),
     Tag("as ids"),
 ]
-IdLists = Annotated[list[IdList], Field(min_length=1, fail_fast=True), BeforeValidator(check_lists)]
+IdLists = Annotated[
+    list[IdList],
+    Field(min_length=1, fail_fast=True),
+    name_items(fault_of_ids),
+    BeforeValidator(check_lists),
+]
 Sequences = Annotated[
     Text | Texts | Ids,
     Discriminator(
@@ -97,6 +167,15 @@ Source = Annotated[
         description="The input: a text, a list of texts, or a list of lists of token ids. Texts are"
         " tokenized, with the special tokens the model needs; ids are used unchanged.",
         examples=[["attention", "transformer"]],
+    ),
+]
+
+Partial = Annotated[
+    bool,
+    Field(
+        description="Answer the valid sources even if others are refused or fail: the result of"
+        " each of these is a FailedResult, whose problem says why. Options that are wrong, or"
+        " limits that the request as a whole exceeds, still refuse it.",
     ),
 ]
 

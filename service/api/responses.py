@@ -163,6 +163,13 @@ class Problem(BaseModel):
     errors: list[ProblemFault] = Field(description="The faults in the body, at most ten.")
 
 
+class FailedResult(BaseModel):
+    """Takes the place of a result in the answer to a request with `partial`: its source was
+    refused, or failed."""
+
+    problem: Problem = Field(description="The answer that the source would have got alone.")
+
+
 REFUSAL = {  # the answer of /v1/decode to {"source": "heed", "max_new_tokens": 65}
     "type": "about:blank",
     "title": "Unprocessable Content",

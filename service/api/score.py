@@ -8,11 +8,13 @@ from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.answer_size import TOKEN_BYTES
+from service.api.faults import Faults
 from service.api.field_types import Sequences, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse, Usage
 from service.api.serialize import usage_of, write_score
-from service.api.steps import TextField, read_pairs, respond, submit_and_wait, use_model
+from service.api.steps import respond, submit_and_wait, use_model
+from service.api.texts import TextField, read_pairs
 from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
 from service.errors import NotFound
@@ -74,12 +76,15 @@ async def score(
             " or not loaded; choose another model"
         )
         raise NotFound("not_supported", detail)
-    languages = read_languages(body, model, body.source)
+    faults = Faults()
+    languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
         request,
         TextField("/source", body.source, languages.source),
         TextField("/target", body.target, model.target),
+        faults,
     )
+    faults.raise_all()
     await hold(request, TOKEN_BYTES * sum(map(len, targets)))
     entries = [
         Entry(

@@ -23,18 +23,17 @@ from service.tokenizer import Tokens
 LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
-def write_decoded(
-    model: Model, entries: Sequence[Entry], sources: Sequence[Tokens], answers: Sequence[Answer]
-) -> Document:
-    """Return the answer of /v1/decode."""
+def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
+    """Return the answer of /v1/decode, given each entry with its source and its answer."""
     results = [
         {
             "hypotheses": write_hypotheses(model, entry, source, answer),
             "source_tokens": len(source.tokens),
         }
-        for entry, source, answer in zip(entries, sources, answers, strict=True)
+        for entry, source, answer in answered
     ]
-    decoded = [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
+    sources = [source for _, source, _ in answered]
+    decoded = [each.token_ids for *_, answer in answered for each in answer.hypotheses]
     return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
 
 
@@ -86,24 +85,15 @@ def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> Tokens:
 
 
 def write_attention(
-    model: Model,
-    entries: Sequence[Entry],
-    sources: Sequence[Tokens],
-    targets: Sequence[Tokens] | None,
-    answers: Sequence[Answer],
+    model: Model, answered: Sequence[tuple[Entry, Tokens, Tokens | None, Answer]]
 ) -> Document:
-    """Return the answer of /v1/attention, with the decoded targets if none were given."""
-    if targets is None:
-        pairs = zip(entries, answers, strict=True)
-        targets = [read_target(model, entry, answer.hypotheses[0]) for entry, answer in pairs]
-    results: list[dict[str, Any]] = [
-        {
-            "source": source.text,
-            "target": target.text,
-            "attention": write_blocks(model, entry, source, target, answer.attention[0]),
-        }
-        for entry, source, target, answer in zip(entries, sources, targets, answers, strict=True)
-    ]
+    """Return the answer of /v1/attention, given each entry with its source, its target (None: the
+    decoded one) and its answer."""
+    results: list[dict[str, Any]] = []
+    for entry, source, given, answer in answered:
+        target = read_target(model, entry, answer.hypotheses[0]) if given is None else given
+        blocks = write_blocks(model, entry, source, target, answer.attention[0])
+        results.append({"source": source.text, "target": target.text, "attention": blocks})
     return {"model": model.name, "results": results}
 
 

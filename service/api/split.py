@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, count, repeat
+from itertools import chain, compress, count
 from typing import Any, Literal
 
 import numpy as np
 from fastapi import Request
 
-from service.api.steps import TextField, raise_errors, read_texts
+from service.api.faults import Faults
+from service.api.texts import TextField, count_texts, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge, shorten
 from service.formats.json import Document
 from service.http.record import record_of
@@ -35,7 +36,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is decoded: each source, or, if `texts` were split, each of their sentences.
+    """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
 
     `places` are the fields that say in an event of a stream which of them it belongs to.
     """
@@ -44,15 +45,22 @@ class Sources:
     places: list[dict[str, int]]
     texts: list[str] = field(default_factory=list[str])
 
-    def join(self, document: Document) -> Document:
-        """Return the answer of /v1/decode for whole sources, given that for all sentences."""
+    @property
+    def results(self) -> list[int]:
+        """The place in the answer to which each of `tokens` belongs."""
+        return [place["result"] for place in self.places]
+
+    def join(self, document: Document, kept: Sequence[bool]) -> Document:
+        """Return the answer of /v1/decode for whole sources, given that for the sentences that are
+        `kept`, which are all of a source or none."""
         if not self.texts:
             return document
-        sentences: list[list[dict[str, Any]]] = [[] for _ in self.texts]
-        for place, result in zip(self.places, document["results"], strict=True):
+        sentences = defaultdict[int, list[dict[str, Any]]](list)
+        for place, result in zip(compress(self.places, kept), document["results"], strict=True):
             span = {"start": place["start"], "end": place["end"]}
             sentences[place["result"]].append({**span, **result})
-        return {**document, "results": list(map(join_sentences, self.texts, sentences))}
+        joined = [join_sentences(self.texts[i], each) for i, each in sentences.items()]
+        return {**document, "results": joined}
 
 
 def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,19 +77,24 @@ def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
 
 
-async def read_sources(request: Request, source: TextField, how: Split) -> Sources:
-    """Return the tokens of all sources or sentences, and record how long this took.
+async def read_sources(request: Request, source: TextField, how: Split, faults: Faults) -> Sources:
+    """Return the tokens of all valid sources, or of their sentences, and record how long this took.
 
-    Raise Invalid if ids are to be split, TooLarge for more sentences than a request may have
-    sources, and the errors of `read_fields`.
+    Add to `faults` the errors of the others. So is one if ids are to be split, or if there are more
+    sentences than a request may have sources.
     """
     if how == "none":
-        tokens = await read_texts(request, source._replace(remedy=REMEDY))
-        return Sources(tokens, [{"result": i} for i in range(len(tokens))])
-    texts = texts_of(source)
+        tokens = await read_texts(request, source._replace(remedy=REMEDY), faults)
+        valid = faults.valid(count_texts(source.value))
+        return Sources(tokens, [{"result": i} for i in valid])
+    texts = faults.read(lambda: texts_of(source), [])
     started, limit = time.monotonic(), settings_of(request).max_sources
     size = sum(map(len, texts))
-    read = await compute_reading(request, lambda: split_texts(source, texts, limit), size)
+
+    def work() -> list[Sentence]:
+        return faults.read(lambda: split_texts(source, texts, limit, faults), [])
+
+    read = await compute_reading(request, work, size)
     record_of(request).end_stage("tokenize", started)
     return Sources([sentence.tokens for sentence in read], places_of(read), texts)
 
@@ -103,21 +116,31 @@ def texts_of(source: TextField) -> list[str]:
     return texts
 
 
-def split_texts(source: TextField, texts: Sequence[str], limit: int) -> list[Sentence]:
+def split_texts(
+    source: TextField, texts: Sequence[str], limit: int, faults: Faults
+) -> list[Sentence]:
+    """Return the sentences of the texts that have no error. Add those of the others to `faults`, at
+    most MOST_FAULTS of a text.
+
+    Raise TooLarge for more than `limit` sentences.
+    """
     spans = list(map(split, texts))
-    check_count(source, sum(map(len, spans)), limit)
+    check_count(source, sum(max(1, len(each)) for each in spans), limit)  # none is an error
     read: list[Sentence] = []
-    errors: list[HeedError] = []
-    outcomes = map(read_text, repeat(source), count(), texts, spans)
-    for outcome in chain.from_iterable(outcomes):
-        if isinstance(outcome, HeedError):
-            errors.append(outcome)
-        else:
-            read.append(outcome)
-        if len(errors) == MOST_FAULTS:
-            break
-        check_count(source, len(read), limit, "at least ")  # long ones have become several
-    raise_errors(errors)
+    for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
+        valid: list[Sentence] = []
+        errors: list[HeedError] = []
+        for outcome in read_text(source, result, text, spans_of_text):
+            if isinstance(outcome, HeedError):
+                errors.append(outcome)
+            else:
+                valid.append(outcome)
+            if len(errors) == MOST_FAULTS:
+                break  # a long text may be cut into very many
+            check_count(source, len(read) + len(valid), limit, "at least ")
+        for error in errors:
+            faults.add(error, result)
+        read += [] if errors else valid
     return read
 
 

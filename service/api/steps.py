@@ -1,44 +1,35 @@
-"""The steps that endpoints share: find the model, read the texts, submit and wait, respond."""
+"""The steps that endpoints share: find the model, submit and wait, respond."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any
 
+import orjson
 from fastapi import Request, Response
 
+from service.api.faults import Faults
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import (
-    MOST_FAULTS,
-    HeedError,
-    Invalid,
-    NotFound,
-    TooLarge,
-    Unavailable,
-    shorten,
-)
+from service.errors import HeedError, Invalid, NotFound, PassFailed, TooLarge, Unavailable, shorten
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.content import send
+from service.http.problems import write_problem
 from service.http.record import record_of
 from service.http.waiting import (
     compute,
     compute_limited,
-    compute_reading,
     deadline_of,
     settings_of,
     wait_for,
 )
 from service.search.protocol import Progress
-from service.tokenizer import Tokenizer, Tokens
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop.
 LARGE_ANSWER = 1 << 20
-
-TextsOrIds = str | Sequence[str | list[int]]
 
 
 def models_of(request: Request) -> dict[str, Model]:
@@ -73,118 +64,16 @@ def find_model(models: dict[str, Model], name: str | None) -> Model:
     return models[name]
 
 
-class TextField(NamedTuple):
-    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
-
-    `remedy` is what helps against a text that is too long, beside shortening it.
-    """
-
-    pointer: str
-    value: TextsOrIds
-    tokenizer: Tokenizer
-    remedy: str = ""
-
-
-async def read_texts(request: Request, field: TextField) -> list[Tokens]:
-    """Return the tokens of each text. Raise the errors of `read_fields`."""
-    (sequences,) = await read_fields(request, [field])
-    return sequences
-
-
-async def read_pairs(
-    request: Request, source: TextField, target: TextField
-) -> tuple[list[Tokens], list[Tokens]]:
-    """Return the tokens of sources and of as many targets. Raise Invalid for more or fewer of
-    them, and the errors of `read_fields`."""
-    sources, targets = count_texts(source.value), count_texts(target.value)
-    if sources != targets:
-        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
-        detail = f"holds {counts}: give one for each source"
-        raise Invalid.at(target.pointer, detail)
-    read_sources, read_targets = await read_fields(request, [source, target])
-    return read_sources, read_targets
-
-
-def count_texts(value: TextsOrIds) -> int:
-    return 1 if isinstance(value, str) else len(value)
-
-
-def how_many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-async def read_fields(request: Request, fields: Sequence[TextField]) -> list[list[Tokens]]:
-    """Return the tokens of each text or list of ids in each field, and record how long this took.
-
-    One refusal names up to MOST_FAULTS faults in all fields together. It is TooLarge if every
-    fault is one of size, else Invalid: a client that only shortens its texts would fail again.
-    """
-    limit = settings_of(request).max_sources
-    for field in fields:
-        if (count := count_texts(field.value)) > limit:
-            detail = f"holds {count} sequences and the limit is {limit}: send several requests"
-            raise TooLarge.at(field.pointer, detail)
-    started = time.monotonic()
-    size = sum(
-        len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
-        for field in fields
-    )
-    sequences = await compute_reading(request, lambda: tokenize_fields(fields), size)
-    record_of(request).end_stage("tokenize", started)
-    return sequences
-
-
-def tokenize_fields(fields: Sequence[TextField]) -> list[list[Tokens]]:
-    errors: list[HeedError] = []
-    sequences = [tokenize_field(field, errors) for field in fields]
-    raise_errors(errors)
-    return sequences
-
-
-def raise_errors(errors: Sequence[HeedError]) -> None:
-    """Raise one refusal for all errors, if there are any."""
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        faults = [fault for error in errors for fault in error.faults]
-        kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
-        raise kind.of(faults)
-
-
-def tokenize_field(field: TextField, errors: list[HeedError]) -> list[Tokens]:
-    """Return the tokens of the valid texts, and append the errors of the others to `errors`.
-
-    Stop when these have MOST_FAULTS faults: a refusal names no more.
-    """
-    pointer, value, tokenizer, remedy = field
-    if isinstance(value, str):
-        items: list[tuple[str, str | list[int]]] = [(pointer, value)]
-    else:
-        items = [(f"{pointer}/{i}", item) for i, item in enumerate(value)]
-    sequences: list[Tokens] = []
-    for place, item in items:
-        if sum(len(error.faults) for error in errors) >= MOST_FAULTS:
-            break
-        try:
-            if isinstance(item, str):
-                sequences.append(tokenizer.encode(item, place))
-            else:
-                sequences.append(tokenizer.read_ids(item, place))
-        except TooLarge as error:
-            advice = remedy if isinstance(item, str) else ""
-            errors.append(TooLarge.at(place, error.faults[0].detail + advice))
-        except Invalid as error:
-            errors.append(error)
-    return sequences
-
-
 def submit(
     request: Request,
     model: Model,
     entries: Sequence[Entry],
     on_progress: Callable[[int, Progress], None] | None = None,
 ) -> "list[asyncio.Future[Answer]]":
-    """Hand the entries to the engine. Raise TooLarge for more rows than max_rows."""
+    """Hand the entries to the engine, if there are any. Raise TooLarge for more rows than
+    max_rows."""
+    if not entries:
+        return []
     rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
     if rows > limit:
         raise TooLarge(
@@ -199,24 +88,51 @@ def submit(
     return model.engine.submit(entries, on_progress, deadline_of(request).left)
 
 
-async def submit_and_wait(request: Request, model: Model, entries: Sequence[Entry]) -> list[Answer]:
-    """Return the answers to all entries. On the first failure, and when the client leaves or the
-    time is up, cancel the others."""
+async def submit_and_wait(
+    request: Request,
+    model: Model,
+    entries: Sequence[Entry],
+    faults: Faults | None = None,
+    places: Sequence[int] = (),
+) -> list[Answer]:
+    """Return the answers to all entries, as `gather_answers` does. On a failure, and when the
+    client leaves or the time is up, cancel the others."""
     futures = submit(request, model, entries)
     try:
-        answers = await wait_for(request, gather_answers(futures))
+        answers = await wait_for(request, gather_answers(futures, faults, places))
     finally:
         cancel_all(futures)
     note_answers(request, entries, answers)
     return answers
 
 
-def gather_answers(futures: "Sequence[asyncio.Future[Answer]]") -> "asyncio.Future[list[Answer]]":
-    """Return a future of all answers, which ends with the first failure."""
-    answers = asyncio.gather(*futures)
+def gather_answers(
+    futures: "Sequence[asyncio.Future[Answer]]",
+    faults: Faults | None = None,
+    places: Sequence[int] = (),
+) -> "asyncio.Future[list[Answer]]":
+    """Return a future of all answers, which ends with the first failure.
+
+    If `faults` are those of a partial request, an entry whose pass fails has an empty answer
+    instead, and its error at the place that `places` gives.
+    """
+    if faults and faults.partial:
+        pairs = zip(futures, places, strict=True)
+        answers = asyncio.gather(*(answer_or_note(*pair, faults) for pair in pairs))
+    else:
+        answers = asyncio.gather(*futures)
     # asyncio logs a failure that nobody looks at, such as one after the client has left.
     answers.add_done_callback(lambda done: done.cancelled() or done.exception())
     return answers
+
+
+async def answer_or_note(future: "asyncio.Future[Answer]", place: int, faults: Faults) -> Answer:
+    """Return the answer to an entry; if its pass has failed, an empty one and a fault."""
+    try:
+        return await future
+    except PassFailed as error:
+        faults.add(error, place)
+        return Answer()
 
 
 def note_answers(request: Request, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
@@ -236,6 +152,27 @@ def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
     """Cancel the entries that have not ended, which frees their rows in the engine."""
     for future in futures:
         future.cancel()
+
+
+def put_problems(request: Request, document: Document, faults: Faults) -> Document:
+    """Return an answer with a problem at the place of each failed source, between the results of
+    the others."""
+    failed = faults.failed
+    if not failed:
+        return document
+    record_of(request).problems = len(failed)
+    results = iter(document["results"])
+    merged: list[Any] = [
+        write_failure(request, failed[place]) if place in failed else next(results)
+        for place in range(len(document["results"]) + len(failed))
+    ]
+    return {**document, "results": merged}
+
+
+def write_failure(request: Request, error: HeedError) -> orjson.Fragment:
+    """Return a FailedResult of service.api.responses."""
+    problem = write_problem(error, request.url.path, request.state.request_id)
+    return orjson.Fragment(b'{"problem":' + problem + b"}")
 
 
 async def respond(

@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
+from service.api.faults import Faults
 from service.api.serialize import write_alternatives
 from service.api.steps import cancel_all, gather_answers, note_answers, submit
 from service.engine.messages import Answer, Entry
@@ -34,13 +35,14 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The events of one request. `places` are the fields that say which entry an event belongs to,
-    `write` makes the document of the whole answer."""
+    `write` makes the document of the whole answer. `faults` takes what fails alone."""
 
     request: Request
     model: Model
     entries: Sequence[Entry]
     places: Sequence[dict[str, int]]
     write: Callable[[Sequence[Answer]], Document]
+    faults: Faults
 
     async def respond(self) -> Response:
         """Wait for the first event, so that earlier errors can be raised and answered as usual."""
@@ -51,7 +53,8 @@ class Stream:
             queue.put_nowait((place, progress))
 
         futures = submit(self.request, self.model, self.entries, on_progress)
-        answers = gather_answers(futures)
+        results = [place["result"] for place in self.places]
+        answers = gather_answers(futures, self.faults, results)
         answers.add_done_callback(lambda _: queue.put_nowait(None))
         with ExitStack() as unless_streaming:
             unless_streaming.callback(cancel_all, futures)

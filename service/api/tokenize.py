@@ -7,11 +7,13 @@ from pydantic import BaseModel, Field
 
 from service.api import examples
 from service.api.answer_size import TOKEN_BYTES
+from service.api.faults import Faults
 from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
-from service.api.steps import TextField, read_texts, respond, use_model
+from service.api.steps import respond, use_model
+from service.api.texts import TextField, read_texts
 from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
 from service.http.budget import hold
@@ -77,13 +79,14 @@ async def tokenize(
     target those that the decoder should predict. Special tokens are included."""
     negotiate(request, [JSON])
     model = use_model(request, body.model)
+    faults = Faults()
     if body.side == "source":
-        tokenizer = read_languages(body, model, body.text, decodes=False).source
+        tokenizer = read_languages(body, model, body.text, faults, decodes=False).source
     else:
-        refuse_languages(body, "on the tokens of targets, which hold no language")
+        refuse_languages(body, "on the tokens of targets, which hold no language", faults)
         tokenizer = model.target
-    field = TextField("/text", body.text, tokenizer)
-    texts = await read_texts(request, field)
+    texts = await read_texts(request, TextField("/text", body.text, tokenizer), faults)
+    faults.raise_all()
     await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
@@ -106,8 +109,9 @@ async def detokenize(
     negotiate(request, [JSON])
     model = use_model(request, body.model)
     tokenizer = model.source if body.side == "source" else model.target
-    field = TextField("/token_ids", body.token_ids, tokenizer)
-    texts = await read_texts(request, field)
+    faults = Faults()
+    texts = await read_texts(request, TextField("/token_ids", body.token_ids, tokenizer), faults)
+    faults.raise_all()
     await hold(request, TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:

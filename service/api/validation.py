@@ -2,11 +2,13 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from service.api.faults import Faults
 from service.api.requests import LanguageRequest, Searching
 from service.bundle import Decoding, Manifest
 from service.engine.model import Model
-from service.errors import Invalid, TooLarge
+from service.errors import Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
@@ -41,20 +43,29 @@ def options_size(body: Searching) -> int:
 
 
 def read_search_options(
-    body: Searching, model: Model, num_hypotheses: int = 1, top_log_probs: int = 0
+    body: Searching, model: Model, faults: Faults, num_hypotheses: int = 1, top_log_probs: int = 0
 ) -> SearchOptions:
     """Return the options of the search that `body` describes.
 
-    Raise Invalid naming the option that contradicts another one or the model.
+    Add to `faults` each option that contradicts another one or the model; the search must then not
+    be run.
     """
     manifest = model.engine.bundle.manifest
-    vocabulary_size = manifest.config.target_vocab_size
+    positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
     options = inherit(body, manifest.decoding)
-    check_sampling(body, num_hypotheses, options.beam_size)
-    prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
-    max_new_tokens = read_max_new_tokens(body, len(prefix), manifest)
-    suppressed = suppressed_ids(body, manifest)
-    stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
+    check_sampling(body, num_hypotheses, options.beam_size, faults)
+    prefix = faults.read(
+        lambda: read_prefix(body.target_prefix, model.target, manifest.eos_id), None
+    )
+    max_new_tokens = faults.read(
+        lambda: read_max_new_tokens(body, len(prefix or []), manifest), positions
+    )
+    if prefix is None:  # how many tokens may follow it is unknown
+        prefix, max_new_tokens = [], positions
+    suppressed = faults.read(lambda: suppressed_ids(body, manifest), set[int]())
+    stop_texts, stop_ids = faults.read(
+        lambda: read_stops(body.stop, vocabulary_size), ((), frozenset[int]())
+    )
     return SearchOptions(
         **{name: getattr(body, name) for name in COPIED_OPTIONS},
         **{name: getattr(options, name) for name in INHERITED_OPTIONS},
@@ -62,7 +73,7 @@ def read_search_options(
         num_hypotheses=num_hypotheses,
         suppress_tokens=tuple(sorted(suppressed)),
         renormalize=manifest.decoding.renormalize,
-        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target),
+        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target, faults),
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
         seed=secrets.randbits(63) if body.seed is None else body.seed,
@@ -89,28 +100,28 @@ def inherit(body: Searching, decoding: Decoding) -> Decoding:
     return decoding.model_copy(update={**neutral, **given})
 
 
-def check_sampling(body: Searching, num_hypotheses: int, beam_size: int) -> None:
-    """Raise Invalid if the options combine sampling with beam search, or if options of one are
-    given for the other. `beam_size` may be the model's own."""
+def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults: Faults) -> None:
+    """Add a fault if the options combine sampling with beam search, and for each option of one that
+    is given for the other. `beam_size` may be the model's own."""
     if body.temperature:
         if beam_size > 1:
-            raise Invalid.at(
-                "/temperature",
+            detail = (
                 f"is {body.temperature:g}: temperature (sampling) and beam_size > 1 (beam search)"
-                " cannot be combined; leave one of them out",
+                " cannot be combined; leave one of them out"
             )
+            faults.add(Invalid.at("/temperature", detail))
         return
     if num_hypotheses > beam_size:
         whose = ", the model's own" if body.beam_size is None else ""
-        raise Invalid.at(
-            "/num_hypotheses",
+        detail = (
             f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
-            f" most {beam_size}, raise beam_size, or set temperature to sample",
+            f" most {beam_size}, raise beam_size, or set temperature to sample"
         )
+        faults.add(Invalid.at("/num_hypotheses", detail))
     for name in SAMPLING_OPTIONS:
         if getattr(body, name) is not None:
             detail = f"has no effect without sampling: set temperature above 0, or omit {name}"
-            raise Invalid.at(f"/{name}", detail)
+            faults.add(Invalid.at(f"/{name}", detail))
 
 
 def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest) -> int:
@@ -153,12 +164,15 @@ def read_stops(
 
 
 def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int) -> None:
-    """Raise Invalid for the first id outside the vocabulary. Each comes with its place in the
-    list."""
-    for place, token_id in numbered:
-        if not 0 <= token_id < vocabulary_size:
-            detail = f"is {token_id}, which is no token id: give 0 to {vocabulary_size - 1}"
-            raise Invalid.at(f"{pointer}/{place}", detail)
+    """Raise Invalid for the ids outside the vocabulary. Each comes with its place in the list."""
+    last = vocabulary_size - 1
+    faults = [
+        Fault(f"{pointer}/{place}", f"is {token_id}, which is no token id: give 0 to {last}")
+        for place, token_id in numbered
+        if not 0 <= token_id <= last
+    ]
+    if faults:
+        raise Invalid.of(faults)
 
 
 def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
@@ -199,7 +213,7 @@ def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) 
 
 
 def read_allowed_targets(
-    body: Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer
+    body: Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer, faults: Faults
 ) -> tuple[tuple[int, ...], ...]:
     """Return the ids that follow the prefix in each allowed target, eos included, without
     duplicates. Targets that begin otherwise are skipped."""
@@ -208,21 +222,31 @@ def read_allowed_targets(
     for name in NOT_WITH_ALLOWED_TARGETS:
         if getattr(body, name):
             detail = "may forbid some of allowed_targets, so the two cannot be combined: omit one"
-            raise Invalid.at(f"/{name}", detail)
+            faults.add(Invalid.at(f"/{name}", detail))
     allowed: dict[tuple[int, ...], None] = {}
     for i, text in enumerate(body.allowed_targets):
-        ids = target.encode(text, f"/allowed_targets/{i}", known=True).ids
-        if ids[: len(prefix)] != prefix:
-            continue
-        generated = ids[len(prefix) :]
-        if len(generated) > max_new_tokens:
-            raise Invalid.at(
-                f"/allowed_targets/{i}",
-                f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}:"
-                " raise max_new_tokens or omit this target",
-            )
-        allowed[tuple(generated)] = None
+        read = partial(read_allowed, text, f"/allowed_targets/{i}", prefix, max_new_tokens, target)
+        if (generated := faults.read(read, ())) is not None:
+            allowed[generated] = None
     if not allowed:
         detail = "has no target whose tokens begin with those of target_prefix: add one, or change"
-        raise Invalid.at("/allowed_targets", f"{detail} the prefix")
+        faults.add(Invalid.at("/allowed_targets", f"{detail} the prefix"))
     return tuple(allowed)
+
+
+def read_allowed(
+    text: str, pointer: str, prefix: list[int], max_new_tokens: int, target: Tokenizer
+) -> tuple[int, ...] | None:
+    """Return the ids of an allowed target after the prefix; None if it begins otherwise. Raise
+    Invalid for more than max_new_tokens."""
+    ids = target.encode(text, pointer, known=True).ids
+    if ids[: len(prefix)] != prefix:
+        return None
+    generated = ids[len(prefix) :]
+    if len(generated) > max_new_tokens:
+        raise Invalid.at(
+            pointer,
+            f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}: raise"
+            " max_new_tokens or omit this target",
+        )
+    return tuple(generated)

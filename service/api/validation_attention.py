@@ -1,6 +1,9 @@
 """Validate the attention selection of a request: its fields must agree with each other and with the
 model."""
 
+from functools import partial
+
+from service.api.faults import Faults
 from service.api.field_types import Indices
 from service.api.requests import AttentionSelection
 from service.attention import NO_ATTENTION, AttentionKind, Selection
@@ -16,34 +19,43 @@ ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
 }
 
 
-def read_selection(body: AttentionSelection | None, model: Model) -> Selection:
+def read_selection(body: AttentionSelection | None, model: Model, faults: Faults) -> Selection:
     """Return which weights `body` selects; NO_ATTENTION if it is None.
 
-    Raise NotFound if the model lacks a graph for them, and Invalid naming the range of an index,
-    or the field that contradicts another one.
+    Raise NotFound if the model lacks a graph for them. Add to `faults` the range of each index
+    outside it, and each field that contradicts another one.
     """
     if body is None:
         return NO_ATTENTION
     check_graphs(body, model)
-    check_rollout(body)
-    check_alignment(body)
-    check_rows(body)
-    return select(body, model.engine.bundle.manifest.config)
+    for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
+        faults.read(partial(check, body), None)
+    config = model.engine.bundle.manifest.config
+    return faults.read(lambda: select(body, config), NO_ATTENTION)
 
 
 def select(body: AttentionSelection, config: Config) -> Selection:
+    """Return which weights `body` selects. Raise Invalid naming the range of each index outside
+    it."""
+    faults = Faults()
     depth: dict[AttentionKind, int] = {
         "encoder": config.num_encoder_layers,
         "decoder": config.num_decoder_layers,
         "cross": config.num_decoder_layers,
     }
     layers: dict[AttentionKind, list[int]] = {
-        kind: resolve(body.layers, depth[kind], f"{kind} layer", "/attention/layers")
+        kind: faults.read(
+            partial(resolve, body.layers, depth[kind], f"{kind} layer", "/attention/layers"), []
+        )
         for kind in body.kinds
     }
+    heads = faults.read(
+        lambda: resolve(body.heads, config.num_heads, "head", "/attention/heads"), []
+    )
+    faults.raise_all()
     return Selection(
         layers=layers,
-        heads=resolve(body.heads, config.num_heads, "head", "/attention/heads"),
+        heads=heads,
         reduce_heads=body.reduce_heads,
         reduce_layers=body.reduce_layers,
         rows=(body.rows[0], body.rows[1]) if body.rows else None,
@@ -54,8 +66,6 @@ def select(body: AttentionSelection, config: Config) -> Selection:
 
 
 def check_graphs(body: AttentionSelection, model: Model) -> None:
-    if len(set(body.kinds)) < len(body.kinds):
-        raise Invalid.at("/attention/kinds", "names a kind twice: name each at most once")
     for kind in body.kinds:
         if ATTENTION_GRAPHS[kind] not in model.engine.opened.graphs:
             raise NotFound(
@@ -63,6 +73,11 @@ def check_graphs(body: AttentionSelection, model: Model) -> None:
                 f"model {model.name} cannot show {kind} attention: GET /v1/models/{model.name}"
                 " lists the kinds it can show",
             )
+
+
+def check_kinds(body: AttentionSelection) -> None:
+    if len(set(body.kinds)) < len(body.kinds):
+        raise Invalid.at("/attention/kinds", "names a kind twice: name each at most once")
 
 
 def check_rollout(body: AttentionSelection) -> None:
@@ -80,6 +95,9 @@ def check_alignment(body: AttentionSelection) -> None:
     if body.alignment and "cross" not in body.kinds:
         detail = "is made of cross-attention: add cross to kinds, or omit alignment"
         raise Invalid.at("/attention/alignment", detail)
+
+
+def check_threshold(body: AttentionSelection) -> None:
     if body.threshold is not None and body.alignment != "threshold":
         detail = "has no effect: set alignment to threshold, or omit threshold"
         raise Invalid.at("/attention/threshold", detail)

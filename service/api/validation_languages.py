@@ -3,16 +3,26 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import partial
 from typing import NamedTuple, get_args
 
+from service.api.faults import Faults
 from service.api.requests import LanguageRequest
-from service.api.steps import TextsOrIds, raise_errors
+from service.api.texts import TextsOrIds
 from service.engine.model import Model
 from service.errors import Invalid
 from service.languages import Slot, fill, slots_of
 from service.tokenizer import Tokenizer
 
 NAMED = 5  # codes that an error names
+# Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
+PAIRS = (
+    "bgbul bnben bsbos csces dvdiv eoepo esspa etest fapes fofao fyfry gagle gdgla gngrn hthat"
+    " idind igibo jajpn jvjav kkkaz kmkhm knkan kykir lbltz lolao ltlit lvlav mgmlg mgplt mimri"
+    " mlmal mnkhk mrmar mszsm mtmlt nbnob nenpi omgaz plpol pspbt ptpor scsrd sdsnd sqals"
+    " stsot svswe tktuk tltgl trtur tttat uguig yiydd"
+)
+SAME_LANGUAGE = frozenset(PAIRS.split())
 
 
 class Languages(NamedTuple):
@@ -23,13 +33,18 @@ class Languages(NamedTuple):
 
 
 def read_languages(
-    body: LanguageRequest, model: Model, sources: TextsOrIds, *, decodes: bool = True
+    body: LanguageRequest,
+    model: Model,
+    sources: TextsOrIds,
+    faults: Faults,
+    *,
+    decodes: bool = True,
 ) -> Languages:
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
 
-    Raise Invalid naming each language that is missing, unknown, or has no effect: the model has
-    none, or the sources are ids, which must hold its ids themselves.
+    Add to `faults` each language that is missing, unknown, or has no effect: the model has none, or
+    the sources are ids, which must hold its ids themselves.
     """
     manifest = model.engine.bundle.manifest
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
@@ -40,15 +55,10 @@ def read_languages(
     elif sources:
         held = [slot for slot in slots_of([*prefix, *suffix]) if slot not in needed]
     ids: dict[Slot, list[int]] = {}
-    errors: list[Invalid] = []
     for slot in get_args(Slot):
-        try:
-            ids[slot] = read_language(body, slot, model, slot in needed)
-            if slot in held:
-                check_held(body, slot, ids[slot])
-        except Invalid as error:
-            errors.append(error)
-    raise_errors(errors)
+        ids[slot] = faults.read(partial(read_language, body, slot, model, slot in needed), [])
+        if slot in held and ids[slot]:
+            faults.read(partial(check_held, body, slot, ids[slot]), None)
     source = model.source.between(fill(prefix, ids), fill(suffix, ids))
     return Languages(source, tuple(ids["target_language"]))
 
@@ -81,10 +91,11 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
     return codes[given]
 
 
-def refuse_languages(body: LanguageRequest, where: str) -> None:
-    """Raise Invalid for each language of a request in which none has an effect."""
-    given = [slot for slot in get_args(Slot) if getattr(body, slot) is not None]
-    raise_errors([Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}") for slot in given])
+def refuse_languages(body: LanguageRequest, where: str, faults: Faults) -> None:
+    """Add to `faults` each language of a request in which none has an effect."""
+    for slot in get_args(Slot):
+        if getattr(body, slot) is not None:
+            faults.add(Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}"))
 
 
 def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
@@ -98,16 +109,24 @@ def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
 
 
 def nearest(given: str, codes: Iterable[str]) -> list[str]:
-    """Return codes that begin alike or are spelled alike, at most NAMED: "en" and "English" find
-    "eng_Latn"."""
+    """Return codes of the same language, else those that begin alike or are spelled alike, at most
+    NAMED: "en" and "English" find "eng_Latn", "es" finds "spa_Latn"."""
     folded = {code.casefold(): code for code in sorted(codes)}
     typed = given.casefold()
     language = re.split(r"[_-]", typed)[0]
     stems = {code: re.split(r"[_-]", code)[0] or code for code in folded}
+    same = [code for code, stem in stems.items() if are_same(language, stem)]
     begin = [
         code
         for code, stem in stems.items()
-        if code.startswith(typed) or stem == language or (len(stem) > 2 and typed.startswith(stem))
+        if stem.startswith(language)
+        or code.startswith(typed)
+        or (len(stem) > 2 and typed.startswith(stem))
+        or (len(stem) == 2 and len(language) == 3 and language.startswith(stem))
     ]
     alike = get_close_matches(typed, folded, NAMED)
-    return [folded[code] for code in dict.fromkeys([*begin, *alike])][:NAMED]
+    return [folded[code] for code in same or dict.fromkeys([*begin, *alike])][:NAMED]
+
+
+def are_same(one: str, other: str) -> bool:
+    return one == other or bool({one + other, other + one} & SAME_LANGUAGE)

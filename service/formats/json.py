@@ -76,7 +76,8 @@ def size_of(value: Any) -> int:
     """Return how many numbers and texts `value` holds.
 
     The count is exact for arrays. In a list without arrays, all items are assumed to be as large
-    as the first: visiting every item would take about as long as writing it.
+    as the first that is not JSON already: visiting every item would take about as long as writing
+    it.
     """
     if isinstance(value, np.ndarray):
         return value.size
@@ -84,11 +85,12 @@ def size_of(value: Any) -> int:
         return sum([size_of(item) for item in value.values()])
     if not isinstance(value, list):
         return 1
-    if not value or not isinstance(value[0], CONTAINERS):
+    first = next((item for item in value if not isinstance(item, orjson.Fragment)), None)
+    if not isinstance(first, CONTAINERS):
         return len(value)
-    if holds_array(value[0]):
+    if holds_array(first):
         return sum([size_of(item) for item in value])
-    return len(value) * size_of(value[0])
+    return len(value) * size_of(first)
 
 
 def holds_array(value: Any) -> bool:

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from service.errors import (
-    MOST_FAULTS,
     Abandoned,
     Invalid,
     TooLarge,
@@ -24,7 +23,7 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
-from service.http.validation_errors import read_faults
+from service.http.validation_errors import read_errors
 from service.http.waiting import LARGE, TIMEOUT_HEADER, compute_reading
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
@@ -118,8 +117,8 @@ def parse(model: type[BaseModel], content: bytes) -> BaseModel:
     try:
         return model.model_validate(load(content))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
-        raise Invalid.of(read_faults(found, model)) from None
+        found = error.errors(include_url=False, include_input=False)
+        raise read_errors(found, model) from None
 
 
 def load(content: bytes) -> Any:

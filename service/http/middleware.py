@@ -1,4 +1,4 @@
-"""ASGI middleware: request ids and security headers, HEAD requests, and a limit on bodies."""
+"""ASGI middleware: request ids, security headers, HEAD requests, Accept, and a limit on bodies."""
 
 import asyncio
 import re
@@ -8,9 +8,13 @@ from http import HTTPStatus
 from starlette.datastructures import Headers as RequestHeaders
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.errors import NotAcceptable
 from service.http.budget import FREE, Budget, Share
+from service.http.content import negotiate
+from service.http.problems import answer_heed_error
 from service.http.security import SECURITY_HEADERS
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -73,6 +77,35 @@ class HeadRequests:
             await send({**message, "body": b""} if "body" in message else message)
 
         return await self.app({**scope, "method": "GET"}, receive, send_without_body)
+
+
+class Acceptance:
+    """Answers 406 instead of a document or page whose media type the Accept headers exclude.
+
+    Only GET: endpoints that compute, or that offer several types, negotiate before they start.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET":
+            return await self.app(scope, receive, send)
+        request, refused = Request(scope), False
+
+        async def send_if_accepted(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] == HTTPStatus.OK:
+                content_type = RequestHeaders(raw=message["headers"]).get("content-type", "")
+                try:
+                    negotiate(request, [content_type.partition(";")[0]])
+                except NotAcceptable as error:
+                    refused = True
+                    await (await answer_heed_error(request, error))(scope, receive, send)
+            if not refused:
+                await send(message)
+
+        return await self.app(scope, receive, send_if_accepted)
 
 
 class BodyLimit:

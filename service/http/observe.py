@@ -80,16 +80,7 @@ def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -
         "status": int(status),
         "duration": round(seconds, 6),
     }
-    if record.model:
-        fields["model"] = record.model
-    if record.sources:
-        fields["sources"] = record.sources
-        fields["source_tokens"] = record.source_tokens
-        fields["generated_tokens"] = record.generated_tokens
-    if record.stages:
-        fields["seconds"] = {name: round(each, 6) for name, each in record.seconds.items()}
-    if record.first_token is not None:
-        fields["first_token"] = round(record.first_token, 6)
+    fields |= describe_work(record)
     if (context := get_current_span().get_span_context()).is_valid:
         fields["trace_id"] = format_trace_id(context.trace_id)
     write = logger.info
@@ -99,3 +90,21 @@ def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -
             fields["detail"] = error.detail
             write = logger.error
     write("request", **fields)
+
+
+def describe_work(record: Record) -> dict[str, Any]:
+    """Return the log's fields on what was computed. Those without a value are missing."""
+    fields: dict[str, Any] = {}
+    if record.model:
+        fields["model"] = record.model
+    if record.sources:
+        fields["sources"] = record.sources
+        fields["source_tokens"] = record.source_tokens
+        fields["generated_tokens"] = record.generated_tokens
+    if record.problems:
+        fields["problems"] = record.problems
+    if record.stages:
+        fields["seconds"] = {name: round(each, 6) for name, each in record.seconds.items()}
+    if record.first_token is not None:
+        fields["first_token"] = round(record.first_token, 6)
+    return fields

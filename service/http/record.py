@@ -24,13 +24,15 @@ class Record:
     """Facts of a request, which the steps of its endpoint fill in.
 
     `sources` are those that an engine got: sentences if they were split. Generated tokens and bytes
-    are those of a complete answer. `error` is what was answered instead of it, in a stream too.
+    are those of a complete answer. `problems` stand in it at the places of sources that failed.
+    `error` is what was answered instead of it, in a stream too.
     """
 
     started: float = field(default_factory=time.monotonic)
     model: str | None = None
     sources: int = 0
     source_tokens: int = 0
+    problems: int = 0
     generated_tokens: int = 0
     attention_bytes: int = 0
     first_token: float | None = None  # seconds until the first event of a stream

@@ -6,8 +6,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from service.errors import Fault, describe_fault, shorten
+from service.errors import MOST_FAULTS, Fault, Invalid, describe_fault, shorten
 
+OTHERS = "others"  # type of an error that stands for `count` other items of a list
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
 TEXT = ("source", "text")
@@ -53,13 +54,17 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
 }
 
 
-def read_faults(errors: Sequence[Any], body: type[BaseModel]) -> list[Fault]:
-    """Return pydantic's errors as faults. The last unknown field of each object lists its fields:
+def read_errors(errors: Sequence[Any], body: type[BaseModel]) -> Invalid:
+    """Return pydantic's errors as one. The last unknown field of each object lists its fields:
     every one that did would fill the refusal."""
+    found = [each for each in errors if each["type"] != OTHERS]
+    named = found[:MOST_FAULTS]
     unknown = {
-        each["loc"][:-1]: i for i, each in enumerate(errors) if each["type"] == "extra_forbidden"
+        each["loc"][:-1]: i for i, each in enumerate(named) if each["type"] == "extra_forbidden"
     }
-    return [read_fault(each, body, i in unknown.values()) for i, each in enumerate(errors)]
+    faults = [read_fault(each, body, i in unknown.values()) for i, each in enumerate(named)]
+    others = sum(each["ctx"]["count"] for each in errors if each["type"] == OTHERS)
+    return Invalid.of(faults, len(found) - len(named) + others)
 
 
 def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:

@@ -78,11 +78,15 @@ from heed import Client
 from heed.api.attention import attention
 from heed.api.models import decode
 from heed.api.service import show_model
-from heed.models import AttentionRequest, DecodeRequest, Problem
+from heed.models import AttentionRequest, DecodeRequest, DecodeResult, FailedResult, Problem
 
 client = Client("http://localhost:8000")
 refusal = decode.sync(client=client, body=DecodeRequest(source="7"))
 assert isinstance(refusal, Problem) and refusal.status == 422
+answer = decode.sync(client=client, body=DecodeRequest(source=["heed", "7"], partial=True))
+good, bad = answer.results
+assert isinstance(good, DecodeResult) and isinstance(bad, FailedResult)
+assert bad.problem.status == 422 and bad.problem.errors[0].pointer == "/source/1"
 answer = attention.sync(client=client, body=AttentionRequest(source="heed", target="HH IY1 D"))
 assert len(answer.results[0].attention[0].data[2][3][3]) == 4
 card = show_model.sync("g2p-en", client=client)
@@ -111,6 +115,9 @@ def post(path, body):
 body = heed.DecodeRequest(source="heed")
 answer = heed.DecodeAnswer.model_validate_json(post("/v1/decode", body), strict=True)
 print(answer.results[0].hypotheses[0].text)
+body = heed.DecodeRequest(source=["heed", "7"], partial=True)
+good, bad = heed.DecodeAnswer.model_validate_json(post("/v1/decode", body)).results
+assert isinstance(good, heed.DecodeResult) and bad.problem.status == 422
 body = heed.AttentionRequest(source="heed", target="HH IY1 D")
 answer = heed.AttentionAnswer.model_validate_json(post("/v1/attention", body))
 (block,) = answer.results[0].attention
@@ -142,6 +149,8 @@ export const beams = (card: Schemas["ModelCard"]): number => card.decoding.beam_
 export const rows = (block: Schemas["AttentionBlock"]): number[] | number[][] | number[][][] =>
   block.data[0];
 export const whole: Schemas["AttentionSelection"] = {};
+export const said = (result: Schemas["EncodeAnswer"]["results"][0]): number[] | string =>
+  "problem" in result ? result.problem.detail : result.shape;
 export const token = (event: Schemas["TokenEvent"]): Schemas["StreamedToken"] =>
   JSON.parse(event.data);
 // @ts-expect-error the type is not any

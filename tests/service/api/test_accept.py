@@ -1,4 +1,4 @@
-"""Every POST endpoint refuses an Accept header that excludes its media types."""
+"""Every endpoint and page refuses an Accept header that excludes its media types."""
 
 import pytest
 
@@ -42,3 +42,47 @@ def test_events_are_sent_only_if_the_body_asks_for_them(client, stream, accept):
     refused = client.post("/v1/decode", json=body, headers={"accept": accept})
     assert refused.status_code == 406
     assert ("text/event-stream" in refused.json()["detail"]) is stream
+
+
+PAGES = {
+    "/v1/models": "application/json",
+    "/v1/models/tiny": "application/json",
+    "/openapi.json": "application/json",
+    "/livez": "application/json",
+    "/readyz": "application/json",
+    "/readyz/tiny": "application/json",
+    "/metrics": "text/plain",
+    "/": "text/html",
+    "/docs": "text/html",
+    "/redoc": "text/html",
+    "/web/page/page.css": "text/css",
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(("path", "form"), PAGES.items())
+def test_a_page_of_another_type_than_the_client_accepts_is_406(client, method, path, form):
+    refused = client.request(method, path, headers={"accept": f"image/png, {form};q=0"})
+    assert (refused.status_code, refused.headers["content-type"]) == (
+        406,
+        "application/problem+json",
+    )
+    if method == "GET":
+        assert refused.json()["detail"].endswith(f"available as {form}; accept one of these")
+    for accept in ("*/*", form, f"image/png, {form.split('/')[0]}/*;q=0.1"):
+        answer = client.request(method, path, headers={"accept": accept})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].partition(";")[0] == form
+        assert len(answer.content) == (
+            int(answer.headers["content-length"]) if method == "GET" else 0
+        )
+
+
+def test_the_scrape_of_prometheus_is_accepted(client):
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
+    assert client.get("/metrics", headers={"accept": f"{accept},*/*;q=0.1"}).status_code == 200
+
+
+def test_an_error_is_a_problem_whatever_is_accepted(client):
+    for path in ("/v1/models/none", "/none"):
+        assert client.get(path, headers={"accept": "image/png"}).status_code == 404

@@ -1,4 +1,4 @@
-"""A refusal names the faults of all sources and targets, ten at most."""
+"""A refusal names the faults of all options, sources and targets, ten at most."""
 
 import pytest
 
@@ -72,3 +72,59 @@ def test_detokenize_needs_at_least_one_list(post):
     assert post("/v1/detokenize", token_ids=[])[1]["detail"] == (
         "/token_ids must have 1 or more items"
     )
+
+
+EVERY_FIELD = {
+    "source_language": "en",
+    "source": ["a", "7", "b", ""],
+    "num_hypotheses": 2,
+    "top_k": 5,
+    "seed": 1,
+    "max_new_tokens": 65,
+    "target_prefix": "QQ",
+    "stop": [5, 99],
+    "suppress_tokens": [98],
+    "attention": {"layers": [7], "heads": [0, 9], "threshold": 0.5},
+}
+
+
+def test_faults_of_every_field_are_named_at_once(post):
+    """The ten are the first of those that the same fields have one at a time."""
+    alone = [refuse(post, **{"source": "a", name: EVERY_FIELD[name]})[2] for name in EVERY_FIELD]
+    each = {pointer for pointers in alone for pointer in pointers}
+    assert len(each) == 13
+    status, problem = post("/v1/decode", **EVERY_FIELD)
+    assert status == 422
+    assert problem["detail"].startswith("13 faults, the first 10: /")
+    first = {fault["pointer"] for fault in problem["errors"]}
+    some = {name: value for name, value in EVERY_FIELD.items() if f"/{name}" not in first}
+    second = refuse(post, **{"source": "a", **some})[2]
+    assert len(first) == 10
+    assert first | {*second} == each
+
+
+@pytest.mark.parametrize(
+    ("source", "total", "place"),
+    [
+        ([""] * 12, 12, "/source/9"),
+        (["a", *[5] * 300], 300, "/source/10"),
+        ([[], *["a"] * 30], 31, "/source/9"),
+        ([[99] * 8, [98] * 8], 16, "/source/1/1"),
+    ],
+)
+def test_faults_that_are_not_named_are_counted(post, source, total, place):
+    status, problem = post("/v1/decode", source=source)
+    assert (status, len(problem["errors"])) == (422, 10)
+    assert problem["detail"].startswith(f"{total} faults, the first 10: /source/")
+    assert problem["errors"][-1]["pointer"] == place
+
+
+def test_an_allowed_target_is_not_blamed_for_a_bad_prefix_or_limit(post):
+    body = {"allowed_targets": ["EY1 B IY1", "QQ"], "max_new_tokens": 1, "target_prefix": "QQ"}
+    found = refuse(post, source="a", **body)
+    assert found == (422, "invalid", ["/target_prefix", "/allowed_targets/1"])
+
+
+def test_search_options_beside_a_target_are_all_named(post):
+    found = refuse(post, "/v1/attention", source="7", target="D", top_k=1, beam_size=2)
+    assert found == (422, "invalid", ["/beam_size", "/top_k", "/source"])

@@ -2,6 +2,8 @@
 
 import pytest
 
+from service.api.validation_languages import SAME_LANGUAGE, nearest
+
 LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
 
 
@@ -128,3 +130,32 @@ def test_a_language_that_ids_must_hold_is_refused_with_its_ids(
     status, problem = ask(model, f"/v1/{path}", **body, **{slot: code})
     expected = f"sources given as ids, which must hold those of their language ({ids}): omit {slot}"
     assert (status, expected in problem["detail"]) == (422, True)
+
+
+NLLB = ["deu_Latn", "est_Latn", "fra_Latn", "jpn_Jpan", "pes_Arab", "spa_Latn", "zho_Hans"]
+M2M100 = ["de", "es", "et", "fr", "ja", "zh"]
+
+
+@pytest.mark.parametrize(
+    ("given", "codes", "meant"),
+    [
+        ("fr", NLLB, ["fra_Latn"]),
+        ("es", NLLB, ["spa_Latn"]),  # not est_Latn, which is Estonian
+        ("es_XX", NLLB, ["spa_Latn"]),
+        ("et", NLLB, ["est_Latn"]),
+        ("ja", NLLB, ["jpn_Jpan"]),
+        ("fa", NLLB, ["pes_Arab"]),
+        ("zh-CN", NLLB, ["zho_Hans"]),
+        ("fra_Latn", M2M100, ["fr"]),
+        ("spa_Latn", M2M100, ["es"]),
+        ("est_Latn", M2M100, ["et"]),
+        ("jpn_Jpan", M2M100, ["ja"]),
+        ("zho_Hant", M2M100, ["zh"]),
+    ],
+)
+def test_a_code_of_another_list_finds_its_language(given, codes, meant):
+    assert nearest(given, codes) == meant
+
+
+def test_no_pair_of_codes_is_one_that_begins_alike():
+    assert all(len(pair) == 5 and not pair[2:].startswith(pair[:2]) for pair in SAME_LANGUAGE)

@@ -181,6 +181,7 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
             413,
             "/source splits into 300 sentences and the limit is 256: send",
         ),
+        ({"source": [" "] * 257}, 413, "/source splits into 257 sentences and the limit is 256"),
         ({"source": ["a\na"] * 129}, 413, "/source splits into 258 sentences and the limit is 256"),
     ],
 )

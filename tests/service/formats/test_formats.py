@@ -61,6 +61,7 @@ def test_npz_safetensors_and_json_hold_the_same(client, source, wanted):
             np.testing.assert_array_equal(found[name], np.array(data, np.float32))
 
 
+PROBLEM = orjson.Fragment(b'{"problem":{}}')  # as in a partial answer
 SHAPES = [
     (0,),
     (2,),
@@ -101,12 +102,13 @@ def test_json_in_pieces_is_what_orjson_writes_at_once(document):
     "document",
     [
         {"results": [{"data": weights} for weights in np.zeros((6, 8, 128, 128), np.float32)]},
+        {"results": [PROBLEM, *({"data": each} for each in np.zeros((6, 8, 128, 128)))]},
         {"results": [np.zeros(1, np.float32), *np.zeros((300, 1000), np.float32)]},
         {"results": [{"tokens": ["a"] * 1000, "log_probs": np.zeros(2)}] * 300},
         {"results": [{"tokens": ["a"] * 1000}] * 300},
         {"token_ids": [7] * 5 * NUMBERS},
     ],
-    ids=["weights", "short first", "tokens beside arrays", "tokens", "ids"],
+    ids=["weights", "problem first", "short first", "tokens beside arrays", "tokens", "ids"],
 )
 def test_no_part_of_a_document_holds_more_numbers_than_are_written_at_once(document):
     """Parts are what orjson writes without giving up the interpreter's lock."""

@@ -1,0 +1,60 @@
+"""Collect what is wrong with a request, so that one refusal names all of it."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from service.errors import HeedError, Invalid, TooLarge
+
+Result = TypeVar("Result")
+
+
+class Faults:
+    """The errors of a request. If it is `partial`, those of single sources are kept apart: they
+    are answered at the places of their sources."""
+
+    def __init__(self, partial: bool = False) -> None:
+        self.partial = partial
+        self._errors: list[HeedError] = []
+        self._at_places: dict[int, list[HeedError]] = {}
+
+    def read(self, work: Callable[[], Result], otherwise: Result) -> Result:
+        """Return what `work` returns; `otherwise`, if it raises Invalid or TooLarge."""
+        try:
+            return work()
+        except (Invalid, TooLarge) as error:
+            self.add(error)
+            return otherwise
+
+    def add(self, error: HeedError, place: int | None = None) -> None:
+        """Add an error: of the source at `place`, or of the whole request."""
+        if self.partial and place is not None:
+            self._at_places.setdefault(place, []).append(error)
+        else:
+            self._errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raise one error for all of the request, if there are any."""
+        if self._errors:
+            raise merge(self._errors)
+
+    def valid(self, count: int) -> list[int]:
+        """Return the places, of `count` sources, that have no error."""
+        return [place for place in range(count) if place not in self._at_places]
+
+    @property
+    def failed(self) -> dict[int, HeedError]:
+        """The error of each source that has one, by its place."""
+        return {place: merge(errors) for place, errors in self._at_places.items()}
+
+
+def merge(errors: Sequence[HeedError]) -> HeedError:
+    """Return one error with the faults of all, or the first if it has none: a pass that failed.
+
+    It is TooLarge if every fault is one of size, else Invalid: a client that only shortens its
+    texts would fail again.
+    """
+    if len(errors) == 1 or not errors[0].faults:
+        return errors[0]
+    kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
+    faults = [fault for error in errors for fault in error.faults]
+    return kind.of(faults, sum(error.more for error in errors))
