@@ -31,6 +31,7 @@ from service.engine.supervisor import Supervisor
 from service.errors import HeedError
 from service.http import docs
 from service.http.budget import Budget, Shares
+from service.http.compression import Compression
 from service.http.door import Door
 from service.http.hosts import HostCheck, hosts_of
 from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
@@ -124,6 +125,7 @@ def add_middleware(
     )
     app.add_middleware(Shares, answers=app.state.answers)
     app.add_middleware(Endings)
+    app.add_middleware(Compression)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
     if keys:
