@@ -20,7 +20,6 @@ SMALLEST = 14 << 10
 # Neither events, which must arrive at once, nor arrays and PNG, which hardly get smaller.
 COMPRESSIBLE = re.compile(r"text/(?!event-stream)|application/([\w.-]+\+)?json|image/svg\+xml")
 LEVEL = 1  # 90 MB/s, to 40 % of the JSON of attention; level 6 takes five times as long, to 36 %
-GZIP = 16 + zlib.MAX_WBITS
 
 
 class Compression:
@@ -40,12 +39,11 @@ class Compression:
             nonlocal start, gzip
             if message["type"] == "http.response.start":
                 if is_worth_compressing(MutableHeaders(scope=message)) and accepts_gzip(scope):
-                    start, gzip = message, zlib.compressobj(LEVEL, wbits=GZIP)
+                    start, gzip = message, Gzip(scope["app"].state.limiter)
                     return  # its headers depend on the body
             elif gzip:
                 more = message.get("more_body", False)
-                limiter = scope["app"].state.limiter
-                body = await compress(gzip, message.get("body", b""), more, limiter)
+                body = await gzip.add(message.get("body", b""), more)
                 if start:
                     mark_compressed(MutableHeaders(scope=start), None if more else len(body))
                     await send(start)
@@ -76,16 +74,23 @@ def accepts_gzip(scope: Scope) -> bool:
     return quality > 0 and quality >= qualities.get("identity", 0.0)
 
 
-async def compress(
-    gzip: "zlib._Compress", body: bytes, more: bool, limiter: CapacityLimiter
-) -> bytes:
-    """Return what can be sent after another part of the body, the last one unless there is more."""
-    work = partial(add, gzip, body, more)
-    return await to_thread.run_sync(work, limiter=limiter) if len(body) > LARGE else work()
+class Gzip:
+    """Compresses one body, part by part."""
 
+    def __init__(self, limiter: CapacityLimiter) -> None:
+        self._limiter = limiter
+        self._compressor = zlib.compressobj(LEVEL, wbits=16 + zlib.MAX_WBITS)
 
-def add(gzip: "zlib._Compress", body: bytes, more: bool) -> bytes:
-    return gzip.compress(body) + (b"" if more else gzip.flush())
+    async def add(self, part: bytes, more: bool) -> bytes:
+        """Return what can be sent after another part of the body, the last one unless there is
+        more."""
+        work = partial(self._compress, part, more)
+        return (
+            await to_thread.run_sync(work, limiter=self._limiter) if len(part) > LARGE else work()
+        )
+
+    def _compress(self, part: bytes, more: bool) -> bytes:
+        return self._compressor.compress(part) + (b"" if more else self._compressor.flush())
 
 
 def mark_compressed(headers: MutableHeaders, length: int | None) -> None:

@@ -92,7 +92,8 @@ def digest(key: bytes) -> bytes:
 class KeyCheck:
     """Refuses with 401 a request without a key: every POST, and all below /v1.
 
-    Open are probes, metrics, the page and the documentation, which send nothing of a model.
+    Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
+    documentation, which send nothing of a model.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
@@ -110,7 +111,8 @@ class KeyCheck:
 
 
 def needs_key(method: str, path: str) -> bool:
-    return method not in ("GET", "HEAD") or path.startswith("/v1/")
+    reads = method in ("GET", "HEAD")
+    return method != "OPTIONS" and (not reads or path.startswith("/v1/"))
 
 
 def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:

@@ -88,7 +88,10 @@ class Refusal(HeedError):
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer an error of the framework, such as an unknown path: say which paths there are."""
+    """Answer an error of the framework, such as an unknown path: say which paths there are.
+
+    No route declares OPTIONS, which is answered by the methods (RFC 9110, section 9.3.7).
+    """
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
@@ -96,7 +99,9 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
         detail = describe_endpoints(request)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
-        headers["Allow"] = ", ".join(methods)
+        headers["Allow"] = ", ".join([*methods, "OPTIONS"])
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
         detail = (
             f"{request.method} is not supported here: send {' or '.join(methods)}; /docs shows how"
         )
