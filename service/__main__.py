@@ -7,9 +7,9 @@ import signal
 import sys
 
 from pydantic import ValidationError
-from pydantic_settings import CliApp
 
 from service.app import create_app
+from service.command_line import read_settings
 from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
@@ -58,7 +58,7 @@ def main() -> None:
         signal.signal(number, stop)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(CliApp.run(Settings)))
+            asyncio.run(serve(read_settings(sys.argv[1:])))
     except ValidationError as error:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import StartupError, Unauthorized
+from service.http.prefix import path_of
 from service.http.problems import answer_heed_error
 from service.settings import Settings
 
@@ -101,7 +102,7 @@ class KeyCheck:
         self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and needs_key(scope["method"], scope["path"]):
+        if scope["type"] == "http" and needs_key(scope["method"], path_of(scope)):
             try:
                 self.keys.check(Headers(scope=scope).get("authorization"))
             except Unauthorized as error:
