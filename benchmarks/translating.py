@@ -51,7 +51,7 @@ class Translating(Supervisor):
 
     @property
     def opened(self) -> Opened:
-        return Opened(precision="int8", provider="cpu", graphs=frozenset())
+        return Opened(precision="int8", provider="cpu", workers=1, graphs=frozenset())
 
     def submit(
         self,

@@ -5,11 +5,16 @@ import contextlib
 import gc
 import signal
 import sys
+from collections.abc import Mapping
+from functools import partial
 
+import structlog
 from pydantic import ValidationError
-from pydantic_settings import CliApp
 
 from service.app import create_app
+from service.command_line import read_settings
+from service.cpu import instruction_sets, read_cpuinfo
+from service.engine.model import Model
 from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
 from service.errors import StartupError
@@ -39,11 +44,31 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         gc.freeze()  # else later collections would pause all threads to scan these objects
         trimming = asyncio.create_task(return_small_blocks())
         try:
-            await Server(app, settings, listeners, give_up).serve([*listeners])
+            report = partial(report_start, settings, app.state.models)
+            await Server(app, settings, listeners, report, give_up).serve([*listeners])
         finally:  # it ends by the KeyboardInterrupt of `stop`
             trimming.cancel()
             if tracing:
                 close_tracing(tracing)
+
+
+def report_start(settings: Settings, models: Mapping[str, Model], page: str) -> None:
+    """Log what is served, how and where: what decides its speed."""
+    opened = {name: model.engine.opened for name, model in models.items()}
+    structlog.get_logger().info(
+        "serving",
+        page=page,
+        models={
+            name: {
+                "precision": str(each.precision),
+                "provider": each.provider,
+                "workers": each.workers,
+            }
+            for name, each in opened.items()
+        },
+        threads=settings.cores,
+        instructions=instruction_sets(read_cpuinfo()),
+    )
 
 
 def stop(*_: object) -> None:
@@ -58,7 +83,7 @@ def main() -> None:
         signal.signal(number, stop)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(CliApp.run(Settings)))
+            asyncio.run(serve(read_settings(sys.argv[1:])))
     except ValidationError as error:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:

@@ -31,16 +31,25 @@ from service.engine.supervisor import Supervisor
 from service.errors import HeedError
 from service.http import docs
 from service.http.budget import Budget, Shares
+from service.http.compression import Compression
+from service.http.cors import Cors
 from service.http.door import Door
 from service.http.hosts import HostCheck, hosts_of
 from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
 from service.http.metrics import RequestMetrics
-from service.http.middleware import Acceptance, BodyLimit, Endings, Headers, HeadRequests
+from service.http.middleware import (
+    Acceptance,
+    BodyLimit,
+    Endings,
+    Failures,
+    Headers,
+    HeadRequests,
+)
 from service.http.observe import Observe
+from service.http.prefix import Prefix, check_prefix
 from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
-    answer_unexpected,
 )
 from service.http.tracing import telemetry_of
 from service.runtime.mechanisms import Mechanisms
@@ -90,7 +99,7 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
-        telemetry=telemetry_of(tracing),
+        telemetry=telemetry_of(tracing, settings.root_path),
         generate_unique_id_function=name_operation,
     )
     app.state.settings = settings
@@ -102,6 +111,9 @@ def create_app(
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
+    if settings.root_path:
+        routes = [*app.routes, *(each for endpoint in ENDPOINTS for each in endpoint.router.routes)]
+        check_prefix(settings.root_path, [getattr(route, "path", "") for route in routes])
     add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
     add_error_handlers(app)
     add_schemas(app.openapi(), [Problem, *EVENTS])
@@ -126,17 +138,22 @@ def add_middleware(
     app.add_middleware(Shares, answers=app.state.answers)
     app.add_middleware(Endings)
     app.add_middleware(Acceptance)
+    app.add_middleware(Compression)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
     if keys:
         app.add_middleware(KeyCheck, keys=Keys(keys))
+    app.add_middleware(Failures)
+    if settings.cors_origins:
+        app.add_middleware(Cors, origins=settings.cors_origins)
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
     tracer = tracing.get_tracer("heed") if tracing else None
     app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
     app.add_middleware(Headers)
+    if settings.root_path:
+        app.add_middleware(Prefix, prefix=settings.root_path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
-    app.add_exception_handler(Exception, answer_unexpected)

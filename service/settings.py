@@ -1,23 +1,22 @@
 """Every setting: a flag of `python -m service`, or an environment variable HEED_..."""
 
 import os
-import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Any, Self
 
 from pydantic import (
     DirectoryPath,
     Field,
-    IPvAnyNetwork,
     SecretStr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cpu import usable_cores
+from service.setting_types import Folders, HostNames, Networks, Origins, Prefix
 from service.variables import LINKS, check_environment
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -51,14 +50,11 @@ PREFIX = "HEED_"
 
 
 class Settings(BaseSettings):
-    """Serve encoder-decoder Transformers. Each flag is also a variable: --port is HEED_PORT."""
+    """Settings from arguments, else from variables, else their defaults."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         frozen=True,
-        cli_prog_name="python -m service",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
         hide_input_in_errors=True,  # it may be a key
     )
 
@@ -69,16 +65,26 @@ class Settings(BaseSettings):
     port: int = Field(
         default=8000, ge=0, le=65535, description="TCP port to listen on. 0: any free port"
     )
-    allowed_hosts: Annotated[list[str], NoDecode] = Field(
+    allowed_hosts: HostNames = Field(
         default=[],
         description="Host names that requests may be for, separated by commas; *.example.com for"
         " subdomains, * for all. IP addresses always may. By default localhost if only this machine"
         " can reach the service, else all",
     )
-    trusted_proxies: Annotated[list[IPvAnyNetwork], NoDecode] = Field(
+    trusted_proxies: Networks = Field(
         default=[],
         description="Addresses or networks of the proxies whose X-Forwarded-For and"
         " X-Forwarded-Proto are trusted, separated by commas",
+    )
+    root_path: Prefix = Field(
+        default="",
+        description="Prefix of all paths behind a proxy, such as /heed. The proxy may strip it from"
+        " the requests that it passes on, or not",
+    )
+    cors_origins: Origins = Field(
+        default=[],
+        description="Origins of other sites whose pages may send requests, such as"
+        " https://example.com, separated by commas; * for all",
     )
     api_keys: SecretStr | None = Field(
         default=None,
@@ -97,9 +103,8 @@ class Settings(BaseSettings):
         default=None,
         description="Folder with bundles that may be loaded at run time, beside those of bundles",
     )
-    bundles: Annotated[list[Path], NoDecode] = Field(
-        default=cast("list[Path]", str(DEFAULT_BUNDLE)),  # a text, which --help shows as it is
-        validate_default=True,
+    bundles: Folders = Field(
+        default=[DEFAULT_BUNDLE],
         min_length=1,
         description="Folders of the bundles to serve, separated by commas",
     )
@@ -240,24 +245,6 @@ class Settings(BaseSettings):
                 " interface"
             )
         return host
-
-    @field_validator("bundles", "allowed_hosts", "trusted_proxies", mode="before")
-    @classmethod
-    def split_at_commas(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return [part.strip() for part in value.split(",") if part.strip()]
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def check_names(cls, hosts: list[str]) -> list[str]:
-        """Raise ValueError for what no Host header could be."""
-        for host in hosts:
-            if not re.fullmatch(r"\*|(\*\.)?[\w.-]+", host):
-                raise ValueError(
-                    f"has {host!r}: give names without scheme and port, such as heed.example.com"
-                )
-        return hosts
 
     @field_validator("port", mode="before")
     @classmethod

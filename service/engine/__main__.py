@@ -97,7 +97,9 @@ class EngineServer:
         engine.start()
         gc.collect()
         gc.freeze()  # else later collections would pause all threads to scan these objects
-        self._send(order.number, Opened(session.precision, session.provider, graphs))
+        self._send(
+            order.number, Opened(session.precision, session.provider, session.workers, graphs)
+        )
         return engine
 
     def _obey(self, engine: Engine, orders: Iterator[Order]) -> None:

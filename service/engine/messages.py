@@ -197,6 +197,7 @@ class Opened:
 
     precision: str
     provider: str
+    workers: int
     graphs: frozenset[GraphName]
 
 

@@ -94,6 +94,7 @@ class Registry:
             folder=str(bundle.root),
             precision=opened.precision,
             provider=opened.provider,
+            workers=opened.workers,
         )
         return Model(engine, *tokenizers)
 

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import StartupError, Unauthorized
+from service.http.prefix import path_of
 from service.http.problems import answer_heed_error
 from service.settings import Settings
 
@@ -92,7 +93,8 @@ def digest(key: bytes) -> bytes:
 class KeyCheck:
     """Refuses with 401 a request without a key: every POST, and all below /v1.
 
-    Open are probes, metrics, the page and the documentation, which send nothing of a model.
+    Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
+    documentation, which send nothing of a model.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
@@ -100,7 +102,7 @@ class KeyCheck:
         self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and needs_key(scope["method"], scope["path"]):
+        if scope["type"] == "http" and needs_key(scope["method"], path_of(scope)):
             try:
                 self.keys.check(Headers(scope=scope).get("authorization"))
             except Unauthorized as error:
@@ -110,7 +112,8 @@ class KeyCheck:
 
 
 def needs_key(method: str, path: str) -> bool:
-    return method not in ("GET", "HEAD") or path.startswith("/v1/")
+    reads = method in ("GET", "HEAD")
+    return method != "OPTIONS" and (not reads or path.startswith("/v1/"))
 
 
 def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:

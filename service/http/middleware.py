@@ -1,20 +1,21 @@
-"""ASGI middleware: request ids, security headers, HEAD requests, Accept, and a limit on bodies."""
+"""ASGI middleware: request ids and security headers, answers to bugs, HEAD requests, Accept, and a
+limit on bodies."""
 
 import asyncio
 import re
 import uuid
 from http import HTTPStatus
 
+from fastapi import Request
 from starlette.datastructures import Headers as RequestHeaders
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import NotAcceptable
 from service.http.budget import FREE, Budget, Share
 from service.http.content import negotiate
-from service.http.problems import answer_heed_error
+from service.http.problems import answer_heed_error, answer_unexpected
 from service.http.security import SECURITY_HEADERS
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -43,6 +44,30 @@ class Headers:
             await send(message)
 
         return await self.app(scope, receive, send_with_headers)
+
+
+class Failures:
+    """Answers a bug of ours. Outside the middleware Starlette would answer it, without the headers
+    that they add; there the error goes on to be logged with its traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_look)
+        except Exception as error:
+            if not started:
+                response = answer_unexpected(Request(scope), error)
+                await response(scope, receive, send)
+            raise
 
 
 class Endings:

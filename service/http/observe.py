@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import HeedError
 from service.http.metrics import RequestMetrics
+from service.http.prefix import path_of
 from service.http.record import QUIET, Record
 from service.http.tracing import write_spans
 
@@ -65,7 +66,7 @@ def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -
 def route_of(scope: Scope) -> str:
     """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
     request that was refused before."""
-    path = scope["path"]
+    path = path_of(scope)
     if path in scope["app"].openapi()["paths"]:
         return path
     return getattr(scope.get("route"), "path", OTHER)

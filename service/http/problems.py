@@ -17,8 +17,8 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
+from service.http.prefix import path_of, prefix_of
 from service.http.record import record_of
-from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
 
 PROBLEM = "application/problem+json"
@@ -88,7 +88,10 @@ class Refusal(HeedError):
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer an error of the framework, such as an unknown path: say which paths there are."""
+    """Answer an error of the framework, such as an unknown path: say which paths there are.
+
+    No route declares OPTIONS, which is answered by the methods (RFC 9110, section 9.3.7).
+    """
     assert isinstance(error, HTTPException)
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
@@ -96,9 +99,12 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
         detail = describe_endpoints(request)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
-        headers["Allow"] = ", ".join(methods)
+        headers["Allow"] = ", ".join([*methods, "OPTIONS"])
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
         detail = (
-            f"{request.method} is not supported here: send {' or '.join(methods)}; /docs shows how"
+            f"{request.method} is not supported here: send {' or '.join(methods)};"
+            f" {prefix_of(request.scope)}/docs shows how"
         )
     return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
 
@@ -106,11 +112,14 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 def describe_endpoints(request: Request) -> str:
     """Return the detail of an unknown path: it lists every endpoint of the OpenAPI document."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    endpoints = [f"{method.upper()} {path}" for path, item in paths.items() for method in item]
-    unknown = shorten(request.url.path)
-    near = get_close_matches(unknown, paths, 1)
-    detail = f"{unknown} does not exist{f': did you mean {near[0]}?' if near else ';'}"
-    return f"{detail} /docs describes the endpoints: {', '.join(endpoints)}"
+    prefix = prefix_of(request.scope)
+    endpoints = [
+        f"{method.upper()} {prefix}{path}" for path, item in paths.items() for method in item
+    ]
+    near = get_close_matches(shorten(path_of(request.scope)), paths, 1)
+    detail = f"{shorten(request.url.path)} does not exist"
+    detail += f": did you mean {prefix}{near[0]}?" if near else ";"
+    return f"{detail} {prefix}/docs describes the endpoints: {', '.join(endpoints)}"
 
 
 def allowed_methods(allow: str) -> list[str]:
@@ -119,13 +128,8 @@ def allowed_methods(allow: str) -> list[str]:
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
-async def answer_unexpected(request: Request, error: Exception) -> Response:
-    """Answer a bug of ours. Starlette logs the traceback afterwards.
-
-    This response bypasses the middleware, so their headers are set here.
-    """
-    request_id = request.state.request_id
-    log_error("unexpected error", error=repr(error), request_id=request_id)
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """Answer a bug of ours."""
+    log_error("unexpected error", error=repr(error), request_id=request.state.request_id)
     ours = HeedError("the service failed on this request and logged why: report its request_id")
-    headers = {"X-Request-Id": request_id, **SECURITY_HEADERS}
-    return Response(problem(request, ours), ours.status, headers, PROBLEM)
+    return Response(problem(request, ours), ours.status, media_type=PROBLEM)

@@ -19,6 +19,7 @@ from service.http.protocol import Connections, Protocol
 from service.settings import Settings
 
 MOST_CONNECTIONS = 4096
+EVERY_INTERFACE = ("0.0.0.0", "::")
 STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
 OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
@@ -102,10 +103,17 @@ def most_connections() -> int:
     return max(1, min(MOST_CONNECTIONS, soft - OTHER_FILES))
 
 
+def address_of(settings: Settings, port: int) -> str:
+    """Return the address of the page, as a browser on this machine opens it."""
+    host = "localhost" if settings.host in EVERY_INTERFACE else settings.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.root_path}/"
+
+
 class Server(uvicorn.Server):
     """Serves until a signal arrives, and ends within settings.shutdown_timeout seconds of it.
 
-    `give_up` is called when requests in progress must end soon.
+    `on_started` is called with the address of the page, `give_up` when requests in progress must
+    end soon.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class Server(uvicorn.Server):
         app: FastAPI,
         settings: Settings,
         listeners: list[Listener],
+        on_started: Callable[[str], None],
         give_up: Callable[[], None],
     ) -> None:
         config = uvicorn.Config(
@@ -132,6 +141,8 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._settings = settings
+        self._listeners = listeners
+        self._on_started = on_started
         self._give_up = give_up
         listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
 
@@ -140,7 +151,7 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # another process has begun to listen since bind()
             raise cannot_listen(self._settings, error) from error
-        self._log_started_message(sockets or [])
+        self._on_started(address_of(self._settings, self._listeners[0].getsockname()[1]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, wait for those in progress, and drop the clients that are left.

@@ -52,7 +52,7 @@ def close_tracing(provider: "TracerProvider") -> None:
     closing.join(FLUSH_TIMEOUT)
 
 
-def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
+def telemetry_of(provider: AnyTracerProvider | None, prefix: str) -> TelemetryConfig:
     """Return what FastAPI traces: a span for each request that is no probe. Metrics and logs are
     our own."""
     return {
@@ -61,7 +61,7 @@ def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: scope["path"].startswith(QUIET),
+        "exclude": lambda scope: scope["path"].removeprefix(prefix).startswith(QUIET),
     }
 
 

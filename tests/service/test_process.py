@@ -83,6 +83,7 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
         ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
         (["--host", "a" * 64], {}, f"{'a' * 64} is no host name: change HEED_HOST"),
         ([], {"HEED_MODELS": "/nowhere"}, "settings: models must be a folder"),
+        (["--prot", "9000"], {}, "the flag --prot is unknown: did you mean --port?"),
         (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),
         (["--port", "-1", "--threads", "x"], {}, "port must be at least 0; threads must be an"),
     ],
@@ -106,9 +107,10 @@ def test_a_port_that_is_taken_is_a_start_up_error_before_any_model_is_opened():
     assert done.stderr == said
 
 
-def test_help_shows_the_default_bundle_as_a_path():
+def test_help_is_printed():
     done = python("-m", "service", "--help", COLUMNS="1000")
-    assert f"(default: {DEFAULT_BUNDLE})" in done.stdout
+    assert done.returncode == 0
+    assert f"(HEED_BUNDLES, default: {DEFAULT_BUNDLE})" in done.stdout
 
 
 @contextlib.contextmanager
@@ -119,7 +121,7 @@ def running(*command):
     )
     try:
         for line in process.stdout:
-            if found := re.search(r"Uvicorn running on http://127.0.0.1:(\d+)", line):
+            if found := re.search(r"\"serving\",\"page\":\"http://127.0.0.1:(\d+)/\"", line):
                 yield process, int(found[1])
                 break
     finally:

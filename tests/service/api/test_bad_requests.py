@@ -83,10 +83,17 @@ def test_a_mistyped_name_is_answered_with_the_nearest(client, path, body, near):
 def test_the_answer_to_a_wrong_method_names_the_right_ones(client, method, path, allow):
     answer = client.request(method, path)
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
-    assert answer.headers["allow"] == allow
+    assert answer.headers["allow"] == f"{allow}, OPTIONS"
     named = allow.replace(", ", " or ")
     said = f"{method} is not supported here: send {named}; /docs shows how"
     assert answer.json()["detail"] == said
+    options = client.options(path)
+    assert (options.status_code, options.content) == (204, b"")
+    assert options.headers["allow"] == answer.headers["allow"]
+
+
+def test_options_of_an_unknown_path_are_refused(client):
+    assert client.options("/v1/decod").status_code == 404
 
 
 LONG = "x" * 100_000

@@ -76,6 +76,11 @@ def test_probes_and_pages_are_open(locked, path):
     assert locked.get(path).status_code == 200
 
 
+def test_options_need_no_key(locked):
+    """Browsers send none with the request by which they ask whether another site may ask."""
+    assert locked.options("/v1/decode").headers["allow"] == "POST, OPTIONS"
+
+
 def test_the_documentation_says_which_operations_need_a_key(locked, client):
     document = locked.get("/openapi.json").json()
     (name,) = document["components"]["securitySchemes"]

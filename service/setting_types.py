@@ -1,0 +1,54 @@
+"""Types of settings that are lists or texts with rules of their own."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, IPvAnyNetwork
+from pydantic_settings import NoDecode
+
+ORIGIN = re.compile(r"\*|https?://[^/\s@]+")
+SEGMENTS = re.compile(r"(/[\w.~-]+)*", re.ASCII)
+
+
+def split_at_commas(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def check_names(hosts: list[str]) -> list[str]:
+    """Raise ValueError for what no Host header could be."""
+    for host in hosts:
+        if not re.fullmatch(r"\*|(\*\.)?[\w.-]+", host):
+            raise ValueError(
+                f"has {host!r}: give names without scheme and port, such as heed.example.com"
+            )
+    return hosts
+
+
+def check_origins(origins: list[str]) -> list[str]:
+    """Return the origins in lower case, as browsers send them. Raise ValueError for what no browser
+    sends."""
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"has {origin!r}: give scheme and host without a path, such as https://example.com"
+            )
+    return [origin.lower() for origin in origins]
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the prefix without a slash at its end. Raise ValueError if it cannot begin a path."""
+    prefix = prefix.rstrip("/")
+    if not SEGMENTS.fullmatch(prefix):
+        raise ValueError(f"is {prefix!r}: give a path without escapes, such as /heed")
+    return prefix
+
+
+Split = BeforeValidator(split_at_commas)
+Folders = Annotated[list[Path], NoDecode, Split]
+HostNames = Annotated[list[str], NoDecode, Split, AfterValidator(check_names)]
+Networks = Annotated[list[IPvAnyNetwork], NoDecode, Split]
+Origins = Annotated[list[str], NoDecode, Split, AfterValidator(check_origins)]
+Prefix = Annotated[str, AfterValidator(check_prefix)]

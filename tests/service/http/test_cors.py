@@ -1,0 +1,93 @@
+"""Requests from pages of other sites."""
+
+import pytest
+
+from tests.conftest import TINY, opened
+
+SITE = "https://site.example"
+KEY = "first-0123456789abcdef"
+BODY = {"source": "red"}
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """The service with a key, open to the pages of one site."""
+    with opened(TINY, api_keys=KEY, cors_origins=SITE) as client:
+        yield client
+
+
+def preflight(client, origin=SITE, method="POST", **headers):
+    asked = {"Origin": origin, "Access-Control-Request-Method": method, **headers}
+    return client.options("/v1/decode", headers=asked)
+
+
+def test_no_other_site_may_ask_by_default(client):
+    answers = [preflight(client), client.get("/v1/models", headers={"Origin": SITE})]
+    assert not any("access-control" in name for answer in answers for name in answer.headers)
+
+
+def test_a_browser_may_send_a_key_from_the_site(shared):
+    """The preflight has no key (https://fetch.spec.whatwg.org/#cors-preflight-fetch)."""
+    wanted = "authorization,content-type,x-request-timeout"
+    answer = preflight(shared, **{"Access-Control-Request-Headers": wanted})
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == SITE
+    allowed = answer.headers["access-control-allow-headers"].lower().split(",")
+    assert {*wanted.split(",")} <= {name.strip() for name in allowed}
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert "access-control-allow-credentials" not in answer.headers
+    assert "default-src" in answer.headers["content-security-policy"]
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("key", "status"), [(KEY, 200), ("wrong", 401)])
+def test_the_site_reads_answers_and_refusals(shared, key, status):
+    headers = {"Origin": SITE, "Authorization": f"Bearer {key}"}
+    answer = shared.post("/v1/decode", json=BODY, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["access-control-allow-origin"] == SITE
+    exposed = answer.headers["access-control-expose-headers"].split(", ")
+    assert {"X-Request-Id", "Retry-After"} <= {*exposed}
+    assert "Origin" in answer.headers["vary"]
+
+
+def test_the_site_reads_that_the_service_failed(shared, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(shared.app.state.models["tiny"].engine, "submit", fail)
+    headers = {"Origin": SITE, "Authorization": f"Bearer {KEY}"}
+    failed = shared.post("/v1/decode", json=BODY, headers=headers)
+    assert (failed.status_code, failed.json()["code"]) == (500, "internal")
+    assert failed.headers["access-control-allow-origin"] == SITE
+
+
+@pytest.mark.parametrize(
+    ("origin", "method"),
+    [
+        ("https://evil.example", "POST"),
+        (f"{SITE}.evil.example", "POST"),
+        ("http://site.example", "POST"),
+        ("null", "POST"),
+        (SITE, "DELETE"),
+    ],
+)
+def test_other_sites_and_methods_are_refused(shared, origin, method):
+    answer = preflight(shared, origin, method)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "access-control-allow-methods" not in answer.headers
+    if origin != SITE:
+        headers = {"Origin": origin, "Authorization": f"Bearer {KEY}"}
+        read = shared.post("/v1/decode", json=BODY, headers=headers)
+        assert "access-control-allow-origin" not in read.headers
+
+
+def test_the_hosts_are_still_checked(shared):
+    answer = preflight(shared, Host="evil.example")
+    assert answer.status_code == 421
+
+
+def test_options_without_a_preflight_name_the_methods(shared):
+    assert (
+        shared.options("/v1/decode", headers={"Origin": SITE}).headers["allow"] == "POST, OPTIONS"
+    )
