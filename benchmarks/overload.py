@@ -1,12 +1,10 @@
-"""Send more requests than the service can answer.
+"""Send more requests than the service can answer: python -m benchmarks.overload
 
 Requests of mixed kinds arrive at random times, each on a connection of its own, at multiples of
 what a closed loop of 24 clients gets answered. Answers are compared with those that the same
 requests get alone.
 """
 
-import asyncio
-import json
 import os
 import random
 import statistics
@@ -14,32 +12,30 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import cycle
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from benchmarks.http_client import ask
+from benchmarks.http_client import PATIENCE
 from benchmarks.load import WORDS
-from benchmarks.memory import memory_of, read_status
+from benchmarks.memory import family, memory_of, read_status
+from benchmarks.mixed_requests import Judge, draw, write_body
+from benchmarks.raw_client import RawClient, write_request
 from benchmarks.serving import serving
 from service.settings import DEFAULT_BUNDLE
 
 CLIENTS = 24
-BATCH = [WORDS[i % len(WORDS)] for i in range(32)]
-KINDS: list[tuple[int, str, dict[str, Any]]] = [  # share in percent, path, body without a word
-    (60, "/v1/decode", {}),
-    (12, "/v1/decode", {"source": BATCH}),
-    (10, "/v1/decode", {"beam_size": 8}),
-    (8, "/v1/score", {"target": "HH IY1 D"}),
-    (5, "/v1/decode", {"attention": {"kinds": ["encoder", "decoder", "cross"]}}),
-    (5, "/v1/encode", {}),
-]
-TOLERANCE = 1e-4  # of a log-prob, weight or number of a vector
+DRAWN = 10_000  # requests that are sent again and again: to draw one costs as much as to send it
 PROBE_EVERY = 0.25  # seconds
+PROBES = {path: write_request(path, None) for path in ("/livez", "/readyz")}
+PROBED = write_request("/v1/decode", b'{"source": "heed"}')  # how the end of an overload is seen
 MOST_OPEN = 8000  # connections of the client at once; later arrivals are counted, but not sent
 PAUSE = 5.0  # seconds after a load, before the memory is looked at
 RECOVERED = 0.5  # seconds within which a word is answered again
-Request = tuple[str, bytes]
+PROCESSES = ("client", "HTTP", "engine")
+TICKS = os.sysconf("SC_CLK_TCK")  # of processor time, a second
 
 
 @dataclass(slots=True)
@@ -47,163 +43,142 @@ class Outcome:
     """What became of the requests of one load. Times are in seconds."""
 
     sent: int = 0
-    unsent: int = 0  # arrivals for which the client had no connection left
+    unsent: int = 0  # arrivals for which the client had no connection or no time left
     statuses: Counter[int] = field(default_factory=Counter[int])
     wrong: int = 0
     without_retry: int = 0  # refusals that do not say when to come back
     words: list[float] = field(default_factory=list[float])  # until a single word was answered
     refusals: list[float] = field(default_factory=list[float])
     probes: dict[str, list[tuple[int, float]]] = field(
-        default_factory=lambda: {"/livez": [], "/readyz": []}
+        default_factory=lambda: {path: [] for path in PROBES}
     )
     goodput: float = 0.0  # right answers a second while requests arrived
     recovery: float = 0.0
     memory: list[int] = field(default_factory=list[int])  # of the service, before and after
-
-
-def draw(chance: random.Random) -> Request:
-    _, path, changes = chance.choices(KINDS, [share for share, *_ in KINDS])[0]
-    body = {"source": chance.choice(WORDS), **changes}
-    return path, json.dumps(body).encode()
-
-
-def is_right(content: bytes, expected: Any) -> bool:
-    try:
-        return agree(json.loads(content), expected)
-    except ValueError:  # the answer was cut off
-        return False
-
-
-def agree(answer: Any, expected: Any) -> bool:
-    """Return whether two JSON documents are equal, except that numbers may differ by TOLERANCE."""
-    if isinstance(expected, float):
-        return isinstance(answer, float) and abs(answer - expected) <= TOLERANCE
-    if isinstance(expected, list):
-        return len(answer) == len(expected) and all(map(agree, answer, expected))
-    if isinstance(expected, dict):
-        return answer.keys() == expected.keys() and all(
-            agree(answer[name], value) for name, value in expected.items()
-        )
-    return answer == expected
+    cpu: list[float] = field(default_factory=list[float])  # cores in use, of each of PROCESSES
 
 
 class Load:
-    """One run against a service, whose right answers `expected` collects."""
+    """One run against a service."""
 
-    def __init__(self, port: int, expected: dict[Request, Any]) -> None:
-        self.port = port
-        self.expected = expected
-        self.words = {("/v1/decode", json.dumps({"source": word}).encode()) for word in WORDS}
+    def __init__(self, port: int, judge: Judge) -> None:
+        self.judge = judge
+        self.client = RawClient(port)
+        self.words = {write_request("/v1/decode", write_body(word, {})) for word in WORDS}
         self.outcome = Outcome()
+        self.right = 0
 
-    async def request(self, chosen: Request) -> bool:
-        """Send a request and count its outcome. Return whether it was answered rightly."""
-        began = time.perf_counter()
-        status, headers, content = await ask(self.port, *chosen)
-        seconds, found = time.perf_counter() - began, self.outcome
-        found.statuses[status] += 1
-        if status == 200:
-            right = is_right(content, self.expected[chosen])
-            found.wrong += not right
-            if chosen in self.words:
-                found.words.append(seconds)
-            return right
-        if status == 429:
-            found.refusals.append(seconds)
-            found.without_retry += "retry-after" not in headers
-        return False
+    def request(self, request: bytes) -> None:
+        """Send a request. When it is answered, count its outcome."""
 
-    async def closed(self, seconds: float, clients: int) -> float:
+        def ended(seconds: float, answer: bytes) -> None:
+            status, found = status_of(answer), self.outcome
+            found.statuses[status] += 1
+            head, _, content = answer.partition(b"\r\n\r\n")
+            if status == 429:
+                found.refusals.append(seconds)
+                found.without_retry += b"retry-after" not in head.lower()
+            elif status == 200:
+                right = self.judge.is_right(request, content)
+                found.wrong += not right
+                self.right += right
+                if request in self.words:
+                    found.words.append(seconds)
+
+        self.client.send(request, ended)
+
+    def closed(self, seconds: float, clients: int) -> float:
         """Return right answers a second to clients that ask again as soon as they are answered."""
-        chance, until, right = random.Random(0), time.perf_counter() + seconds, 0
+        requests, until = cycle(draw(random.Random(0), DRAWN)), time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for _ in range(clients - len(self.client)):
+                self.request(next(requests))
+            self.client.wait(until)
+        answered = self.right
+        self.client.drain(PATIENCE)
+        return answered / seconds
 
-        async def client() -> None:
-            nonlocal right
-            while time.perf_counter() < until:
-                answered = await self.request(draw(chance))
-                right += answered
-
-        await asyncio.gather(*(client() for _ in range(clients)))
-        return right / seconds
-
-    async def open(self, seconds: float, rate: float) -> None:
-        chance, arrival, right = random.Random(1), 0.0, 0
-        began, tasks = time.perf_counter(), set[asyncio.Task[bool]]()
-
-        def count(task: asyncio.Task[bool]) -> None:
-            nonlocal right
-            tasks.discard(task)
-            if time.perf_counter() - began <= seconds:
-                right += task.result()
-
-        probing = asyncio.create_task(self.probe_regularly())
+    def open(self, seconds: float, rate: float) -> None:
+        chance, arrival, found = random.Random(1), 0.0, self.outcome
+        requests = cycle(draw(chance, DRAWN))
+        began, cpu, probed = time.perf_counter(), cpu_of_each(), 0.0
         while (arrival := arrival + chance.expovariate(rate)) < seconds:
-            await asyncio.sleep(max(0.0, began + arrival - time.perf_counter()))
-            if len(tasks) >= MOST_OPEN:
-                self.outcome.unsent += 1
+            self.client.wait(began + arrival)
+            while time.perf_counter() < began + arrival:
+                self.client.wait(began + arrival)
+            passed = time.perf_counter() - began
+            if passed - probed >= PROBE_EVERY:
+                probed = passed
+                self.probe()
+            if len(self.client) >= MOST_OPEN or passed >= seconds:
+                found.unsent += 1
             else:
-                self.outcome.sent += 1
-                tasks.add(task := asyncio.create_task(self.request(draw(chance))))
-                task.add_done_callback(count)
-        self.outcome.goodput = right / seconds
-        probing.cancel()
-        await self.recover()
-        await asyncio.gather(*tasks)
+                found.sent += 1
+                self.request(next(requests))
+        passed = time.perf_counter() - began
+        found.goodput = self.right / passed
+        found.cpu = [
+            (after - before) / passed for before, after in zip(cpu, cpu_of_each(), strict=True)
+        ]
+        self.recover()
+        self.client.drain(PATIENCE)
 
-    async def probe_regularly(self) -> None:
-        async with asyncio.TaskGroup() as probes:
-            while True:
-                await asyncio.sleep(PROBE_EVERY)
-                for path, found in self.outcome.probes.items():
-                    probes.create_task(self.probe(path, found))
+    def probe(self) -> None:
+        for path, request in PROBES.items():
+            found = self.outcome.probes[path]
+            self.client.send(
+                request,
+                lambda seconds, answer, found=found: found.append((status_of(answer), seconds)),
+            )
 
-    async def probe(self, path: str, found: list[tuple[int, float]]) -> None:
-        began = time.perf_counter()
-        status, *_ = await ask(self.port, path, None)
-        found.append((status, time.perf_counter() - began))
-
-    async def recover(self) -> None:
+    def recover(self) -> None:
         """Measure how long it takes until a word is answered within RECOVERED seconds."""
-        ended = time.perf_counter()
-        while True:
-            began = time.perf_counter()
-            status, *_ = await ask(self.port, "/v1/decode", b'{"source": "heed"}')
-            if status == 200 and time.perf_counter() - began < RECOVERED:
-                break
-            await asyncio.sleep(0.05)
+        ended, answers = time.perf_counter(), list[bool]()
+
+        def count(seconds: float, answer: bytes) -> None:
+            answers.append(status_of(answer) == 200 and seconds < RECOVERED)
+
+        while not any(answers):
+            self.client.send(PROBED, count)
+            until = time.perf_counter() + 0.05
+            while time.perf_counter() < until:
+                self.client.wait(until)
         self.outcome.recovery = time.perf_counter() - ended
 
 
-def expect(port: int) -> dict[Request, Any]:
-    """Return the right answer to every request that can be drawn: each is sent alone."""
-    requests = {
-        (path, json.dumps({"source": word, **changes}).encode())
-        for _, path, changes in KINDS
-        for word in WORDS
-    }
-
-    async def send_all() -> dict[Request, Any]:
-        return {each: json.loads((await ask(port, *each))[2]) for each in requests}
-
-    return asyncio.run(send_all())
+def status_of(answer: bytes) -> int:
+    """Return the status of an answer, 0 if there is none."""
+    return int(answer[9:12]) if answer else 0
 
 
 def measure(factors: Sequence[float], seconds: float) -> tuple[float, dict[float, Outcome]]:
     """Return the capacity in requests a second, and the outcome at each multiple of it."""
     found: dict[float, Outcome] = {}
     with serving(DEFAULT_BUNDLE) as port:
-        expected = expect(port)
-        capacity = asyncio.run(Load(port, expected).closed(min(10.0, seconds), CLIENTS))
+        judge = Judge(port)
+        capacity = Load(port, judge).closed(min(10.0, seconds), CLIENTS)
         typer.echo(f"capacity {capacity:.0f}/s")
         for factor in factors:
-            load = Load(port, expected)
+            load = Load(port, judge)
             load.outcome.memory.append(memory_of_service())
-            asyncio.run(load.open(seconds, factor * capacity))
+            load.open(seconds, factor * capacity)
             time.sleep(PAUSE)
             load.outcome.memory.append(memory_of_service())
             found[factor] = load.outcome
             typer.echo(" | ".join(columns(factor, capacity, load.outcome)))
     return capacity, found
+
+
+def cpu_of_each() -> list[float]:
+    """Return the seconds of processor time of each of PROCESSES."""
+    spent = dict.fromkeys(PROCESSES, 0.0)
+    for pid in family(os.getpid()):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        server = "engine" if b"service.engine" in command else "HTTP"
+        seconds = (int(fields[11]) + int(fields[12])) / TICKS
+        spent["client" if pid == os.getpid() else server] += seconds
+    return [*spent.values()]
 
 
 def memory_of_service() -> int:
@@ -225,6 +200,7 @@ COLUMNS = [
     "/readyz 200",
     "recovery",
     "MB before and after",
+    "cores in use: " + ", ".join(PROCESSES),
 ]
 
 
@@ -246,6 +222,7 @@ def columns(factor: float, capacity: float, found: Outcome) -> list[str]:
         f"{sum(ready)}/{len(ready)}",
         f"{found.recovery:.1f} s",
         " and ".join(f"{held / 1e6:.0f}" for held in found.memory),
+        ", ".join(f"{cores:.2f}" for cores in found.cpu),
     ]
 
 
@@ -255,3 +232,16 @@ def seconds_of(times: Sequence[float], share: float) -> str:
     if share == 1:
         return f"{max(times):.2f} s"
     return f"{statistics.quantiles(times, n=100)[round(100 * share) - 1]:.2f} s"
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 30.0,
+    factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
+) -> None:
+    """Measure the default model under overload, and print a row for each load."""
+    typer.echo(" | ".join(COLUMNS))
+    measure([float(each) for each in factors.split(",")], seconds)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -11,7 +11,8 @@ import typer
 
 from benchmarks import fairness, soak
 from benchmarks.document import describe_machine, machine_line, table
-from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, TOLERANCE, columns, measure
+from benchmarks.mixed_requests import TOLERANCE
+from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, columns, measure
 from benchmarks.report import DOCS
 
 HEAD = """# Reliability
@@ -28,7 +29,8 @@ The default model answers requests of mixed kinds: 60 % words, 12 % batches of 3
 with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
 times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
 of {clients} clients gets answered: {capacity:.0f} requests a second. The client shares the cores
-with the service. "Wrong" counts answers that differ from those that the same requests get alone,
+with the service: the last column says how many each process keeps busy. "Wrong" counts
+answers that differ from those that the same requests get alone,
 by more than {tolerance:g} in a number, "other" all that were answered neither with 200 nor with
 429. Refused requests that do not say when to come back: {without_retry}. Recovery is the time from
 the last arrival until a word is answered within {recovered:g} s.

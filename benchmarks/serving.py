@@ -14,6 +14,7 @@ import httpx2
 from service import __main__ as server
 from service.engine.registry import OpenEngine
 from service.engine.supervisor import Supervisor
+from service.memory import return_large_blocks
 from service.settings import Provider, Settings
 
 PATIENCE = 60.0  # seconds until a server must be ready
@@ -41,7 +42,8 @@ def serving(bundle: Path, open_engine: OpenEngine = Supervisor) -> Generator[int
 
 
 def serve(settings: Settings, open_engine: OpenEngine) -> None:
-    """Serve until SIGTERM. Discard the log, which goes to stdout."""
+    """Serve until SIGTERM, with the memory settings of the service. Discard the log."""
+    return_large_blocks()
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         asyncio.run(server.serve(settings, open_engine))
 

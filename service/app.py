@@ -30,6 +30,7 @@ from service.engine.registry import OpenEngine, Registry
 from service.engine.supervisor import Supervisor
 from service.errors import HeedError
 from service.http import docs
+from service.http.admission import Admission
 from service.http.budget import Budget, Shares
 from service.http.compression import Compression
 from service.http.cors import Cors
@@ -106,6 +107,7 @@ def create_app(
     app.state.metrics = RequestMetrics()
     app.state.metrics.registry.register(metrics.ModelCollector(app.state))
     app.state.admin = Keys([admin], "admin key") if admin else None
+    app.state.admission = Admission(settings.max_requests, settings.timeout)
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
@@ -140,7 +142,7 @@ def add_middleware(
     app.add_middleware(Acceptance)
     app.add_middleware(Compression)
     app.add_middleware(HeadRequests)
-    app.add_middleware(Door, most=settings.max_requests, timeout=settings.timeout)
+    app.add_middleware(Door, admission=app.state.admission)
     if keys:
         app.add_middleware(KeyCheck, keys=Keys(keys))
     app.add_middleware(Failures)

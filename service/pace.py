@@ -53,9 +53,14 @@ class Pace:
         return ahead / self._rate if self._rate else None
 
 
+def retry_after(seconds: float) -> int:
+    """Return the whole seconds to name as Retry-After."""
+    return min(max(1, math.ceil(seconds)), LONGEST_RETRY)
+
+
 def refuse(why: str, seconds: float) -> Overloaded:
     """Return an error that tells the client to come back after so many seconds."""
-    retry = min(max(1, math.ceil(seconds)), LONGEST_RETRY)
+    retry = retry_after(seconds)
     error = Overloaded(f"{why}: try again in {retry} second{'s' * (retry > 1)}")
     error.retry_after = retry
     return error

@@ -192,7 +192,7 @@ class Settings(BaseSettings):
         default=200,
         ge=1,
         description="Most POST requests that are answered at once. More are let in while they are"
-        " expected to wait less than two seconds",
+        " expected to wait less than a second",
     )
     timeout: float = Field(
         default=60.0,

@@ -54,6 +54,11 @@ class RequestMetrics:
             "attention_bytes_total", "Attention weights in answers, as float32", "model"
         )
 
+    def count_refused(self, route: str, reason: str, status: int) -> None:
+        """Count a request that was refused before it was parsed; its duration is not known."""
+        self._requests(route, status).inc()
+        self._rejected(reason).inc()
+
     def count(self, record: Record, route: str, status: int, seconds: float) -> None:
         """Count a request that took `seconds`."""
         self._requests(route, status).inc()

@@ -60,6 +60,23 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
     return content
 
 
+def write_answer(error: HeedError, path: str, request_id: str) -> bytes:
+    """Return the whole answer, after which the connection is closed, where no application runs."""
+    content = write_problem(error, path, request_id)
+    headers = {
+        "Connection": "close",
+        "Content-Type": PROBLEM,
+        "Content-Length": len(content),
+        "X-Request-Id": request_id,
+        **({"Retry-After": error.retry_after} if error.retry_after else {}),
+        **SECURITY_HEADERS,
+    }
+    status = HTTPStatus(error.status)
+    lines = [f"HTTP/1.1 {status} {status.phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
 def encode(document: dict[str, Any]) -> bytes:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair

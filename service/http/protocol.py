@@ -16,8 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from service.errors import HeedError, Unparsable
-from service.http.problems import PROBLEM, Refusal, write_problem
-from service.http.security import SECURITY_HEADERS
+from service.http.admission import Place
+from service.http.gate import Gate
+from service.http.problems import Refusal, write_answer
 
 MOST_FRAMING = 64 << 10  # bytes
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
@@ -26,7 +27,7 @@ AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what i
 
 
 class Connections:
-    """The open connections of a server, and the limits on each of them.
+    """The open connections of a server, the limits on each of them, and the gate before them all.
 
     `waiting` holds those that have not sent a whole request since they were opened, or since their
     last answer; those that wait longest come first.
@@ -39,8 +40,12 @@ class Connections:
         self.open = 0  # counted from accept()
         self.coming = 0  # of these, not yet set up
         self.waiting: dict[Protocol, None] = {}
+        # What new connections have already sent, by file: the bytes, and the place of the request.
+        self.first: dict[int, tuple[bytes, Place | None]] = {}
         # Called with the error and the id of what was refused before it was a request.
         self.on_refused: Callable[[HeedError, str], None] | None = None
+
+    gate: Gate
 
     def make_room(self) -> bool:
         """Close the connection whose request has been awaited for longest. Return False if all have
@@ -82,6 +87,7 @@ class Protocol(HttpToolsProtocol):
     _watching: asyncio.TimerHandle | None = None  # runs while an answer is not read whole
     _unread = 0  # bytes of the answer
     _read_at = 0.0  # when the client last read
+    _place: Place | None = None  # of the request in progress, if the gate gave it one
 
     def __init__(
         self,
@@ -102,6 +108,9 @@ class Protocol(HttpToolsProtocol):
         self.flow = PipelineFlow(transport, self.pipeline)
         self._limits.waiting[self] = None
         self._expect_headers()
+        file = transport.get_extra_info("socket").fileno()
+        if first := self._limits.first.pop(file, None):
+            self.loop.call_soon(self._receive, *first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -109,6 +118,7 @@ class Protocol(HttpToolsProtocol):
         self._limits.waiting.pop(self, None)
         cancel(self._heading)
         cancel(self._watching)
+        self._leave()
 
     def drop(self) -> None:
         """Close the connection at once, and discard what its client has not read."""
@@ -117,6 +127,27 @@ class Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        place = None
+        if self._idle and self._finished and not self._partial:
+            refusal, place = self._limits.gate.judge(data)
+            if refusal:
+                return self._answer_last(refusal)
+        return self._receive(data, place)
+
+    def _leave(self) -> None:
+        if self._place:
+            self._place.leave()
+            self._place = None
+
+    def _answer_last(self, answer: bytes) -> None:
+        self.transport.write(answer)
+        self.transport.close()
+
+    def _receive(self, data: bytes, place: Place | None) -> None:
+        """Pass received bytes to the parser; the request that they hold may have a place."""
+        self._place = place or self._place
+        if self.transport.is_closing():
+            return self._leave()
         if self._idle:
             if self._finished:  # else these may be of a body whose request was answered early
                 self._partial = True
@@ -124,10 +155,13 @@ class Protocol(HttpToolsProtocol):
                 self._expect_headers()
         self._begun = int(not self._finished)
         super().data_received(data)
+        if place:  # of this request alone: the application starts later
+            cast("dict[str, Any]", self.scope)["state"]["place"] = place
         self._framing = 0 if self._begun > 1 else self._framing + len(data)
         if self._framing > MOST_FRAMING and not self.transport.is_closing():
             most = f"{MOST_FRAMING} bytes, which is the limit: send fewer"
             self._refuse_bytes(Unparsable(f"the request line and headers exceed {most}"))
+        return None
 
     def on_message_begin(self) -> None:
         self._framing, self._finished = 0, False
@@ -158,6 +192,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._leave()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._idle = True
             self._limits.waiting.pop(self, None)
@@ -220,19 +255,7 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, error: HeedError) -> None:
         """Answer with a problem document, and close the connection."""
         request_id = uuid.uuid4().hex
-        content = write_problem(error, "", request_id)
-        headers = {
-            "Connection": "close",
-            "Content-Type": PROBLEM,
-            "Content-Length": len(content),
-            "X-Request-Id": request_id,
-            **SECURITY_HEADERS,
-        }
-        status = HTTPStatus(error.status)
-        lines = [f"HTTP/1.1 {status} {status.phrase}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
-        self.transport.close()
+        self._answer_last(write_answer(error, "", request_id))
         if self._limits.on_refused:
             self._limits.on_refused(error, request_id)
 

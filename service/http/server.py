@@ -6,7 +6,8 @@ import faulthandler
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -14,12 +15,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.errors import StartupError
+from service.http.gate import Gate
 from service.http.observe import report_refusal
 from service.http.protocol import Connections, Protocol
 from service.settings import Settings
 
 MOST_CONNECTIONS = 4096
 EVERY_INTERFACE = ("0.0.0.0", "::")
+MOST_AT_ONCE = 256  # connections accepted before those that are open have their turn
+FIRST = 1 << 14  # bytes read of a new connection before it is set up
 STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
 OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
@@ -33,10 +37,17 @@ class Listener(socket.socket):
 
     When they are reached, the oldest connection without a complete request gives way to the new
     one. If there is none, new ones wait for a second.
+
+    A connection whose request the gate refuses is answered and closed here: to set it up would take
+    twice as long. After MOST_AT_ONCE connections, those that are open already have their turn.
     """
 
     limits: Connections
     _pausing = False
+
+    def __init__(self, file: int) -> None:
+        super().__init__(fileno=file)
+        self._turn = self._take_turn()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Raise BlockingIOError to be called again soon, OSError to be called again in a second.
@@ -45,22 +56,59 @@ class Listener(socket.socket):
             self._pausing = False
             raise BlockingIOError
         try:
-            accepted = self._accept_within_limits()
+            accepted = next(self._turn, None)
         except OSError as error:
+            self._turn = self._take_turn()
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             if self.limits.coming or self.limits.make_room():
                 raise BlockingIOError from error
             self._pausing = True
             raise
-        self.limits.open += 1
-        self.limits.coming += 1
+        if not accepted:
+            self._turn = self._take_turn()
+            raise BlockingIOError
         return accepted
 
-    def _accept_within_limits(self) -> tuple[socket.socket, Any]:
-        if self.limits.open >= self.limits.most:
+    def _take_turn(self) -> Iterator[tuple[socket.socket, Any]]:
+        """Accept those that wait, and yield those that the gate does not refuse."""
+        for connection, address in self._accept_waiting():
+            if not self._refuse(connection):
+                self.limits.open += 1
+                self.limits.coming += 1
+                yield connection, address
+
+    def _accept_waiting(self) -> list[tuple[socket.socket, Any]]:
+        """Accept MOST_AT_ONCE connections before any is read: their requests arrive meanwhile."""
+        room = self.limits.most - self.limits.open
+        if room <= 0:
             raise OSError(errno.EMFILE, f"{self.limits.most} connections wait for answers")
-        return super().accept()
+        accepted = list[tuple[socket.socket, Any]]()
+        try:
+            while len(accepted) < min(room, MOST_AT_ONCE):
+                accepted.append(super().accept())
+        except OSError:
+            if not accepted:
+                raise
+        return accepted
+
+    def _refuse(self, connection: socket.socket) -> bool:
+        """Answer and close a new connection if the gate refuses its request, and return whether it
+        does. Otherwise keep what it has sent."""
+        if self.limits.gate.admission.is_quiet:
+            return False
+        try:
+            data = connection.recv(FIRST, socket.MSG_DONTWAIT)
+        except OSError:  # it has sent nothing yet, or is broken
+            return False
+        refusal, place = self.limits.gate.judge(data)
+        if refusal:
+            with suppress(OSError):
+                connection.send(refusal, socket.MSG_DONTWAIT)
+            connection.close()
+        elif data:
+            self.limits.first[connection.fileno()] = data, place
+        return bool(refusal)
 
 
 async def bind(settings: Settings) -> list[Listener]:
@@ -75,7 +123,7 @@ async def bind(settings: Settings) -> list[Listener]:
     except UnicodeError as error:  # a label of more than 63 characters
         raise StartupError(f"{host} is no host name: change HEED_HOST") from error
     limits = Connections(most_connections(), settings.idle_timeout, settings.timeout)
-    listeners = [Listener(fileno=os.dup(each.fileno())) for each in server.sockets]
+    listeners = [Listener(os.dup(each.fileno())) for each in server.sockets]
     for listener in listeners:
         listener.limits = limits
     server.close()
@@ -144,6 +192,8 @@ class Server(uvicorn.Server):
         self._listeners = listeners
         self._on_started = on_started
         self._give_up = give_up
+        routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
+        listeners[0].limits.gate = Gate(app.state.admission, app.state.metrics, routes)
         listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

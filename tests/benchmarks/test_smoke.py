@@ -9,7 +9,16 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import accuracy, attention, cells, checkpoints, fairness, operators, overload
+from benchmarks import (
+    accuracy,
+    attention,
+    cells,
+    checkpoints,
+    fairness,
+    mixed_requests,
+    operators,
+    overload,
+)
 from benchmarks.document import describe_machine
 from benchmarks.load import WORDS, measure_load
 from benchmarks.models import (
@@ -127,7 +136,8 @@ def test_load(folder):
 
 
 def test_overload(monkeypatch):
-    monkeypatch.setattr(overload, "WORDS", ["heed", "the"])
+    for module in (mixed_requests, overload):
+        monkeypatch.setattr(module, "WORDS", ["heed", "the"])
     monkeypatch.setattr(overload, "PAUSE", 0.1)
     capacity, found = overload.measure([3.0], seconds=1.0)
     (outcome,) = found.values()
@@ -136,6 +146,7 @@ def test_overload(monkeypatch):
     assert set(outcome.statuses) <= {200, 429}
     assert (outcome.wrong, outcome.without_retry) == (0, 0)
     assert {status for probes in outcome.probes.values() for status, _ in probes} == {200}
+    assert min(outcome.cpu) >= 0
     assert len(overload.columns(3.0, capacity, outcome)) == len(overload.COLUMNS)
 
 

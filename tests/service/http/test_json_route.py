@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 from service.api.decode import DecodeRequest
 from service.app import ENDPOINTS
 from service.errors import HeedError
+from service.http.admission import Admission
 from service.http.door import Door
 from service.http.json_route import JsonRoute
 from service.http.waiting import LARGE
@@ -135,7 +136,7 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
     app = FastAPI()
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
     app.state.reading, app.state.settings = CapacityLimiter(1), Settings()
-    app.add_middleware(Door, most=9, timeout=60.0)  # which sets the deadline
+    app.add_middleware(Door, admission=Admission(9, 60.0))  # which sets the deadline
     app.add_exception_handler(HeedError, lambda request, error: Response(error.detail, 400))
     with TestClient(app) as client:
         for length, inline in ((LARGE - 100, True), (LARGE + 100, False)):

@@ -1,0 +1,97 @@
+"""Refuse requests by their bytes, before they are parsed: the Door would take five times as long.
+
+An overloaded service gets so many requests that refusing them takes the time of those in progress.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import structlog
+
+from service.errors import Overloaded
+from service.http.admission import Admission, Place
+from service.http.metrics import RequestMetrics
+from service.http.problems import write_answer
+from service.pace import refuse, retry_after
+
+LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
+REQUEST_ID = re.compile(
+    rb"\r\nx-request-id:[ \t]*([A-Za-z0-9._:-]{1,128})[ \t]*\r\n", re.IGNORECASE
+)
+MARK = b"~"  # stands for a character of a request id in a prepared answer, and occurs nowhere else
+ORIGIN = re.compile(rb"\r\norigin:", re.IGNORECASE)
+LOG_EVERY = 1.0  # seconds
+
+logger = structlog.get_logger()
+
+
+class Verdict(NamedTuple):
+    """What becomes of a request: it is answered with `refusal`, or accepted, with a place or
+    without."""
+
+    refusal: bytes = b""
+    place: Place | None = None
+
+
+ACCEPTED = Verdict()
+
+
+class Gate:
+    """Judges the first bytes of a request for one of `routes`, the paths without parameters.
+
+    A whole POST request is refused, or gets its place at once: of many that arrive together, only
+    as many are accepted as there is room for. All others are left to the Door, which is also right
+    about headers such as X-Request-Timeout; so are those of web pages, whose answers may need CORS
+    headers. A refusal tells strangers nothing: it comes before hosts and keys are checked.
+    """
+
+    def __init__(
+        self, admission: Admission, metrics: RequestMetrics, routes: Iterable[str]
+    ) -> None:
+        self.admission = admission
+        self._metrics = metrics
+        self._routes = {route.encode(): route for route in routes}
+        self._refused = 0  # since the last line in the log
+
+    def judge(self, data: bytes) -> Verdict:
+        if self.admission.is_quiet or not data.startswith(b"POST "):
+            return ACCEPTED
+        route = self._routes.get(data[5 : data.find(b" ", 5)])
+        if not route or not is_whole(data) or ORIGIN.search(data):
+            return ACCEPTED
+        late = self.admission.late(self.admission.timeout)
+        if late is None:
+            return Verdict(place=Place(self.admission))
+        self._metrics.count_refused(route, Overloaded.code, Overloaded.status)
+        if not self._refused:
+            asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
+        self._refused += 1
+        given = REQUEST_ID.search(data)
+        request_id = given[1] if given else b"%032x" % random.getrandbits(128)
+        prepared = prepare(route, retry_after(late), len(request_id))
+        return Verdict(prepared.replace(MARK * len(request_id), request_id))
+
+    def _log(self) -> None:
+        """Log how many were refused: a line for each would take as long as to refuse it."""
+        count, self._refused = self._refused, 0
+        logger.warning(
+            "requests refused", count=count, status=int(Overloaded.status), code=Overloaded.code
+        )
+
+
+def is_whole(data: bytes) -> bool:
+    """Return whether these are the headers of one request and all of its body."""
+    end = data.find(b"\r\n\r\n")
+    length = LENGTH.search(data, 0, end + 2)
+    return length is not None and end + 4 + int(length[1]) == len(data)
+
+
+@lru_cache(256)
+def prepare(route: str, retry: int, length: int) -> bytes:
+    """Return the answer to a refused request, with a mark in the place of its id."""
+    error = refuse("the service has more requests than it can answer in time", retry)
+    return write_answer(error, route, MARK.decode() * length)
