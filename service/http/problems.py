@@ -19,6 +19,7 @@ from service.errors import (
 )
 from service.http.prefix import path_of, prefix_of
 from service.http.record import record_of
+from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
 
 PROBLEM = "application/problem+json"
