@@ -19,7 +19,7 @@ from service.http.record import record_of
 from service.http.waiting import compute_reading, settings_of
 from service.offsets import Token
 from service.sentences import Span, cut, replace, split
-from service.tokenizer import Tokenizer, Tokens
+from service.tokenizer import Tokenizer, Tokens, check_unicode
 
 Split = Literal["none", "sentences"]
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
@@ -159,6 +159,11 @@ def read_text(
     text as they are.
     """
     pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
+    try:
+        check_unicode(text, pointer)
+    except Invalid as error:
+        yield error  # no sentence with half a surrogate pair is skipped: JSON cannot hold it
+        return
     encode = encoder_of(source.tokenizer, pointer, text)
 
     def fits(span: Span) -> bool:

@@ -11,7 +11,7 @@ from tests.documentation import events_of
 
 GOOD = ["heed", "a", "read"]
 BAD = ["", "b7", "a" * 65, "\ud83d"]
-SOURCES = ["heed", "", "a", "b7", "a" * 65, "read", "\ud83d"]
+SOURCES = ["heed", "", "a", "b7", "a" * 65, "read", "\ud83d", "heed.\n\ud800", "\ud800\nheed"]
 BODIES = {
     "/v1/decode": {"attention": {"layers": [0], "heads": [0]}},
     "/v1/encode": {"pooling": "mean"},
