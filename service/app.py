@@ -82,6 +82,7 @@ def create_app(
         app.state.models = registry.served
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
+        app.state.compressing = CapacityLimiter(settings.cores)
         app.state.reading = CapacityLimiter(1)
         try:
             await registry.open()

@@ -17,14 +17,15 @@ from service.http.waiting import LARGE
 
 # TCP sends about as many bytes before it waits for the client: less would arrive no sooner.
 SMALLEST = 14 << 10
-# Neither events, which must arrive at once, nor arrays and PNG, which hardly get smaller.
+# Events are excluded since they must arrive at once, arrays and PNG since they hardly shrink.
 COMPRESSIBLE = re.compile(r"text/(?!event-stream)|application/([\w.-]+\+)?json|image/svg\+xml")
 LEVEL = 1  # 90 MB/s, to 40 % of the JSON of attention; level 6 takes five times as long, to 36 %
 
 
 class Compression:
-    """Compresses an answer of SMALLEST bytes or more, on the threads of `compute_limited` if it is
-    LARGE. An answer in several pieces loses its Content-Length, which HTTP/1.0 needs."""
+    """Compresses an answer of SMALLEST bytes or more, LARGE parts of it in threads: not those of
+    `compute_limited`, whose requests wait with a deadline. An answer in several pieces loses its
+    Content-Length, which HTTP/1.0 needs."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -39,7 +40,7 @@ class Compression:
             nonlocal start, gzip
             if message["type"] == "http.response.start":
                 if is_worth_compressing(MutableHeaders(scope=message)) and accepts_gzip(scope):
-                    start, gzip = message, Gzip(scope["app"].state.limiter)
+                    start, gzip = message, Gzip(scope["app"].state.compressing)
                     return  # its headers depend on the body
             elif gzip:
                 more = message.get("more_body", False)
@@ -82,8 +83,7 @@ class Gzip:
         self._compressor = zlib.compressobj(LEVEL, wbits=16 + zlib.MAX_WBITS)
 
     async def add(self, part: bytes, more: bool) -> bytes:
-        """Return what can be sent after another part of the body, the last one unless there is
-        more."""
+        """Compress `part` and return the bytes ready to send. `more` is false for the last part."""
         work = partial(self._compress, part, more)
         return (
             await to_thread.run_sync(work, limiter=self._limiter) if len(part) > LARGE else work()

@@ -17,6 +17,7 @@ from service.http.budget import FREE, Budget, Share
 from service.http.content import negotiate
 from service.http.problems import answer_heed_error, answer_unexpected
 from service.http.security import SECURITY_HEADERS
+from service.logs import log_error
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -47,8 +48,11 @@ class Headers:
 
 
 class Failures:
-    """Answers a bug of ours. Outside the middleware Starlette would answer it, without the headers
-    that they add; there the error goes on to be logged with its traceback."""
+    """Logs a bug of ours, and answers it unless an answer has begun.
+
+    Outside the middleware Starlette would answer it, without the headers that they add; there the
+    error goes on to be logged with its traceback.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -64,9 +68,10 @@ class Failures:
         try:
             await self.app(scope, receive, send_and_look)
         except Exception as error:
+            request = Request(scope)
+            log_error("unexpected error", error=repr(error), request_id=request.state.request_id)
             if not started:
-                response = answer_unexpected(Request(scope), error)
-                await response(scope, receive, send)
+                await answer_unexpected(request)(scope, receive, send)
             raise
 
 

@@ -20,7 +20,6 @@ from service.errors import (
 from service.http.prefix import path_of, prefix_of
 from service.http.record import record_of
 from service.http.security import SECURITY_HEADERS
-from service.logs import log_error
 
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
@@ -146,8 +145,7 @@ def allowed_methods(allow: str) -> list[str]:
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
-def answer_unexpected(request: Request, error: Exception) -> Response:
-    """Answer a bug of ours."""
-    log_error("unexpected error", error=repr(error), request_id=request.state.request_id)
+def answer_unexpected(request: Request) -> Response:
+    """Answer a bug of ours, which is logged."""
     ours = HeedError("the service failed on this request and logged why: report its request_id")
     return Response(problem(request, ours), ours.status, media_type=PROBLEM)

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import zlib
 
 import httpx2
@@ -9,12 +10,23 @@ import pytest
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
+from structlog.testing import capture_logs
 
 from service.http.compression import SMALLEST, Compression
+from service.http.middleware import Failures, Headers
+from service.http.record import Record
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
 FILES = ["application/npz", "application/safetensors", "image/png"]
+SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "GET",
+    "path": "/",
+    "query_string": b"",
+    "headers": [(b"accept-encoding", b"gzip"), (b"x-request-id", b"mine-1")],
+}
 
 
 def encoding_of(answer):
@@ -110,7 +122,7 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
     """The client takes whatever is sent at once, so that only the compression can give way."""
     pieces = [bytes([i]) * (1 << 20) for i in range(50)]
     app = FastAPI()
-    app.state.limiter = CapacityLimiter(1)
+    app.state.compressing = CapacityLimiter(1)
 
     async def pieces_one_by_one():
         for piece in pieces:
@@ -118,14 +130,6 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
 
     app.get("/")(lambda: StreamingResponse(pieces_one_by_one(), media_type="application/json"))
     app.add_middleware(Compression)
-    headers = [(b"accept-encoding", b"gzip")]
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "GET",
-        "path": "/",
-        "query_string": b"",
-    }
     sent = []
     turns = []  # how often the event loop ran something else, at each message
 
@@ -144,9 +148,61 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
 
         turns.append(0)
         counting = asyncio.create_task(count())
-        await app({**scope, "headers": headers}, receive, send)
+        await app({**SCOPE}, receive, send)
         counting.cancel()
 
     asyncio.run(run())
     assert zlib.decompress(b"".join(sent), 16 + zlib.MAX_WBITS) == b"".join(pieces)
     assert all(turns[2 : len(pieces)])
+
+
+def sent_by_failing(content_type, *parts):
+    """What is sent of an answer that fails after these parts of its body, and the log."""
+    start = {"type": "http.response.start", "status": 200}
+    sent = []
+
+    async def fail(scope, receive, send):
+        await send({**start, "headers": [(b"content-type", content_type)]})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        raise RuntimeError("broken")
+
+    async def run():
+        async def send(message):
+            sent.append(message)
+
+        app = FastAPI()
+        app.state.compressing = CapacityLimiter(1)
+        scope = {**SCOPE, "app": app, "state": {"record": Record()}}
+        with pytest.raises(RuntimeError):
+            await Headers(Failures(Compression(fail)))(scope, None, send)
+
+    with capture_logs() as logged:
+        asyncio.run(run())
+    return sent, logged
+
+
+def test_an_answer_that_fails_before_its_body_is_a_problem():
+    (start, body), _ = sent_by_failing(b"application/json")
+    assert start["status"] == 500
+    headers = dict(start["headers"])
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert b"content-encoding" not in headers
+    assert json.loads(body["body"])["request_id"] == "mine-1"
+
+
+def test_an_answer_that_fails_in_its_body_does_not_look_complete():
+    (start, body), _ = sent_by_failing(b"application/json", b"[1, 2" * SMALLEST)
+    assert (b"content-encoding", b"gzip") in start["headers"]
+    assert body["more_body"]
+    read = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert (b"[1, 2" * SMALLEST).startswith(read.decompress(body["body"]))
+    assert not read.eof
+
+
+@pytest.mark.parametrize("parts", [(), (b"event: token\n\n",)])
+def test_a_bug_is_logged_whether_or_not_the_answer_has_begun(parts):
+    _, logged = sent_by_failing(b"text/event-stream", *parts)
+    assert [(line["event"], line["error"], line["request_id"]) for line in logged] == [
+        ("unexpected error", "RuntimeError('broken')", "mine-1")
+    ]
