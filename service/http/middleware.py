@@ -58,6 +58,8 @@ class Failures:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
         started = False
 
         async def send_and_look(message: Message) -> None:
@@ -66,7 +68,7 @@ class Failures:
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_look)
+            return await self.app(scope, receive, send_and_look)
         except Exception as error:
             request = Request(scope)
             log_error("unexpected error", error=repr(error), request_id=request.state.request_id)
