@@ -3,6 +3,7 @@
 import copy
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -47,7 +48,7 @@ from service.http.middleware import (
     HeadRequests,
 )
 from service.http.observe import Observe
-from service.http.prefix import Prefix, check_prefix
+from service.http.prefix import RootPrefix, check_prefix
 from service.http.problems import (
     answer_heed_error,
     answer_http_exception,
@@ -101,7 +102,7 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
-        telemetry=telemetry_of(tracing, settings.root_path),
+        telemetry=telemetry_of(tracing),
         generate_unique_id_function=name_operation,
     )
     app.state.settings = settings
@@ -115,14 +116,19 @@ def create_app(
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
     if settings.root_path:
-        routes = [*app.routes, *(each for endpoint in ENDPOINTS for each in endpoint.router.routes)]
-        check_prefix(settings.root_path, [getattr(route, "path", "") for route in routes])
+        check_prefix(settings.root_path, paths_of(app))
     add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
     add_error_handlers(app)
     add_schemas(app.openapi(), [Problem, *EVENTS])
     show_answers(app.openapi())
     document_keys(app.openapi(), keys, admin)
     return app
+
+
+def paths_of(app: FastAPI) -> list[str]:
+    """Return the paths of all routes. FastAPI keeps those of an included router apart."""
+    included = (endpoint.router.routes for endpoint in (*ENDPOINTS, administration))
+    return [getattr(route, "path", "") for route in chain(app.routes, *included)]
 
 
 def name_operation(route: APIRoute) -> str:
@@ -154,7 +160,7 @@ def add_middleware(
     app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
     app.add_middleware(Headers)
     if settings.root_path:
-        app.add_middleware(Prefix, prefix=settings.root_path)
+        app.add_middleware(RootPrefix, prefix=settings.root_path)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -20,7 +20,9 @@ ABOUT = (
 
 class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise StartupError(f"{message}; {ADVICE}")
+        # argparse quotes the value of a flag that takes none: it may be a key.
+        reason = message.partition(" '")[0]
+        raise StartupError(f"{reason}; {ADVICE}")
 
 
 def read_settings(arguments: list[str]) -> Settings:
@@ -58,10 +60,10 @@ def kind_of(field: FieldInfo) -> dict[str, Any]:
 
 
 def show(default: Any) -> str:
-    """Return a default as a user would type it."""
+    """Return a default as a user would type it, if it can be typed."""
     match default:
         case None | [] | "":
-            return "none"
+            return "not set"
         case bool():
             return str(default).lower()
         case float():
@@ -73,8 +75,11 @@ def show(default: Any) -> str:
 
 
 def describe_unknown(argument: str) -> str:
+    """Return what is wrong with an argument, without its value: it may be a key."""
     if not argument.startswith("--"):
-        return f"{argument!r} is no flag, such as --port 9000:"
+        return (
+            "unexpected argument: give flags such as --port 9000, and separate lists with commas;"
+        )
     flag = argument.partition("=")[0]
     flags = [flag_of(name) for name in Settings.model_fields]
     (nearest,) = get_close_matches(flag, flags, n=1, cutoff=0)

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, IPvAnyNetwork
 from pydantic_settings import NoDecode
 
-ORIGIN = re.compile(r"\*|https?://[^/\s@]+")
+ORIGIN = re.compile(r"\*|(https?)://(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", re.ASCII)
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 SEGMENTS = re.compile(r"(/[\w.~-]+)*", re.ASCII)
 
 
@@ -30,15 +31,22 @@ def check_names(hosts: list[str]) -> list[str]:
 def check_origins(origins: list[str]) -> list[str]:
     """Return the origins in lower case, as browsers send them. Raise ValueError for what no browser
     sends."""
+    origins = [origin.lower() for origin in origins]
     for origin in origins:
-        if not ORIGIN.fullmatch(origin):
+        found = ORIGIN.fullmatch(origin)
+        if not found:
             raise ValueError(
                 f"has {origin!r}: give scheme and host without a path, such as https://example.com"
             )
-    return [origin.lower() for origin in origins]
+        scheme, _, port = found.groups()
+        if port and port == DEFAULT_PORTS[scheme]:
+            raise ValueError(
+                f"has {origin!r}: give {origin.removesuffix(port)}, as browsers leave out {port}"
+            )
+    return origins
 
 
-def check_prefix(prefix: str) -> str:
+def check_root_path(prefix: str) -> str:
     """Return the prefix without a slash at its end. Raise ValueError if it cannot begin a path."""
     prefix = prefix.rstrip("/")
     if not SEGMENTS.fullmatch(prefix):
@@ -51,4 +59,4 @@ Folders = Annotated[list[Path], NoDecode, Split]
 HostNames = Annotated[list[str], NoDecode, Split, AfterValidator(check_names)]
 Networks = Annotated[list[IPvAnyNetwork], NoDecode, Split]
 Origins = Annotated[list[str], NoDecode, Split, AfterValidator(check_origins)]
-Prefix = Annotated[str, AfterValidator(check_prefix)]
+RootPath = Annotated[str, AfterValidator(check_root_path)]

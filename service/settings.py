@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cpu import usable_cores
-from service.setting_types import Folders, HostNames, Networks, Origins, Prefix
+from service.setting_types import Folders, HostNames, Networks, Origins, RootPath
 from service.variables import LINKS, check_environment
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
         description="Addresses or networks of the proxies whose X-Forwarded-For and"
         " X-Forwarded-Proto are trusted, separated by commas",
     )
-    root_path: Prefix = Field(
+    root_path: RootPath = Field(
         default="",
         description="Prefix of all paths behind a proxy, such as /heed. The proxy may strip it from"
         " the requests that it passes on, or not",

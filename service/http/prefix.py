@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.errors import StartupError
 
 
-class Prefix:
+class RootPrefix:
     """Puts the prefix before the path of each request from which the proxy has stripped it. The
     router skips it: it is the `root_path` of ASGI."""
 

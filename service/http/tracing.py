@@ -12,6 +12,7 @@ from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import Tracer
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
+from service.http.prefix import path_of
 from service.http.record import QUIET, Stage
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def close_tracing(provider: "TracerProvider") -> None:
     closing.join(FLUSH_TIMEOUT)
 
 
-def telemetry_of(provider: AnyTracerProvider | None, prefix: str) -> TelemetryConfig:
+def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
     """Return what FastAPI traces: a span for each request that is no probe. Metrics and logs are
     our own."""
     return {
@@ -61,7 +62,7 @@ def telemetry_of(provider: AnyTracerProvider | None, prefix: str) -> TelemetryCo
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: scope["path"].removeprefix(prefix).startswith(QUIET),
+        "exclude": lambda scope: path_of(scope).startswith(QUIET),
     }
 
 

@@ -19,7 +19,7 @@ def test_help_names_the_variable_and_the_default_of_every_flag(monkeypatch):
         "--attention, --no-attention Return attention weights.",
         "(HEED_ATTENTION, default: true)",
         "(HEED_TIMEOUT, default: 60)",
-        "(HEED_API_KEYS, default: none)",
+        "(HEED_API_KEYS, default: not set)",
         "--log-format auto|json|console ",
     ]:
         assert line in " ".join(text.split())
@@ -33,17 +33,20 @@ def variables():
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_the_default_that_help_shows_may_be_typed(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
-    variable = f"HEED_{name.upper()}"
+    default, variable = getattr(Settings(), name), f"HEED_{name.upper()}"
     (shown,) = [
         line.rpartition("default: ")[2].rstrip(")")
         for line in make_parser().format_help().splitlines()
         if f"({variable}, " in line
     ]
-    if shown != "none":
-        monkeypatch.setenv(variable, shown)
-    assert getattr(Settings(), name) == getattr(read_settings([]), name)
-    monkeypatch.delenv(variable, raising=False)
-    assert getattr(Settings(), name) == getattr(read_settings([]), name)
+    if shown == "not set":
+        assert default in (None, [], "")
+        return
+    flag = f"--{name.replace('_', '-')}"
+    typed = [flag] if shown == "true" else [flag, shown]
+    assert getattr(read_settings(typed), name) == default
+    monkeypatch.setenv(variable, shown)
+    assert getattr(Settings(), name) == default
 
 
 def test_flags_go_before_variables(monkeypatch):
@@ -67,9 +70,10 @@ def test_lists_are_separated_by_commas_or_by_repeating_the_flag():
         (["--por=9000"], "the flag --por is unknown: did you mean --port?"),
         (["--no-atention"], "the flag --no-atention is unknown: did you mean --attention?"),
         (["--max_rows", "9"], "the flag --max_rows is unknown: did you mean --max-rows?"),
-        (["serve"], "'serve' is no flag"),
-        (["-p", "9000"], "'-p' is no flag"),
+        (["serve"], "unexpected argument: give flags such as --port 9000"),
+        (["-p", "9000"], "unexpected argument: give flags such as --port 9000"),
         (["--port"], "argument --port: expected one argument"),
+        (["--score=0"], "argument --score/--no-score: ignored explicit argument"),
     ],
 )
 def test_wrong_flags_are_refused_and_the_nearest_is_named(arguments, said):
@@ -77,6 +81,28 @@ def test_wrong_flags_are_refused_and_the_nearest_is_named(arguments, said):
         read_settings(arguments)
     assert str(refusal.value).startswith(said)
     assert str(refusal.value).endswith("python -m service --help lists all flags")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--api-keys", "first", "SECRET"],
+        ["--api-keys", "-SECRET"],
+        ["--api-key=SECRET"],
+        ["--api-key", "SECRET"],
+        ["SECRET"],
+        ["--", "SECRET"],
+        ["-hSECRET"],
+        ["--help=SECRET"],
+        ["--attention=SECRET"],
+        ["--attention=a 'SECRET"],
+        ["--no-attention", "SECRET"],
+    ],
+)
+def test_errors_do_not_quote_what_may_be_a_key(arguments):
+    with pytest.raises(StartupError) as refusal:
+        read_settings(arguments)
+    assert "SECRET" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +116,10 @@ def test_wrong_flags_are_refused_and_the_nearest_is_named(arguments, said):
         ("--cors-origins", "example.com"),
         ("--cors-origins", "https://example.com/"),
         ("--cors-origins", "null"),
+        ("--cors-origins", "https://*.example.com"),
+        ("--cors-origins", "https://example.com:443"),
+        ("--cors-origins", "http://example.com:80"),
+        ("--cors-origins", "https://a?b"),
     ],
 )
 def test_prefixes_and_origins_that_no_request_has_are_refused(flag, value):
@@ -103,5 +133,11 @@ def test_a_prefix_ends_without_a_slash(given, kept):
 
 
 def test_origins_are_compared_as_browsers_send_them():
-    origins = read_settings(["--cors-origins", "https://Example.com, http://localhost:5173"])
-    assert origins.cors_origins == ["https://example.com", "http://localhost:5173"]
+    origins = read_settings(
+        ["--cors-origins", "HTTPS://Example.com, http://localhost:5173,http://[::1]:443"]
+    )
+    assert origins.cors_origins == [
+        "https://example.com",
+        "http://localhost:5173",
+        "http://[::1]:443",
+    ]
