@@ -13,6 +13,7 @@ from service.api.responses import PROBLEMS
 from service.engine.registry import Registry
 from service.errors import Forbidden, Invalid
 from service.formats.json import JSON
+from service.http.content import negotiate
 from service.http.json_route import JsonRoute
 from service.http.keys import ADMIN_SCHEME, Keys
 from service.http.waiting import settings_of
@@ -74,8 +75,9 @@ async def unload_model(name: str, request: Request) -> Health:
 
 
 def administer(request: Request) -> Registry:
-    """Return the registry. Raise Forbidden if no admin key is set, Unauthorized if the request does
-    not hold it."""
+    """Return the registry. Raise NotAcceptable if the client excludes JSON, Forbidden if no admin
+    key is set, Unauthorized if the request does not hold it."""
+    negotiate(request, [JSON])
     admin: Keys | None = request.app.state.admin
     if admin is None:
         raise Forbidden(

@@ -1,8 +1,9 @@
 """Let pages of other sites send requests (CORS, https://fetch.spec.whatwg.org/#http-cors-protocol)."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 
-from fastapi import Request
+from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,21 +38,25 @@ class Cors(CORSMiddleware):
             expose_headers=EXPOSED,
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (error := self.refusal(scope["method"], scope)):
-            response = await answer_heed_error(Request(scope), error)
-            return await response(scope, receive, send)
-        return await super().__call__(scope, receive, send)
-
-    def refusal(self, method: str, scope: Scope) -> Forbidden | None:
-        """Return why a preflight is refused; None for all other requests."""
-        headers = Headers(scope=scope)
-        origin, asked = headers.get("origin"), headers.get("access-control-request-method")
-        if method != "OPTIONS" or origin is None or asked is None:
-            return None
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code != HTTPStatus.BAD_REQUEST:
+            return response
+        origin = request_headers["origin"]
         if not self.is_allowed_origin(origin):
-            origin = shorten(origin)
-            return Forbidden(f"pages of {origin} may not ask: name it in HEED_CORS_ORIGINS")
-        if asked not in METHODS:
-            return Forbidden(f"pages may not send {shorten(asked)}: send {' or '.join(METHODS)}")
-        return None
+            advice = "add it to HEED_CORS_ORIGINS"
+            return Refusal(f"origin {shorten(origin)} is not allowed: {advice}")
+        method = shorten(request_headers["access-control-request-method"])
+        return Refusal(f"method {method} is not allowed: send {' or '.join(METHODS)}")
+
+
+class Refusal(Response):
+    """A refused preflight, as a problem document."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(status_code=Forbidden.status)
+        self.error = Forbidden(detail)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await answer_heed_error(Request(scope), self.error)
+        await response(scope, receive, send)

@@ -11,10 +11,17 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
+CHANGES = {"/v1/models/tiny/load": {"path": "tiny"}} | {
+    f"/v1/models/tiny/{change}": None for change in ("reload", "unload")
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [*((path, {"model": "g2p-en", **body}) for path, body in BODIES.items()), *CHANGES.items()],
+)
 @pytest.mark.parametrize("accept", ["application/npz", "text/html", "application/json;q=0, */*"])
-def test_endpoints_that_send_json_say_so_to_clients_that_exclude_it(client, path, accept):
-    body = {"model": "g2p-en", **BODIES[path]}
+def test_endpoints_that_send_json_say_so_to_clients_that_exclude_it(client, path, body, accept):
     refused = client.post(path, json=body, headers={"accept": accept})
     assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
     assert "application/json" in refused.json()["detail"]
@@ -70,7 +77,8 @@ def test_a_page_of_another_type_than_the_client_accepts_is_406(client, method, p
     if method == "GET":
         assert refused.json()["detail"].endswith(f"available as {form}; accept one of these")
     for accept in ("*/*", form, f"image/png, {form.split('/')[0]}/*;q=0.1"):
-        answer = client.request(method, path, headers={"accept": accept})
+        headers = {"accept": accept, "accept-encoding": "identity"}
+        answer = client.request(method, path, headers=headers)
         assert answer.status_code == 200
         assert answer.headers["content-type"].partition(";")[0] == form
         assert len(answer.content) == (

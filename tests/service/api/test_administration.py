@@ -48,6 +48,17 @@ def names(client):
     return [model["name"] for model in client.get("/v1/models").json()["models"]]
 
 
+@pytest.mark.parametrize("operation", ["load", "reload", "unload"])
+def test_nothing_changes_for_clients_that_exclude_the_answer(client, operation):
+    body = {"path": "second"} if operation == "load" else {}
+    name = "second" if operation == "load" else "first"
+    served = client.app.state.models["first"]
+    refused = change(client, operation, name, {**KEY, "Accept": "text/html"}, **body)
+    assert refused.status_code == 406
+    assert names(client) == ["first"]
+    assert client.app.state.models["first"] is served
+
+
 def test_a_model_is_loaded_and_unloaded(client):
     alone = decode(client).json()["results"]
     assert change(client, "load", "second", path="second").json()["name"] == "second"

@@ -63,18 +63,19 @@ def test_the_site_reads_that_the_service_failed(shared, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("origin", "method"),
+    ("origin", "method", "named"),
     [
-        ("https://evil.example", "POST"),
-        (f"{SITE}.evil.example", "POST"),
-        ("http://site.example", "POST"),
-        ("null", "POST"),
-        (SITE, "DELETE"),
+        ("https://evil.example", "POST", "origin https://evil.example "),
+        (f"{SITE}.evil.example", "POST", f"origin {SITE}.evil.example "),
+        ("http://site.example", "POST", "origin http://site.example "),
+        ("null", "POST", "origin null "),
+        (SITE, "DELETE", "method DELETE "),
     ],
 )
-def test_other_sites_and_methods_are_refused(shared, origin, method):
+def test_other_sites_and_methods_are_refused(shared, origin, method, named):
     answer = preflight(shared, origin, method)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert answer.json()["detail"].startswith(f"{named}is not allowed: ")
     assert "access-control-allow-methods" not in answer.headers
     if origin != SITE:
         headers = {"Origin": origin, "Authorization": f"Bearer {KEY}"}
