@@ -1,7 +1,7 @@
 """POST /v1/attention."""
 
 from collections.abc import Sequence
-from itertools import compress
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -27,7 +27,7 @@ from service.api.responses import (
     describe_files,
 )
 from service.api.serialize import write_attention
-from service.api.steps import put_problems, respond, submit_and_wait, use_model
+from service.api.steps import respond, submit_and_wait, use_model, write_partial
 from service.api.texts import TextField, count_texts, read_pairs, read_texts
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -107,7 +107,7 @@ async def attention(
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_body(request, model, body, source, faults)
     faults.raise_all()
-    places = faults.valid(count_texts(body.source))
+    results = faults.valid(count_texts(body.source))
     nbytes = check_weights(request, model, body, search, sources, targets)
     await hold(request, held_nbytes(nbytes))
     entries = [
@@ -120,15 +120,13 @@ async def attention(
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(request, model, entries, faults, places)
+    answers = await submit_and_wait(request, model, entries, faults, results)
 
     def write() -> Document:
-        failed = faults.failed
         asked = zip(entries, sources, targets, answers, strict=True)
-        answered = [*compress(asked, (place not in failed for place in places))]
-        return put_problems(request, write_attention(model, answered), faults)
+        return write_partial(request, faults, results, asked, partial(write_attention, model))
 
-    return await respond(request, write, answers, media_type)
+    return await respond(request, write, answers, media_type, faults.size)
 
 
 def negotiate_format(request: Request, body: AttentionRequest) -> str:

@@ -1,7 +1,6 @@
 """POST /v1/decode."""
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Annotated
 
 import numpy as np
@@ -24,7 +23,7 @@ from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS
 from service.api.serialize import write_decoded
 from service.api.split import Split, read_sources
-from service.api.steps import put_problems, respond, submit_and_wait, use_model
+from service.api.steps import respond, submit_and_wait, use_model, write_partial
 from service.api.stream import EVENT_STREAM, Stream
 from service.api.texts import TextField
 from service.api.validation import options_size, read_search_options
@@ -131,16 +130,16 @@ async def decode(
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
-        failed = faults.failed
-        kept = [place not in failed for place in sources.results]
         asked = zip(entries, sources.tokens, answers, strict=True)
-        document = sources.join(write_decoded(model, [*compress(asked, kept)]), kept)
-        return put_problems(request, document, faults)
+        return write_partial(request, faults, sources.results, asked, write_valid)
+
+    def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
+        return sources.join(write_decoded(model, answered), faults.failed)
 
     if body.stream:
-        return await Stream(request, model, entries, sources.places, write, faults).respond()
+        return await Stream(request, model, entries, sources, write, faults).respond()
     answers = await submit_and_wait(request, model, entries, faults, sources.results)
-    return await respond(request, lambda: write(answers), answers)
+    return await respond(request, lambda: write(answers), answers, size=faults.size)
 
 
 def check_answer(

@@ -1,6 +1,7 @@
 """POST /v1/encode."""
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,11 +14,11 @@ from service.api.faults import Faults
 from service.api.field_types import Partial, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.steps import put_problems, respond, submit_and_wait, use_model
+from service.api.steps import respond, submit_and_wait, use_model, write_partial
 from service.api.texts import TextField, count_texts, read_texts
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
-from service.engine.messages import Entry
+from service.engine.messages import Answer, Entry
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.budget import hold
@@ -96,25 +97,24 @@ async def encode(
     languages = read_languages(body, model, body.source, faults, decodes=False)
     sources = await read_texts(request, TextField("/source", body.source, languages.source), faults)
     faults.raise_all()
-    places = faults.valid(count_texts(body.source))
+    results = faults.valid(count_texts(body.source))
     vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_size(request, nbytes, advice)
     await hold(request, held_nbytes(nbytes))
     entries = [Entry(np.array(source.ids)) for source in sources]
-    answers = await submit_and_wait(request, model, entries, faults, places)
+    answers = await submit_and_wait(request, model, entries, faults, results)
 
     def write() -> Document:
-        failed = faults.failed
-        results = [
-            write_vectors(body, source, answer.encoded)
-            for place, source, answer in zip(places, sources, answers, strict=True)
-            if place not in failed
-        ]
-        return put_problems(request, {"model": model.name, "results": results}, faults)
+        asked = zip(sources, answers, strict=True)
+        return write_partial(request, faults, results, asked, write_valid)
 
-    return await respond(request, write, answers)
+    def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
+        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
+        return {"model": model.name, "results": vectors}
+
+    return await respond(request, write, answers, size=faults.size)
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:

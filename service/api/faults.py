@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from service.errors import HeedError, Invalid, TooLarge
+from service.http.waiting import LITTLE
 
 Result = TypeVar("Result")
 
 
 class Faults:
     """The errors of a request. If it is `partial`, those of single sources are kept apart: they
-    are answered at the places of their sources."""
+    are answered as the results of their sources."""
 
     def __init__(self, partial: bool = False) -> None:
         self.partial = partial
         self._errors: list[HeedError] = []
-        self._at_places: dict[int, list[HeedError]] = {}
+        self._by_result: dict[int, list[HeedError]] = {}
 
     def read(self, work: Callable[[], Result], otherwise: Result) -> Result:
         """Return what `work` returns; `otherwise`, if it raises Invalid or TooLarge."""
@@ -25,10 +26,10 @@ class Faults:
             self.add(error)
             return otherwise
 
-    def add(self, error: HeedError, place: int | None = None) -> None:
-        """Add an error: of the source at `place`, or of the whole request."""
-        if self.partial and place is not None:
-            self._at_places.setdefault(place, []).append(error)
+    def add(self, error: HeedError, result: int | None = None) -> None:
+        """Add an error: of the source of this result, or of the whole request."""
+        if self.partial and result is not None:
+            self._by_result.setdefault(result, []).append(error)
         else:
             self._errors.append(error)
 
@@ -38,13 +39,18 @@ class Faults:
             raise merge(self._errors)
 
     def valid(self, count: int) -> list[int]:
-        """Return the places, of `count` sources, that have no error."""
-        return [place for place in range(count) if place not in self._at_places]
+        """Return the indices of the results, of `count`, that have no error."""
+        return [result for result in range(count) if result not in self._by_result]
 
     @property
     def failed(self) -> dict[int, HeedError]:
-        """The error of each source that has one, by its place."""
-        return {place: merge(errors) for place, errors in self._at_places.items()}
+        """The error of each source that has one, by the index of its result."""
+        return {result: merge(errors) for result, errors in self._by_result.items()}
+
+    @property
+    def size(self) -> int:
+        """How much the failed sources add to an answer: as much as LITTLE tokens each."""
+        return LITTLE * len(self._by_result)
 
 
 def merge(errors: Sequence[HeedError]) -> HeedError:

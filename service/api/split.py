@@ -2,10 +2,10 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, compress, count
+from itertools import chain, count
 from typing import Any, Literal
 
 import numpy as np
@@ -38,27 +38,28 @@ class Sentence:
 class Sources:
     """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
 
-    `places` are the fields that say in an event of a stream which of them it belongs to.
+    `event_fields` say in an event of a stream to which of them it belongs.
     """
 
     tokens: list[Tokens]
-    places: list[dict[str, int]]
+    event_fields: list[dict[str, int]]
     texts: list[str] = field(default_factory=list[str])
 
     @property
     def results(self) -> list[int]:
-        """The place in the answer to which each of `tokens` belongs."""
-        return [place["result"] for place in self.places]
+        """The index of the result to which each of `tokens` belongs."""
+        return [fields["result"] for fields in self.event_fields]
 
-    def join(self, document: Document, kept: Sequence[bool]) -> Document:
-        """Return the answer of /v1/decode for whole sources, given that for the sentences that are
-        `kept`, which are all of a source or none."""
+    def join(self, document: Document, failed: Container[int]) -> Document:
+        """Return the answer of /v1/decode for whole sources, given that for their sentences. Both
+        are without the results that have `failed`."""
         if not self.texts:
             return document
         sentences = defaultdict[int, list[dict[str, Any]]](list)
-        for place, result in zip(compress(self.places, kept), document["results"], strict=True):
-            span = {"start": place["start"], "end": place["end"]}
-            sentences[place["result"]].append({**span, **result})
+        valid = (fields for fields in self.event_fields if fields["result"] not in failed)
+        for fields, result in zip(valid, document["results"], strict=True):
+            span = {"start": fields["start"], "end": fields["end"]}
+            sentences[fields["result"]].append({**span, **result})
         joined = [join_sentences(self.texts[i], each) for i, each in sentences.items()]
         return {**document, "results": joined}
 
@@ -96,10 +97,10 @@ async def read_sources(request: Request, source: TextField, how: Split, faults: 
 
     read = await compute_reading(request, work, size)
     record_of(request).end_stage("tokenize", started)
-    return Sources([sentence.tokens for sentence in read], places_of(read), texts)
+    return Sources([sentence.tokens for sentence in read], event_fields_of(read), texts)
 
 
-def places_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
+def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
     numbers = defaultdict[int, Iterator[int]](count)
     return [
         {"result": each.result, "sentence": next(numbers[each.result]), **each.span._asdict()}

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request, Response
@@ -30,6 +30,8 @@ from service.search.protocol import Progress
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop.
 LARGE_ANSWER = 1 << 20
+
+Asked = TypeVar("Asked")
 
 
 def models_of(request: Request) -> dict[str, Model]:
@@ -93,13 +95,13 @@ async def submit_and_wait(
     model: Model,
     entries: Sequence[Entry],
     faults: Faults | None = None,
-    places: Sequence[int] = (),
+    results: Sequence[int] = (),
 ) -> list[Answer]:
     """Return the answers to all entries, as `gather_answers` does. On a failure, and when the
     client leaves or the time is up, cancel the others."""
     futures = submit(request, model, entries)
     try:
-        answers = await wait_for(request, gather_answers(futures, faults, places))
+        answers = await wait_for(request, gather_answers(futures, faults, results))
     finally:
         cancel_all(futures)
     note_answers(request, entries, answers)
@@ -109,15 +111,15 @@ async def submit_and_wait(
 def gather_answers(
     futures: "Sequence[asyncio.Future[Answer]]",
     faults: Faults | None = None,
-    places: Sequence[int] = (),
+    results: Sequence[int] = (),
 ) -> "asyncio.Future[list[Answer]]":
     """Return a future of all answers, which ends with the first failure.
 
     If `faults` are those of a partial request, an entry whose pass fails has an empty answer
-    instead, and its error at the place that `places` gives.
+    instead, and a fault of the result to which it belongs by `results`.
     """
     if faults and faults.partial:
-        pairs = zip(futures, places, strict=True)
+        pairs = zip(futures, results, strict=True)
         answers = asyncio.gather(*(answer_or_note(*pair, faults) for pair in pairs))
     else:
         answers = asyncio.gather(*futures)
@@ -126,12 +128,12 @@ def gather_answers(
     return answers
 
 
-async def answer_or_note(future: "asyncio.Future[Answer]", place: int, faults: Faults) -> Answer:
+async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: Faults) -> Answer:
     """Return the answer to an entry; if its pass has failed, an empty one and a fault."""
     try:
         return await future
     except PassFailed as error:
-        faults.add(error, place)
+        faults.add(error, result)
         return Answer()
 
 
@@ -154,17 +156,28 @@ def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
         future.cancel()
 
 
-def put_problems(request: Request, document: Document, faults: Faults) -> Document:
-    """Return an answer with a problem at the place of each failed source, between the results of
-    the others."""
+def write_partial(
+    request: Request,
+    faults: Faults,
+    results: Sequence[int],
+    asked: Iterable[Asked],
+    write: Callable[[Sequence[Asked]], Document],
+) -> Document:
+    """Return the document that `write` makes of those of `asked` that have not failed, with the
+    problems of the others as their results.
+
+    `results` are the indices in the answer to which each of `asked` belongs.
+    """
     failed = faults.failed
+    pairs = zip(results, asked, strict=True)
+    document = write([each for result, each in pairs if result not in failed])
     if not failed:
         return document
     record_of(request).problems = len(failed)
-    results = iter(document["results"])
+    written = iter(document["results"])
     merged: list[Any] = [
-        write_failure(request, failed[place]) if place in failed else next(results)
-        for place in range(len(document["results"]) + len(failed))
+        write_failure(request, failed[result]) if result in failed else next(written)
+        for result in range(len(document["results"]) + len(failed))
     ]
     return {**document, "results": merged}
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.faults import Faults
 from service.api.serialize import write_alternatives
+from service.api.split import Sources
 from service.api.steps import cancel_all, gather_answers, note_answers, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
@@ -34,13 +35,13 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events of one request. `places` are the fields that say which entry an event belongs to,
-    `write` makes the document of the whole answer. `faults` takes what fails alone."""
+    """The events of one request. `write` makes the document of the whole answer. `faults` takes
+    what fails alone."""
 
     request: Request
     model: Model
     entries: Sequence[Entry]
-    places: Sequence[dict[str, int]]
+    sources: Sources
     write: Callable[[Sequence[Answer]], Document]
     faults: Faults
 
@@ -49,12 +50,11 @@ class Stream:
         queue: ProgressQueue = asyncio.Queue()
         deadline = deadline_of(self.request)
 
-        def on_progress(place: int, progress: Progress) -> None:
-            queue.put_nowait((place, progress))
+        def on_progress(entry: int, progress: Progress) -> None:
+            queue.put_nowait((entry, progress))
 
         futures = submit(self.request, self.model, self.entries, on_progress)
-        results = [place["result"] for place in self.places]
-        answers = gather_answers(futures, self.faults, results)
+        answers = gather_answers(futures, self.faults, self.sources.results)
         answers.add_done_callback(lambda _: queue.put_nowait(None))
         with ExitStack() as unless_streaming:
             unless_streaming.callback(cancel_all, futures)
@@ -80,7 +80,8 @@ class Stream:
 
         If the client leaves, this generator is closed at a `yield`, and cancels the entries.
         """
-        writer, received = EventWriter(self.model, self.entries, self.places), [first]
+        fields = self.sources.event_fields
+        writer, received = EventWriter(self.model, self.entries, fields), [first]
         try:
             while received[-1] is not None:
                 yield await writer.write(received) or format_sse_event(comment="ping")
@@ -117,7 +118,7 @@ class Stream:
 
     async def _done_event(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
         """Yield the event of the whole answer in pieces, since it may be large."""
-        size = sum(answer.size for answer in answers)
+        size = sum(answer.size for answer in answers) + self.faults.size
         yield b"event: done\ndata: "
         for piece in await compute(lambda: to_json_pieces(self.write(answers)), size):
             yield piece
@@ -147,11 +148,11 @@ class EventWriter:
     """Turns the progress of entries, in ids, into events with text."""
 
     def __init__(
-        self, model: Model, entries: Sequence[Entry], places: Sequence[dict[str, int]]
+        self, model: Model, entries: Sequence[Entry], fields: Sequence[dict[str, int]]
     ) -> None:
         self._model = model
         self._entries = entries
-        self._places = places
+        self._fields = fields  # of the events of each entry
         self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by entry, hypothesis
         self._sent: dict[int, BeamProgress] = {}  # the last of each entry
 
@@ -161,30 +162,30 @@ class EventWriter:
         size = sum(progress_size(progress) for _, progress in news)
         return await compute(lambda: b"".join(self._write(*each) for each in news), size)
 
-    def _write(self, place: int, progress: Progress) -> bytes:
+    def _write(self, entry: int, progress: Progress) -> bytes:
         if isinstance(progress, BeamProgress):
-            return self._write_beam(place, progress)
-        tokens = (self._token(place, event) for event in progress)
+            return self._write_beam(entry, progress)
+        tokens = (self._token(entry, event) for event in progress)
         return b"".join(write_event("token", to_json(token)) for token in tokens)
 
-    def _write_beam(self, place: int, progress: BeamProgress) -> bytes:
-        if progress == self._sent.get(place):
+    def _write_beam(self, entry: int, progress: BeamProgress) -> bytes:
+        if progress == self._sent.get(entry):
             return b""
-        self._sent[place] = progress
-        decode, prefix = self._model.target.decode, self._entries[place].prefix
+        self._sent[entry] = progress
+        decode, prefix = self._model.target.decode, self._entries[entry].prefix
         stable, best = (decode([*prefix, *ids]).text for ids in progress)
-        beam = {**self._places[place], "stable": stable, "tentative": best}
+        beam = {**self._fields[entry], "stable": stable, "tentative": best}
         return write_event("beam", to_json(beam))
 
-    def _token(self, place: int, event: TokenEvent) -> dict[str, Any]:
+    def _token(self, entry: int, event: TokenEvent) -> dict[str, Any]:
         """Return a token with the text that it adds to those of the earlier tokens."""
-        key, target = (place, event.hypothesis), self._model.target
+        key, target = (entry, event.hypothesis), self._model.target
         text = ""
         if key not in self._readers:
             self._readers[key] = target.reader()
-            text = "".join(map(self._readers[key], self._entries[place].prefix))
+            text = "".join(map(self._readers[key], self._entries[entry].prefix))
         token: dict[str, Any] = {
-            **self._places[place],
+            **self._fields[entry],
             "hypothesis": event.hypothesis,
             "text": text + self._readers[key](event.token_id),
             "token": target.name(event.token_id),

@@ -59,7 +59,7 @@ async def read_fields(
 ) -> list[list[Tokens]]:
     """Return the tokens of each text or list of ids in each field, and record how long this took.
 
-    Leave out the places at which a field has an error, which is added to `faults`. If a field has
+    Leave out the indices at which a field has an error, which is added to `faults`. If a field has
     more than max_sources, add only that.
     """
     limit = settings_of(request).max_sources
@@ -83,15 +83,15 @@ def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[To
     outcomes = [list(tokenize_field(field)) for field in fields]
     failed: set[int] = set()
     for outcome in outcomes:
-        for place, each in enumerate(outcome):
+        for result, each in enumerate(outcome):
             if isinstance(each, HeedError):
-                faults.add(each, place)
-                failed.add(place)
+                faults.add(each, result)
+                failed.add(result)
     return [
         [
             each
-            for place, each in enumerate(outcome)
-            if isinstance(each, Tokens) and place not in failed
+            for result, each in enumerate(outcome)
+            if isinstance(each, Tokens) and result not in failed
         ]
         for outcome in outcomes
     ]
@@ -104,14 +104,14 @@ def tokenize_field(field: TextField) -> Iterator[Tokens | HeedError]:
         items: list[tuple[str, str | list[int]]] = [(pointer, value)]
     else:
         items = [(f"{pointer}/{i}", item) for i, item in enumerate(value)]
-    for place, item in items:
+    for at, item in items:
         try:
             if isinstance(item, str):
-                yield tokenizer.encode(item, place)
+                yield tokenizer.encode(item, at)
             else:
-                yield tokenizer.read_ids(item, place)
+                yield tokenizer.read_ids(item, at)
         except TooLarge as error:
             advice = remedy if isinstance(item, str) else ""
-            yield TooLarge.at(place, error.faults[0].detail + advice)
+            yield TooLarge.at(at, error.faults[0].detail + advice)
         except Invalid as error:
             yield error
