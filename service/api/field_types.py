@@ -173,13 +173,13 @@ Source = Annotated[
 Partial = Annotated[
     bool,
     Field(
-        description="Answer the valid sources even if others are refused or fail: the result of"
-        " each of these is a FailedResult, whose problem says why. Options that are wrong, or"
-        " limits that the request as a whole exceeds, still refuse it.",
+        description="Answer valid sources even if others are refused or fail. Each failed source"
+        " gets a FailedResult. Wrong options and exceeded request limits still refuse the whole"
+        " request.",
     ),
 ]
 
-Prefix = Annotated[
+TargetPrefix = Annotated[
     Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
     Discriminator(
         text_variant,

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.field_types import Indices, Prefix, Stop, Unicode
+from service.api.field_types import Indices, Stop, TargetPrefix, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
 from service.bundle import BeamSize, LeastTokens, LengthPenalty, NgramSize, RepetitionPenalty
 
@@ -235,7 +235,7 @@ class Searching(LanguageRequest):
         " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
         " suppress_tokens or stop.",
     )
-    target_prefix: Prefix | None = Field(
+    target_prefix: TargetPrefix | None = Field(
         default=None,
         description="How every target must begin: a text or a list of token ids. It is part of"
         " `text`, but not of the generated tokens, their number, log_probs or score.",
