@@ -128,7 +128,9 @@ def configure_logs(log_format: str) -> None:
         ]
     else:
         console = structlog.dev.ConsoleRenderer(
-            colors=terminal, exception_formatter=structlog.dev.plain_traceback
+            colors=terminal,
+            exception_formatter=structlog.dev.plain_traceback,
+            sort_keys=False,  # the first values are the most important ones
         )
         renderers = [structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S", utc=False), console]
     structlog.configure(

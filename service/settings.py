@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cpu import usable_cores
 from service.setting_types import Folders, HostNames, Networks, Origins, RootPath
-from service.variables import LINKS, check_environment
+from service.variables import LINKS, PREFIX, check_environment
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
 
@@ -44,9 +44,6 @@ class LogFormat(StrEnum):
     auto = "auto"
     json = "json"
     console = "console"
-
-
-PREFIX = "HEED_"
 
 
 class Settings(BaseSettings):

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
+PREFIX = "HEED_"
 # Both set variables with such values or names in every container if a service is named heed or
 # heed-...: HEED_PORT=tcp://10.0.0.1:8000, HEED_SERVICE_HOST=10.0.0.1
 LINKS = ("tcp://", "udp://", "sctp://")
@@ -11,15 +12,21 @@ SERVICE_LINK = re.compile(r".*SERVICE_(HOST|PORT)(_\w+)?|(.*_)?PORT_\d+_(TCP|UDP
 
 
 def check_environment(variables: Mapping[str, str], known: Sequence[str]) -> None:
-    """Raise ValueError naming a variable that starts with HEED_ and is not `known`."""
+    """Raise ValueError naming the variables that start with HEED_ and are not `known`."""
+    faults: list[str] = []
     for name, value in variables.items():
         variable = name.upper()
-        if not variable.startswith("HEED_") or variable in known:
+        if not variable.startswith(PREFIX) or variable in known:
             continue
         if SERVICE_LINK.fullmatch(variable) or value.startswith(LINKS):
             continue
-        (nearest,) = difflib.get_close_matches(variable, known, n=1, cutoff=0)
-        raise ValueError(
-            f"the environment variable {name} is unknown: did you mean {nearest}?"
-            " python -m service --help lists all settings"
-        )
+        faults.append(f"the environment variable {name} is unknown{guess(variable, known)}")
+    if faults:
+        raise ValueError(" ".join([*faults, "python -m service --help lists all settings"]))
+
+
+def guess(name: str, known: Sequence[str]) -> str:
+    """Return the end of a sentence that says which known name, if any, is much like `name`."""
+    rest = {each.removeprefix(PREFIX): each for each in known}
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), rest, n=1)
+    return f": did you mean {rest[near[0]]}?" if near else ";"

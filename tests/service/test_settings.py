@@ -34,13 +34,22 @@ def test_more_threads_and_workers_than_cores_are_capped():
         ("HEED_PROT", "HEED_PORT"),
         ("heed_max_source", "HEED_MAX_SOURCES"),
         ("HEED_BUNDLE", "HEED_BUNDLES"),
-        ("HEED_", "HEED_"),
     ],
 )
 def test_a_mistyped_variable_is_refused_and_the_nearest_is_named(monkeypatch, name, nearest):
     monkeypatch.setenv(name, "9000")
     with pytest.raises(ValidationError, match=f"variable {name} is unknown: .* {nearest}"):
         Settings()
+
+
+def test_every_unknown_variable_is_named_but_nothing_unlike_it_is_guessed(monkeypatch):
+    for name in ("HEED_GPU", "HEED_PROT", "HEED_"):
+        monkeypatch.setenv(name, "9000")
+    with pytest.raises(ValidationError) as refused:
+        Settings()
+    for part in ("HEED_GPU is unknown;", "HEED_PROT is unknown: did you mean HEED_PORT?"):
+        assert part in str(refused.value)
+    assert "variable HEED_ is unknown;" in str(refused.value)
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(monkeypatch):

@@ -121,6 +121,7 @@ def test_an_untouched_beam_size_is_the_models_own(page):
     with page.expect_request("**/v1/decode") as sent:
         beam_size.fill("3")
     assert sent.value.post_data_json["beam_size"] == 3
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)  # else 2 are shown still
     with page.expect_request("**/v1/decode") as sent:
         beam_size.fill("")
     assert "beam_size" not in sent.value.post_data_json

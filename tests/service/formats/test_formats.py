@@ -32,7 +32,7 @@ def ask(client, form, source="ax", **body):
     )
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].partition(";")[0] == form
-    assert answer.headers["vary"] == "Accept"
+    assert "Accept" in answer.headers["vary"].split(", ")
     return answer.content
 
 
@@ -182,7 +182,8 @@ def test_a_large_answer_is_sent_whole(server):
     """More than 10 MB, in pieces."""
     word = "pneumonoultramicroscopicsilicovolcanoconiosis"
     body = {"source": [word] * 40, "attention": {"kinds": ["encoder"]}}
-    answer = httpx2.post(f"{server}/v1/attention", json=body, timeout=60)
+    headers = {"accept-encoding": "identity"}
+    answer = httpx2.post(f"{server}/v1/attention", json=body, headers=headers, timeout=60)
     assert len(answer.content) == int(answer.headers["content-length"]) > 10_000_000
     results = answer.json()["results"]
     assert len(results) == 40
