@@ -13,7 +13,7 @@ import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses, whatIf } from "./result.js";
-import { offerTexts, showPronunciation } from "./texts.js";
+import { offerTexts, showPronunciation, wordsOf } from "./texts.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
@@ -223,7 +223,7 @@ async function attempt(work) {
 /** Returns the words of a source that was refused for the spaces between them, else nothing. */
 function refusedWords({ message, problem }) {
   if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
-  return [...new Set(controls.source.value.trim().split(/\s+/))].slice(0, MOST_WORDS);
+  return wordsOf(controls.source.value).slice(0, MOST_WORDS);
 }
 
 function say(problem) {
