@@ -104,7 +104,8 @@ function fitSource() {
 function showText(stable, tentative = "") {
   const rest = element("span", { className: "tentative", textContent: tentative });
   $("output").replaceChildren(stable, rest);
-  $("result").hidden = false;
+  $("pronunciation").hidden = true; // it belongs to a whole answer
+  $("answer").hidden = $("result").hidden = false;
 }
 
 async function showHypothesis(index, step) {
@@ -208,7 +209,7 @@ async function switchModel() {
   await showDecoding();
 }
 
-/** Runs `work`, and shows its errors as sentences; the last result stays, dimmed. */
+/** Runs `work`, and shows its errors as sentences. The last result stays, dimmed, without its text. */
 async function attempt(work) {
   try {
     await work();
@@ -234,9 +235,7 @@ function say(problem) {
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
-  $("pronunciation").hidden ||= decoded === null;
-  if (!decoded) $("output").replaceChildren();
-  if (stale) showText(chosen().text); // a stream may have begun to write another
+  $("answer").hidden = stale || decoded === null; // below the new source it looks like its answer
 }
 
 function clear() {
