@@ -82,12 +82,19 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
 
 
 def test_as_many_hypotheses_as_beams_are_shown(page):
+    field = page.get_by_role("spinbutton", name="Hypotheses")
+    expect(field).to_have_accessible_description("1 beam finds 1")  # the model's own beam size
+    page.locator("#beam-size").fill("2")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(2)
+    expect(field).to_have_accessible_description("2 beams find 2")
     page.locator("#beam-size").fill("1")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(1)
+    expect(page.get_by_text("1 beam finds 1", exact=True)).to_be_visible()
     page.locator("#beam-size").fill("0")
     expect(page.locator("#error")).to_contain_text(re.compile("^Beam size: .* 1"))
     page.locator("#beam-size").fill("5")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
+    expect(field).to_have_accessible_description("")
     expect(page.locator("#error")).to_be_empty()
 
 

@@ -8,7 +8,7 @@ import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
 import { copy } from "./browser.js";
-import { decodeRequest } from "./decoding.js";
+import { decodeRequest, noteOnBeams } from "./decoding.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
@@ -75,6 +75,7 @@ function offerModel(wanted) {
 async function showDecoding(step = Infinity) {
   const signal = latest("decode");
   fitSource();
+  $("beams").textContent = noteOnBeams(controls, pickedModel().decoding);
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
