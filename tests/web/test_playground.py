@@ -49,6 +49,28 @@ def test_attention_without_a_model(open_playground):
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
+def test_an_edited_example_is_the_readers_own(open_playground):
+    page = open_playground()
+    example = page.get_by_label("Example")
+    picture = page.locator("#picture svg")
+    names = page.locator("#example option").all_inner_texts()
+    assert "gaussian: regression of 50 points" in names
+    assert len(set(names)) == len(names)  # each tells itself from the others
+    chosen = page.locator("#example option:checked")
+    page.locator("#given summary").click()
+    for edit in (
+        lambda: page.locator("#mechanism").select_option("average"),
+        lambda: page.locator("#causal").check(),
+        lambda: page.locator("#attend [name=valid_lengths]").fill("7"),
+    ):
+        example.select_option("scaled_dot_product: regression of 50 points")
+        expect(chosen).to_have_text("scaled_dot_product: regression of 50 points")
+        edit()
+        expect(chosen).to_have_text("own numbers")
+    example.select_option("scaled_dot_product: valid lengths 2, 3")
+    expect(picture).to_have_attribute("aria-label", name_of("scaled_dot_product", [2, 1, 4]))
+
+
 def luminance(colour):
     """Relative luminance of a CSS colour without transparency (WCAG 2.2)."""
     shares = [int(each) / 255 for each in re.fullmatch(r"rgb\((.*)\)", colour)[1].split(",")]
