@@ -115,6 +115,19 @@ def test_docs_lead_back_to_the_page_in_the_colours_of_the_theme(visit, scheme):
     expect(page.locator("#source")).to_be_visible()
 
 
+def test_code_within_a_line_of_the_docs_is_no_higher_than_it(visit):
+    page = visit("/docs", viewport={"width": 390, "height": 844})
+    page.locator(".opblock-summary", has_text="/v1/decode").click()
+    code = page.locator(".opblock.is-open :is(p, li) > code")
+    expect(code.first).to_be_visible()
+    script = """(nodes) => nodes.map((node) => [
+      node.getClientRects()[0].height,
+      parseFloat(getComputedStyle(node.parentElement).lineHeight),
+    ])"""
+    for box, line in code.evaluate_all(script):
+        assert box <= line
+
+
 def test_a_link_to_the_page_has_a_preview(address):
     """Its address is absolute: The Open Graph protocol knows no other."""
     page = httpx2.get(address).text
