@@ -26,11 +26,18 @@ def test_several_words_are_offered_one_by_one(visit):
     page = visit(expected="422")
     page.locator("#source").fill(" heed ")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
-    page.locator("#source").fill("hello world")
+    page.locator("#source").fill("Hello, world! “Hello” – …")
     expect(page.locator("#error")).to_contain_text("g2p-en reads one word at a time.")
     words = page.locator("#words button")
-    assert words.all_inner_texts() == ["hello", "world"]
+    assert words.all_inner_texts() == ["Hello", "world"]
     words.nth(1).click()
     expect(page.locator("#output")).to_have_text("W ER1 L D")
     expect(words).to_have_count(0)
     expect(page.locator("#source")).to_be_focused()
+
+
+def test_words_lose_their_punctuation_in_any_script(page):
+    script = "async (text) => (await import('/web/page/texts.js')).wordsOf(text)"
+    text = "«Привет», (don't) -ish ¿qué? ’tis 你好。 हिन्दी। cafe\u0301! e.g. 7% - & don't"
+    words = ["Привет", "don't", "-ish", "qué", "’tis", "你好", "हिन्दी", "cafe\u0301", "e.g", "7"]
+    assert page.evaluate(script, text) == words

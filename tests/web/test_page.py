@@ -60,26 +60,41 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     expect(page.locator("#error")).to_contain_text(
         "Source has 'ï' at offset 2, which the vocabulary lacks"
     )
-    expect(page.locator("#output")).to_have_text("HH IY1 D")
     expect(page.locator("#controls")).to_have_class("stale")
+    expect(page.locator("#output")).to_be_hidden()  # below the new text, it would look like its own
+    expect(page.locator("#say")).to_be_hidden()
+    expect(page.locator(".hypothesis .token").first).to_have_text("HH")
+    for drawing in ("#heatmap canvas", "#bipartite .plot svg"):
+        expect(page.locator(drawing)).to_have_css("opacity", "0.4")
     with page.expect_response("**/v1/attention"):
         page.locator("#layer").select_option("0")
     expect(page.locator("#error")).to_contain_text("Below is the last good result, of “heed”.")
     expect(page.locator("#controls")).to_have_class("stale")
     page.locator("#source").fill("naive")
     expect(page.locator("#error")).to_be_empty()
+    expect(page.locator("#output")).to_be_visible()
+    expect(page.locator("#say")).to_be_visible()
+    for drawing in ("#heatmap canvas", "#bipartite .plot svg"):
+        expect(page.locator(drawing)).to_have_css("opacity", "1")
     page.locator("#source").fill("")
     expect(page.locator("#result")).to_be_hidden()
     expect(page.locator("#error")).to_be_empty()
 
 
 def test_as_many_hypotheses_as_beams_are_shown(page):
+    field = page.get_by_role("spinbutton", name="Hypotheses")
+    expect(field).to_have_accessible_description("1 beam finds 1")  # the model's own beam size
+    page.locator("#beam-size").fill("2")
+    expect(page.locator("#hypotheses input[type=radio]")).to_have_count(2)
+    expect(field).to_have_accessible_description("2 beams find 2")
     page.locator("#beam-size").fill("1")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(1)
+    expect(page.get_by_text("1 beam finds 1", exact=True)).to_be_visible()
     page.locator("#beam-size").fill("0")
     expect(page.locator("#error")).to_contain_text(re.compile("^Beam size: .* 1"))
     page.locator("#beam-size").fill("5")
     expect(page.locator("#hypotheses input[type=radio]")).to_have_count(3)
+    expect(field).to_have_accessible_description("")
     expect(page.locator("#error")).to_be_empty()
 
 

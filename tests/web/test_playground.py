@@ -49,6 +49,28 @@ def test_attention_without_a_model(open_playground):
     expect(page.locator("#attend-error")).to_contain_text("values is not JSON")
 
 
+def test_an_edited_example_is_the_readers_own(open_playground):
+    page = open_playground()
+    example = page.get_by_label("Example")
+    picture = page.locator("#picture svg")
+    names = page.locator("#example option").all_inner_texts()
+    assert "gaussian: regression of 50 points" in names
+    assert len(set(names)) == len(names)  # each tells itself from the others
+    chosen = page.locator("#example option:checked")
+    page.locator("#given summary").click()
+    for edit in (
+        lambda: page.locator("#mechanism").select_option("average"),
+        lambda: page.locator("#causal").check(),
+        lambda: page.locator("#attend [name=valid_lengths]").fill("7"),
+    ):
+        example.select_option("scaled_dot_product: regression of 50 points")
+        expect(chosen).to_have_text("scaled_dot_product: regression of 50 points")
+        edit()
+        expect(chosen).to_have_text("own numbers")
+    example.select_option("scaled_dot_product: valid lengths 2, 3")
+    expect(picture).to_have_attribute("aria-label", name_of("scaled_dot_product", [2, 1, 4]))
+
+
 def luminance(colour):
     """Relative luminance of a CSS colour without transparency (WCAG 2.2)."""
     shares = [int(each) / 255 for each in re.fullmatch(r"rgb\((.*)\)", colour)[1].split(",")]
@@ -91,6 +113,19 @@ def test_docs_lead_back_to_the_page_in_the_colours_of_the_theme(visit, scheme):
     assert ground == {"light": "rgba(0, 0, 0, 0)", "dark": "rgb(28, 32, 34)"}[scheme]
     page.get_by_role("link", name="Type a text and see its attention").click()
     expect(page.locator("#source")).to_be_visible()
+
+
+def test_code_within_a_line_of_the_docs_is_no_higher_than_it(visit):
+    page = visit("/docs", viewport={"width": 390, "height": 844})
+    page.locator(".opblock-summary", has_text="/v1/decode").click()
+    code = page.locator(".opblock.is-open :is(p, li) > code")
+    expect(code.first).to_be_visible()
+    script = """(nodes) => nodes.map((node) => [
+      node.getClientRects()[0].height,
+      parseFloat(getComputedStyle(node.parentElement).lineHeight),
+    ])"""
+    for box, line in code.evaluate_all(script):
+        assert box <= line
 
 
 def test_a_link_to_the_page_has_a_preview(address):

@@ -37,9 +37,12 @@ async function request(path, options = {}) {
   throw Object.assign(new Error(problem ? sentence(problem.detail) : status), { problem });
 }
 
-/** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */
+/**
+ * Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". It leaves out the
+ * advice to send `split`, which the page cannot do.
+ */
 function sentence(detail) {
-  return detail.replace(/^\/(\w)(\w*)/, (_, first, rest) =>
+  return detail.replace(/, or send "split".*? one by one/, "").replace(/^\/(\w)(\w*)/, (_, first, rest) =>
     first.toUpperCase() + rest.replaceAll("_", " "));
 }
 

@@ -8,12 +8,12 @@ import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
 import { copy } from "./browser.js";
-import { decodeRequest } from "./decoding.js";
+import { decodeRequest, noteOnBeams } from "./decoding.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf } from "./pickers.js";
 import { showAlternatives, showHypotheses, whatIf } from "./result.js";
-import { offerTexts, showPronunciation } from "./texts.js";
+import { offerTexts, showPronunciation, wordsOf } from "./texts.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
@@ -75,6 +75,7 @@ function offerModel(wanted) {
 async function showDecoding(step = Infinity) {
   const signal = latest("decode");
   fitSource();
+  $("beams").textContent = noteOnBeams(controls, pickedModel().decoding);
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
@@ -104,7 +105,8 @@ function fitSource() {
 function showText(stable, tentative = "") {
   const rest = element("span", { className: "tentative", textContent: tentative });
   $("output").replaceChildren(stable, rest);
-  $("result").hidden = false;
+  $("pronunciation").hidden = true; // it belongs to a whole answer
+  $("answer").hidden = $("result").hidden = false;
 }
 
 async function showHypothesis(index, step) {
@@ -208,7 +210,7 @@ async function switchModel() {
   await showDecoding();
 }
 
-/** Runs `work`, and shows its errors as sentences; the last result stays, dimmed. */
+/** Runs `work`, and shows its errors as sentences. The last result stays, dimmed, without its text. */
 async function attempt(work) {
   try {
     await work();
@@ -223,7 +225,7 @@ async function attempt(work) {
 /** Returns the words of a source that was refused for the spaces between them, else nothing. */
 function refusedWords({ message, problem }) {
   if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
-  return [...new Set(controls.source.value.trim().split(/\s+/))].slice(0, MOST_WORDS);
+  return wordsOf(controls.source.value).slice(0, MOST_WORDS);
 }
 
 function say(problem) {
@@ -234,9 +236,7 @@ function say(problem) {
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
-  $("pronunciation").hidden ||= decoded === null;
-  if (!decoded) $("output").replaceChildren();
-  if (stale) showText(chosen().text); // a stream may have begun to write another
+  $("answer").hidden = stale || decoded === null; // below the new source it looks like its answer
 }
 
 function clear() {

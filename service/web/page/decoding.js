@@ -7,16 +7,27 @@ export function decodeRequest(controls, decoding) {
   const { model, source, beam_size, num_hypotheses, stream } = controls;
   [beam_size, num_hypotheses].forEach(checkNumber);
   const beams = beam_size.value ? { beam_size: Number(beam_size.value) } : {};
-  const most = beams.beam_size ?? decoding.beam_size;
   return {
     model: model.value,
     source: source.value.trim(),
     ...languagesOf(controls),
     ...beams,
-    num_hypotheses: Math.min(Number(num_hypotheses.value), most),
+    num_hypotheses: Math.min(Number(num_hypotheses.value), beamsOf(controls, decoding)),
     top_log_probs: 5,
     ...(stream.checked && { stream: true }),
   };
+}
+
+function beamsOf({ beam_size }, decoding) {
+  return Number(beam_size.value || decoding.beam_size);
+}
+
+/** Returns a note if there are too few beams for the wanted hypotheses, else nothing. */
+export function noteOnBeams(controls, decoding) {
+  const { beam_size, num_hypotheses } = controls;
+  const beams = beamsOf(controls, decoding);
+  if (!beam_size.validity.valid || beams >= Number(num_hypotheses.value)) return "";
+  return beams === 1 ? "1 beam finds 1" : `${beams} beams find ${beams}`;
 }
 
 function checkNumber(field) {

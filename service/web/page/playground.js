@@ -1,10 +1,12 @@
 /** Attention without a model: the numbers of a form, and the weights and picture they give. */
+import { element } from "view/labels.js";
 import { JSON_TYPE, curl, get, latest, post } from "./api.js";
 import { copy, debounce } from "./browser.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("attend");
 const controls = form.elements;
+const OWN = "own"; // the choice of example once a field is edited
 const NUMBERS = ["queries", "keys", "values", "truth", "valid_lengths"];
 
 const examples = await loadExamples();
@@ -14,6 +16,13 @@ let attended; // the last good request, or the first
 async function loadExamples() {
   const { post: operation } = (await get("openapi.json")).paths["/v1/attend"];
   return Object.values(operation.requestBody.content[JSON_TYPE].examples);
+}
+
+/** Names an example by its numbers: the reference's summaries refer to the ones before them. */
+function nameOf({ mechanism, width, keys, truth, valid_lengths }) {
+  const how = width ? `${mechanism}, width ${width}` : mechanism;
+  if (truth) return `${how}: regression of ${keys.length} points`;
+  return valid_lengths ? `${how}: valid lengths ${valid_lengths.join(", ")}` : how;
 }
 
 function fill({ mechanism, width = 1, causal = false, ...numbers }) {
@@ -88,10 +97,14 @@ async function attempt(work) {
 }
 
 const update = debounce(() => attempt(attend), 60);
-$("example").replaceChildren(...examples.map(({ summary }, i) => new Option(summary, i)));
+$("example").replaceChildren(
+  ...examples.map(({ value }, i) => new Option(nameOf(value), i)),
+  element("option", { value: OWN, textContent: "own numbers", disabled: true }),
+);
 $("example").value = examples.findIndex(({ value }) => value.mechanism === "gaussian");
 form.addEventListener("input", ({ target }) => {
   if (target.id === "example") fill(examples[target.value].value);
+  else $("example").value = OWN;
   adapt();
   update();
 });

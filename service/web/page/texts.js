@@ -4,6 +4,8 @@ import { toIpa } from "./ipa.js";
 
 const pronunciation = document.getElementById("pronunciation");
 const say = document.getElementById("say");
+// Characters at an end of a word that do not belong to it. A mark belongs to the letter before it.
+const PUNCTUATION = /^[^\p{L}\p{M}\p{N}'’-]+|[^\p{L}\p{M}\p{N}'’-]+$/gu;
 
 /** Shows a button for each {source, source_language, target_language}, which decodes it. */
 export function offerTexts(list, texts, controls, decode) {
@@ -16,6 +18,12 @@ export function offerTexts(list, texts, controls, decode) {
     });
     return button;
   }));
+}
+
+/** Returns the different words of a text, without the punctuation around them. */
+export function wordsOf(text) {
+  const words = text.split(/\s+/).map((word) => word.replace(PUNCTUATION, ""));
+  return [...new Set(words.filter((word) => /[\p{L}\p{N}]/u.test(word)))];
 }
 
 /** Shows an answer in IPA if the model's task says that it writes ARPAbet. */
