@@ -244,23 +244,23 @@ LEARNED_WIDTH = 2.75  # after five epochs; tests/model/export/test_mechanisms.py
 
 ATTEND: Examples = {
     "average": {
-        "summary": "Regression of 50 points by their mean",
+        "summary": "Regression of 50 points: their mean",
         "value": {"mechanism": "average", **REGRESSION},
     },
     "gaussian": {
-        "summary": "The same by a Gaussian kernel (Nadaraya-Watson)",
+        "summary": "Regression of 50 points: Gaussian kernel (Nadaraya-Watson)",
         "value": {"mechanism": "gaussian", **REGRESSION},
     },
     "learned": {
-        "summary": "The same, with the width that gradient descent finds in five epochs",
+        "summary": "Regression of 50 points: Gaussian kernel, width learned in five epochs",
         "value": {"mechanism": "gaussian", "width": LEARNED_WIDTH, **REGRESSION},
     },
     "scaled_dot_product": {
-        "summary": "The same by scaled dot products",
+        "summary": "Regression of 50 points: scaled dot products",
         "value": {"mechanism": "scaled_dot_product", **REGRESSION},
     },
     "additive": {
-        "summary": "The same by additive attention with 2 hidden units",
+        "summary": "Regression of 50 points: additive attention, 2 hidden units",
         "value": {
             "mechanism": "additive",
             "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -1.0]},

@@ -54,7 +54,7 @@ def test_an_edited_example_is_the_readers_own(open_playground):
     example = page.get_by_label("Example")
     picture = page.locator("#picture svg")
     names = page.locator("#example option").all_inner_texts()
-    assert "gaussian: regression of 50 points" in names
+    assert "Regression of 50 points: scaled dot products" in names
     assert len(set(names)) == len(names)  # each tells itself from the others
     chosen = page.locator("#example option:checked")
     page.locator("#given summary").click()
@@ -63,11 +63,11 @@ def test_an_edited_example_is_the_readers_own(open_playground):
         lambda: page.locator("#causal").check(),
         lambda: page.locator("#attend [name=valid_lengths]").fill("7"),
     ):
-        example.select_option("scaled_dot_product: regression of 50 points")
-        expect(chosen).to_have_text("scaled_dot_product: regression of 50 points")
+        example.select_option("Regression of 50 points: scaled dot products")
+        expect(chosen).to_have_text("Regression of 50 points: scaled dot products")
         edit()
         expect(chosen).to_have_text("own numbers")
-    example.select_option("scaled_dot_product: valid lengths 2, 3")
+    example.select_option("Two sequences, which see their first 2 and first 3 keys")
     expect(picture).to_have_attribute("aria-label", name_of("scaled_dot_product", [2, 1, 4]))
 
 

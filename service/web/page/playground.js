@@ -18,13 +18,6 @@ async function loadExamples() {
   return Object.values(operation.requestBody.content[JSON_TYPE].examples);
 }
 
-/** Names an example by its numbers: the reference's summaries refer to the ones before them. */
-function nameOf({ mechanism, width, keys, truth, valid_lengths }) {
-  const how = width ? `${mechanism}, width ${width}` : mechanism;
-  if (truth) return `${how}: regression of ${keys.length} points`;
-  return valid_lengths ? `${how}: valid lengths ${valid_lengths.join(", ")}` : how;
-}
-
 function fill({ mechanism, width = 1, causal = false, ...numbers }) {
   controls.mechanism.value = mechanism;
   controls.width.value = width;
@@ -98,7 +91,7 @@ async function attempt(work) {
 
 const update = debounce(() => attempt(attend), 60);
 $("example").replaceChildren(
-  ...examples.map(({ value }, i) => new Option(nameOf(value), i)),
+  ...examples.map(({ summary }, i) => new Option(summary, i)),
   element("option", { value: OWN, textContent: "own numbers", disabled: true }),
 );
 $("example").value = examples.findIndex(({ value }) => value.mechanism === "gaussian");
