@@ -80,6 +80,7 @@ def decode(bundle, sources, **options):
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
 def test_hypotheses_are_those_of_ctranslate2(plain, sources, translator, beam_size, length_penalty):
     """Where two hypotheses differ, their scores are closer than the tolerance."""
+    sources = sources[::2]  # to keep the test short
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
     ours = decode(plain, sources, num_hypotheses=beam_size, **options)
     theirs = translator.translate_batch(

@@ -38,11 +38,21 @@ def trained(**changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"max_source_length": 3, "max_target_length": 2, "rotary": True},
-        {"pad_id": 11, "bos_id": 10, "eos_id": 9, "max_target_length": 1},
-        {"source_vocab_size": 4, "target_vocab_size": 4, "max_source_length": 1},
+        pytest.param(
+            {"max_source_length": 3, "max_target_length": 2, "rotary": True},
+            id="few positions",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"pad_id": 11, "bos_id": 10, "eos_id": 9, "max_target_length": 1},
+            id="specials at the end",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"source_vocab_size": 4, "target_vocab_size": 4, "max_source_length": 1},
+            id="one ordinary token",
+        ),
     ],
-    ids=["few positions", "specials at the end", "one ordinary token"],
 )
 def test_a_model_that_trains_exports_and_starts(tmp_path, changes):
     write_bundle(trained(**changes), CARD, WeightType.fp32, tmp_path / "edge", Precision.both)
