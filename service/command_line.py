@@ -1,7 +1,6 @@
 """The flags of `python -m service`, one for each setting."""
 
 from argparse import ArgumentParser, BooleanOptionalAction
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -9,7 +8,8 @@ from pydantic.fields import FieldInfo
 
 from service.errors import StartupError
 from service.setting_types import split_at_commas
-from service.settings import PREFIX, Settings
+from service.settings import Settings
+from service.variables import PREFIX, guess
 
 ADVICE = "python -m service --help lists all flags"
 ABOUT = (
@@ -82,5 +82,4 @@ def describe_unknown(argument: str) -> str:
         )
     flag = argument.partition("=")[0]
     flags = [flag_of(name) for name in Settings.model_fields]
-    (nearest,) = get_close_matches(flag, flags, n=1, cutoff=0)
-    return f"the flag {flag} is unknown: did you mean {nearest}?"
+    return f"the flag {flag} is unknown{guess(flag, flags, '--')}"

@@ -20,13 +20,14 @@ def check_environment(variables: Mapping[str, str], known: Sequence[str]) -> Non
             continue
         if SERVICE_LINK.fullmatch(variable) or value.startswith(LINKS):
             continue
-        faults.append(f"the environment variable {name} is unknown{guess(variable, known)}")
+        faults.append(f"the environment variable {name} is unknown{guess(variable, known, PREFIX)}")
     if faults:
         raise ValueError(" ".join([*faults, "python -m service --help lists all settings"]))
 
 
-def guess(name: str, known: Sequence[str]) -> str:
-    """Return the end of a sentence that says which known name, if any, is much like `name`."""
-    rest = {each.removeprefix(PREFIX): each for each in known}
-    near = difflib.get_close_matches(name.removeprefix(PREFIX), rest, n=1)
+def guess(name: str, known: Sequence[str], prefix: str) -> str:
+    """Return the end of a sentence that says which known name, if any, is much like `name`. All
+    begin with the prefix."""
+    rest = {each.removeprefix(prefix): each for each in known}
+    near = difflib.get_close_matches(name.removeprefix(prefix), rest, n=1)
     return f": did you mean {rest[near[0]]}?" if near else ";"
