@@ -162,6 +162,22 @@ def test_a_branch_of_a_branch_is_in_the_address_and_back_leaves_one_at_a_time(pa
     expect(page.locator("#branch")).to_be_hidden()
 
 
+def test_leaving_a_branch_takes_the_focus_from_nobody_who_has_gone_on(page, address):
+    own, other, _ = branch_of(page, address)
+    choice_of(page, other).click()
+    expect(page.locator("#leave-branch")).to_be_focused()
+    waiting = []
+    page.route("**/v1/attention", lambda route: waiting.append(route))
+    page.locator("#leave-branch").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#step")).to_be_focused()
+    expect(page.locator("#output")).to_have_text(own["text"])
+    page.locator("#source").focus()
+    waiting.pop().continue_()
+    expect(page.locator("#heatmap canvas")).to_have_attribute("height", str(len(own["token_ids"])))
+    expect(page.locator("#source")).to_be_focused()
+
+
 def test_another_text_leaves_the_branch(page, address):
     _, other, _ = branch_of(page, address)
     choice_of(page, other).click()

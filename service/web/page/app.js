@@ -157,15 +157,16 @@ async function branch(step, id) {
   controls.target_prefix.value = [...chosen().token_ids.slice(0, step), id];
   addToHistory(form);
   await showDecoding(step);
-  $("leave-branch").focus({ preventScroll: true });
+  const lost = document.activeElement === document.body; // the button that was pressed is gone
+  if (lost) $("leave-branch").focus({ preventScroll: true });
 }
 
 async function leaveBranch() {
   keepInAddress(form);
   controls.target_prefix.value = "";
   addToHistory(form);
+  controls.step.focus({ preventScroll: true }); // the button that was pressed goes
   await showDecoding();
-  controls.step.focus({ preventScroll: true });
 }
 
 /** Returns a request for attention to exactly the tokens that are shown. */
