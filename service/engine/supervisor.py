@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from service.bundle import Bundle
 from service.engine.client import EngineClient, OnProgress
@@ -105,6 +106,7 @@ class Supervisor:
                 async with asyncio.timeout(PATIENCE):
                     self.reported = status = await engine.status()
             except (TimeoutError, HeedError):
+                self.reported = replace(self.reported, ready=False)
                 missed += 1
                 if missed == MISSES:
                     return f"{MISSES} status reports did not come within {PATIENCE:g} seconds"

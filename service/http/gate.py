@@ -1,13 +1,15 @@
-"""Refuse requests by their bytes, before they are parsed: the Door would take five times as long.
+"""Refuse requests and answer probes by their bytes, before they are parsed, while there are many.
 
-An overloaded service gets so many requests that refusing them takes the time of those in progress.
+An overloaded service gets so many requests that refusing them takes the time of those in progress:
+the Door would take five times as long. A probe would wait for several turns of the event loop.
 """
 
 import asyncio
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from http import HTTPStatus
 from typing import NamedTuple
 
 import structlog
@@ -15,7 +17,7 @@ import structlog
 from service.errors import Overloaded
 from service.http.admission import Admission, Place
 from service.http.metrics import RequestMetrics
-from service.http.problems import write_answer
+from service.http.problems import write_answer, write_response
 from service.pace import refuse, retry_after
 
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
@@ -24,16 +26,22 @@ REQUEST_ID = re.compile(
 )
 MARK = b"~"  # stands for a character of a request id in a prepared answer, and occurs nowhere else
 ORIGIN = re.compile(rb"\r\norigin:", re.IGNORECASE)
+# Headers of a probe that might ask for another answer. Accept: */* asks for any.
+PARTICULAR = re.compile(
+    rb"\r\n(?:origin|accept|content-length|transfer-encoding|x-request-timeout)"
+    rb"[ \t]*:(?![ \t]*\*/\*\r\n)",
+    re.IGNORECASE,
+)
+ALIVE = b'{"status":"ok"}'  # what /livez and /readyz answer with 200
 LOG_EVERY = 1.0  # seconds
 
 logger = structlog.get_logger()
 
 
 class Verdict(NamedTuple):
-    """What becomes of a request: it is answered with `refusal`, or accepted, with a place or
-    without."""
+    """What becomes of a request: it is answered at once, or accepted, with a place or without."""
 
-    refusal: bytes = b""
+    answer: bytes = b""
     place: Place | None = None
 
 
@@ -43,6 +51,8 @@ ACCEPTED = Verdict()
 class Gate:
     """Judges the first bytes of a request for one of `routes`, the paths without parameters.
 
+    A probe, a GET request for a path of `probes`, is answered if its function returns True.
+
     A whole POST request is refused, or gets its place at once: of many that arrive together, only
     as many are accepted as there is room for. All others are left to the Door, which is also right
     about headers such as X-Request-Timeout; so are those of web pages, whose answers may need CORS
@@ -50,30 +60,48 @@ class Gate:
     """
 
     def __init__(
-        self, admission: Admission, metrics: RequestMetrics, routes: Iterable[str]
+        self,
+        admission: Admission,
+        metrics: RequestMetrics,
+        routes: Iterable[str],
+        probes: Mapping[str, Callable[[], bool]],
     ) -> None:
         self.admission = admission
         self._metrics = metrics
         self._routes = {route.encode(): route for route in routes}
+        self._probes = {path.encode(): (path, healthy) for path, healthy in probes.items()}
         self._refused = 0  # since the last line in the log
 
     def judge(self, data: bytes) -> Verdict:
-        if self.admission.is_quiet or not data.startswith(b"POST "):
+        if self.admission.is_quiet:
             return ACCEPTED
+        if data.startswith(b"POST "):
+            return self._judge_post(data)
+        return self._judge_probe(data) if data.startswith(b"GET ") else ACCEPTED
+
+    def _judge_post(self, data: bytes) -> Verdict:
         route = self._routes.get(data[5 : data.find(b" ", 5)])
         if not route or not is_whole(data) or ORIGIN.search(data):
             return ACCEPTED
         late = self.admission.late(self.admission.timeout)
         if late is None:
             return Verdict(place=Place(self.admission))
-        self._metrics.count_refused(route, Overloaded.code, Overloaded.status)
+        self._metrics.count_early(route, Overloaded.status, Overloaded.code)
         if not self._refused:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._refused += 1
-        given = REQUEST_ID.search(data)
-        request_id = given[1] if given else b"%032x" % random.getrandbits(128)
+        request_id = request_id_of(data)
         prepared = prepare(route, retry_after(late), len(request_id))
         return Verdict(prepared.replace(MARK * len(request_id), request_id))
+
+    def _judge_probe(self, data: bytes) -> Verdict:
+        path, healthy = self._probes.get(data[4 : data.find(b" HTTP/1.1\r\n")], ("", None))
+        whole = data.find(b"\r\n\r\n") == len(data) - 4
+        if not healthy or not whole or PARTICULAR.search(data) or not healthy():
+            return ACCEPTED
+        self._metrics.count_early(path, HTTPStatus.OK)
+        request_id = request_id_of(data).decode()
+        return Verdict(write_response(HTTPStatus.OK, "application/json", ALIVE, request_id))
 
     def _log(self) -> None:
         """Log how many were refused: a line for each would take as long as to refuse it."""
@@ -81,6 +109,12 @@ class Gate:
         logger.warning(
             "requests refused", count=count, status=int(Overloaded.status), code=Overloaded.code
         )
+
+
+def request_id_of(data: bytes) -> bytes:
+    """Return the id that the client gave its request, if it is safe to log, else a new one."""
+    given = REQUEST_ID.search(data)
+    return given[1] if given else b"%032x" % random.getrandbits(128)
 
 
 def is_whole(data: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Answer every error with a problem document (RFC 9457)."""
 
 import json
+from collections.abc import Mapping
 from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +25,7 @@ from service.http.security import SECURITY_HEADERS
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
+NO_HEADERS: Mapping[str, str] = {}
 LARGEST = 4096  # bytes of a problem document
 
 
@@ -63,15 +65,27 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
 def write_answer(error: HeedError, path: str, request_id: str) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
     content = write_problem(error, path, request_id)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    return write_response(error.status, PROBLEM, content, request_id, headers)
+
+
+def write_response(
+    status: int,
+    media_type: str,
+    content: bytes,
+    request_id: str,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> bytes:
+    """Return a whole response, after which the connection is closed."""
+    status = HTTPStatus(status)
     headers = {
         "Connection": "close",
-        "Content-Type": PROBLEM,
-        "Content-Length": len(content),
+        "Content-Type": media_type,
+        "Content-Length": str(len(content)),
         "X-Request-Id": request_id,
-        **({"Retry-After": error.retry_after} if error.retry_after else {}),
+        **headers,
         **SECURITY_HEADERS,
     }
-    status = HTTPStatus(error.status)
     lines = [f"HTTP/1.1 {status} {status.phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + content

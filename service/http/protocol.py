@@ -129,9 +129,9 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         place = None
         if self._idle and self._finished and not self._partial:
-            refusal, place = self._limits.gate.judge(data)
-            if refusal:
-                return self._answer_last(refusal)
+            answer, place = self._limits.gate.judge(data)
+            if answer:
+                return self._answer_last(answer)
         return self._receive(data, place)
 
     def _leave(self) -> None:

@@ -38,7 +38,7 @@ class Listener(socket.socket):
     When they are reached, the oldest connection without a complete request gives way to the new
     one. If there is none, new ones wait for a second.
 
-    A connection whose request the gate refuses is answered and closed here: to set it up would take
+    A connection whose request the gate answers is closed here: to set it up would take
     twice as long. After MOST_AT_ONCE connections, those that are open already have their turn.
     """
 
@@ -71,9 +71,9 @@ class Listener(socket.socket):
         return accepted
 
     def _take_turn(self) -> Iterator[tuple[socket.socket, Any]]:
-        """Accept those that wait, and yield those that the gate does not refuse."""
+        """Accept those that wait, and yield those that the gate does not answer."""
         for connection, address in self._accept_waiting():
-            if not self._refuse(connection):
+            if not self._answer(connection):
                 self.limits.open += 1
                 self.limits.coming += 1
                 yield connection, address
@@ -92,8 +92,8 @@ class Listener(socket.socket):
                 raise
         return accepted
 
-    def _refuse(self, connection: socket.socket) -> bool:
-        """Answer and close a new connection if the gate refuses its request, and return whether it
+    def _answer(self, connection: socket.socket) -> bool:
+        """Answer and close a new connection if the gate answers its request, and return whether it
         does. Otherwise keep what it has sent."""
         if self.limits.gate.admission.is_quiet:
             return False
@@ -101,14 +101,14 @@ class Listener(socket.socket):
             data = connection.recv(FIRST, socket.MSG_DONTWAIT)
         except OSError:  # it has sent nothing yet, or is broken
             return False
-        refusal, place = self.limits.gate.judge(data)
-        if refusal:
+        answer, place = self.limits.gate.judge(data)
+        if answer:
             with suppress(OSError):
-                connection.send(refusal, socket.MSG_DONTWAIT)
+                connection.send(answer, socket.MSG_DONTWAIT)
             connection.close()
         elif data:
             self.limits.first[connection.fileno()] = data, place
-        return bool(refusal)
+        return bool(answer)
 
 
 async def bind(settings: Settings) -> list[Listener]:
@@ -193,7 +193,8 @@ class Server(uvicorn.Server):
         self._on_started = on_started
         self._give_up = give_up
         routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
-        listeners[0].limits.gate = Gate(app.state.admission, app.state.metrics, routes)
+        probes = {"/livez": lambda: True, "/readyz": lambda: app.state.registry.ready}
+        listeners[0].limits.gate = Gate(app.state.admission, app.state.metrics, routes, probes)
         listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -60,8 +60,11 @@ def test_an_engine_that_is_killed_or_stopped_is_replaced(tiny_bundle, fault, cap
     async def run():
         async with supervised(tiny_bundle) as served:
             before, first = await answers_of(served), pid_of(served)
+            await until(lambda: served.reported.ready)
             os.kill(first, fault)
             lost = asyncio.gather(*served.submit(entries(9)), return_exceptions=True)
+            await until(lambda: not served.reported.ready)
+            assert served.restarts == 0
             await until(lambda: served.restarts == 1)
             return before, await lost, await answers_of(served), (first, pid_of(served))
 

@@ -31,7 +31,8 @@ def with_header(name, value):
 def closed_gate(most=MOST):
     """A gate before a service in which `most` requests are in progress."""
     admission = Admission(most, 60.0)
-    gate = Gate(admission, RequestMetrics(), ["/v1/decode", "/v1/score"])
+    probes = {"/livez": lambda: True, "/readyz": lambda: False}
+    gate = Gate(admission, RequestMetrics(), ["/v1/decode", "/v1/score"], probes)
     places = [Place(admission) for _ in range(most)]
     return gate, places
 
@@ -69,14 +70,14 @@ def check_refusal(answer):
 def test_a_refusal_is_a_whole_answer_with_the_request_id(given):
     gate, _ = closed_gate()
     (verdict,) = judge_all(gate, [with_header(b"X-Request-Id", given.encode())])
-    assert check_refusal(verdict.refusal)["request_id"] == given.lower()
+    assert check_refusal(verdict.answer)["request_id"] == given.lower()
 
 
 @pytest.mark.parametrize("given", [b"a b", b"<x>", b"a" * 129, b"\xff", b""])
 def test_an_id_that_is_not_safe_is_replaced(given):
     gate, _ = closed_gate()
     verdicts = judge_all(gate, [with_header(b"x-request-id", given)] * 2)
-    ids = [check_refusal(verdict.refusal)["request_id"] for verdict in verdicts]
+    ids = [check_refusal(verdict.answer)["request_id"] for verdict in verdicts]
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
     assert ids[0] != ids[1]
 
@@ -84,7 +85,6 @@ def test_an_id_that_is_not_safe_is_replaced(given):
 @pytest.mark.parametrize(
     "sent",
     [
-        PROBE,
         WORD[:-1],
         WORD + b" ",
         WORD + WORD,
@@ -103,12 +103,50 @@ def test_all_but_whole_requests_for_known_paths_are_left_to_the_door(sent):
     assert judge_all(gate, [sent]) == [ACCEPTED]
 
 
+@pytest.mark.parametrize("header", [b"", b"accept: */*\r\n", b"accept-encoding: gzip\r\n"])
+def test_a_probe_of_a_healthy_service_is_answered_and_counted(header):
+    gate, _ = closed_gate()
+    (verdict,) = judge_all(gate, [PROBE[:-2] + header + b"\r\n"])
+    first, headers, document = parse(verdict.answer)
+    assert (first, document) == ("HTTP/1.1 200 OK", {"status": "ok"})
+    assert all(headers[name.lower()] == each.lower() for name, each in SECURITY_HEADERS.items())
+    counted = generate_latest(gate._metrics.registry).decode()
+    assert 'heed_requests_total{code="200",route="/livez"} 1.0' in counted
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        PROBE.replace(b"/livez", b"/readyz"),  # it is not ready: the application says why
+        PROBE.replace(b"/livez", b"/livez?a=1"),
+        PROBE.replace(b"/livez", b"/metrics"),
+        PROBE.replace(b"GET", b"HEAD"),
+        PROBE.replace(b"HTTP/1.1", b"HTTP/3"),
+        PROBE[:-2],
+        PROBE + PROBE,
+        *(
+            PROBE[:-2] + header + b"\r\n\r\n"
+            for header in (
+                b"Accept: text/html",
+                b"accept:*/*, text/html",
+                b"Origin: https://example.org",
+                b"Content-Length: 0",
+                b"X-Request-Timeout: none",
+            )
+        ),
+    ],
+)
+def test_all_but_plain_probes_of_a_healthy_service_are_left_to_the_application(sent):
+    gate, _ = closed_gate()
+    assert judge_all(gate, [sent]) == [ACCEPTED]
+
+
 def test_of_many_that_arrive_together_as_many_are_accepted_as_there_is_room_for():
     gate, places = closed_gate()
     for place in places[:3]:
         place.leave()
     verdicts = judge_all(gate, [WORD] * 10)
-    assert [bool(verdict.refusal) for verdict in verdicts] == [False] * 3 + [True] * 7
+    assert [bool(verdict.answer) for verdict in verdicts] == [False] * 3 + [True] * 7
     for verdict in verdicts[:3]:
         verdict.place.leave()
         verdict.place.leave()
@@ -186,6 +224,14 @@ def ask(port, request):
         return client.recv(1 << 16)
 
 
+def ask_kept(client, request):
+    client.sendall(request)
+    answer = b""
+    while not answer.endswith(b'{"status":"ok"}'):
+        answer += client.recv(1 << 16)
+    return answer
+
+
 def ask_until(port, status):
     """Send words until the requests before them have come, or gone."""
     for _ in range(1000):
@@ -196,11 +242,9 @@ def ask_until(port, status):
 
 def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probes(service):
     _, port = service
+    probes = [PROBE, PROBE.replace(b"/livez", b"/readyz")]
     with connect(port) as kept:
-        kept.sendall(PROBE)
-        answer = b""
-        while not answer.endswith(b'{"status":"ok"}'):
-            answer += kept.recv(1 << 16)
+        quiet = [ask_kept(kept, each) for each in probes]
         with in_progress(port, MOST):
             ask_until(port, 429)
             with connect(port) as new:
@@ -208,7 +252,13 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probe
                 check_refusal(received_until_closed(new, b""))
             kept.sendall(WORD)
             check_refusal(received_until_closed(kept, b""))
-            assert ask(port, PROBE).startswith(b"HTTP/1.1 200")
+            busy = [ask(port, each) for each in probes]
+    for before, answer in zip(quiet, busy, strict=True):
+        first, headers, document = parse(before)
+        assert first == "HTTP/1.1 200 OK"
+        same = headers | dict.fromkeys(("x-request-id", "date"), "")
+        assert parse(answer)[0::2] == (first, document)
+        assert parse(answer)[1] | {"x-request-id": "", "date": ""} == same | {"connection": "close"}
 
 
 def test_requests_that_are_refused_for_another_reason_leave_their_places(service):
