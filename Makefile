@@ -8,6 +8,7 @@ FIXTURE := tests/fixtures/tiny/bundle.json
 DATA := .
 RUNS := runs
 ADVISORIES := api.osv.dev
+BOTH := --numprocesses 2 --dist loadfile  # fixtures are shared within a file
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
@@ -37,10 +38,10 @@ $(FIXTURE): $(wildcard model/*.py model/*/*.py) tests/make_fixture.py | $(VENV)/
 fixture: $(FIXTURE)
 
 test: $(VENV)/dev $(FIXTURE)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" $(BOTH)
 
 test-long: $(VENV)/dev $(FIXTURE)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(BOTH)
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev

@@ -34,6 +34,7 @@ from service.search.protocol import Candidates
 from service.settings import Precision, Provider, Settings
 
 WORDS = Path(__file__).parent / "words.txt"
+OTHERS = (4, 0.6), (3, 2.0)  # beams and length penalties, for make test-long
 TOLERANCE = 0.02  # of scores: CTranslate2's exponentials are less exact
 
 
@@ -77,7 +78,10 @@ def decode(bundle, sources, **options):
     return [entry.result.result(0).hypotheses for entry in entries]
 
 
-@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.6), (3, 2.0)])
+@pytest.mark.parametrize(
+    ("beam_size", "length_penalty"),
+    [(1, 1.0), (4, 1.0), *(pytest.param(*each, marks=pytest.mark.long) for each in OTHERS)],
+)
 def test_hypotheses_are_those_of_ctranslate2(plain, sources, translator, beam_size, length_penalty):
     """Where two hypotheses differ, their scores are closer than the tolerance."""
     sources = sources[::2]  # to keep the test short
@@ -105,7 +109,14 @@ LIMITS = {"min_new_tokens": 6, "no_repeat_ngram_size": 2, "suppress_tokens": [4,
 
 @pytest.mark.parametrize(
     ("beam_size", "length_penalty", "limits"),
-    [(1, 1.0, {}), (4, 1.0, {}), (4, 0.6, {}), (3, 2.0, {}), (1, 1.0, LIMITS), (4, 1.0, LIMITS)],
+    [
+        (4, 1.0, {}),
+        (4, 1.0, LIMITS),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [(1, 1.0, {}), (1, 1.0, LIMITS), *((*other, {}) for other in OTHERS)]
+        ),
+    ],
 )
 def test_hypotheses_are_those_of_hugging_face(plain, sources, beam_size, length_penalty, limits):
     """All hypotheses of each source agree, best first, but for near ties that rounding swaps."""
@@ -241,6 +252,7 @@ PHASES = [Phase.explicit, Phase.generate]  # no shrinking: a smaller seed is no 
 Sources = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=5)
 
 
+@pytest.mark.long
 @example(
     seed=1,
     source_ids=[3, 4, 5],
@@ -266,6 +278,7 @@ def test_beams_at_the_limit_are_those_of_both_peers(tmp_path_factory, seed, sour
         assert [hypothesis.token_ids for hypothesis in ours] == ids
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 9999),
     source_ids=Sources,
@@ -282,6 +295,7 @@ def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, forced):
     assert [hypothesis.token_ids for hypothesis in ours] == ids
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 9999),
     source_ids=Sources,

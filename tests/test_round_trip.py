@@ -95,13 +95,14 @@ def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p
 
 
 @torch.no_grad()
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("score_function", "d_model", "num_heads", "d_qk", "d_v"),
     [
-        pytest.param(ScoreFunction.scaled_dot_product, 35, 5, 7, 7, marks=pytest.mark.long),
-        pytest.param(ScoreFunction.scaled_dot_product, 36, 4, 5, 7, marks=pytest.mark.long),
+        (ScoreFunction.scaled_dot_product, 35, 5, 7, 7),
+        (ScoreFunction.scaled_dot_product, 36, 4, 5, 7),
         (ScoreFunction.additive, 36, 4, 5, 7),
-        pytest.param(ScoreFunction.gaussian, 36, 4, 5, 7, marks=pytest.mark.long),
+        (ScoreFunction.gaussian, 36, 4, 5, 7),
     ],
 )
 def test_heads_of_any_size_and_score_are_served_over_http(

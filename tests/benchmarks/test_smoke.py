@@ -127,6 +127,7 @@ def test_slow_peers(folder):
     assert all([*times] == ["1", "8"] for times in found.values())
 
 
+@pytest.mark.long
 def test_load(folder):
     found = measure_load(folder, seconds=0.5, shares=[0.7])
     assert found.keys() == Load.__required_keys__

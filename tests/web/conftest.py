@@ -15,9 +15,11 @@ from tests.web.chromium import CHROMIUM, launch
 expect.set_options(timeout=20_000)  # a loaded machine is slow, and a failure is rare
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
-    """Skips where there is no Chromium, unless BROWSER_TESTS=required."""
+    """Skips where there is no Chromium, unless BROWSER_TESTS=required.
+
+    It ends before tests of other rooms: Playwright keeps an event loop running in this thread."""
     if CHROMIUM is None:
         assert os.environ.get("BROWSER_TESTS") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")

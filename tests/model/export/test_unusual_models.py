@@ -51,6 +51,7 @@ def trained(**changes):
         pytest.param(
             {"source_vocab_size": 4, "target_vocab_size": 4, "max_source_length": 1},
             id="one ordinary token",
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -88,14 +89,8 @@ def tied():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "weight_type",
-    [
-        WeightType.fp16,
-        pytest.param(WeightType.bf16, marks=pytest.mark.long),
-        pytest.param(WeightType.fp32, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("weight_type", WeightType)
 def test_a_tied_weight_is_stored_once(tied, weight_type, tmp_path):
     write_bundle(tied, CARD, weight_type, tmp_path / "edge", Precision.both)
     name, size = "decoder.embedding.tokens.weight", tied.transformer.generator.weight.numel()

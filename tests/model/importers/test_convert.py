@@ -22,7 +22,7 @@ from tests.model.importers.served import (
     start_of,
 )
 
-QUICK = ("marian", "nllb", "t5")
+QUICK = ("marian", "nllb")
 KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in WRITERS]
 TEXTS = probes()[:40]
 

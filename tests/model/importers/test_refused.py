@@ -165,6 +165,7 @@ def test_a_failed_proof_leaves_no_bundle(checkpoint, tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_converted_without_transformers(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     done = run(checkpoint, tmp_path / "bundle", "--precision", "fp32")
