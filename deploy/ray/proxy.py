@@ -43,7 +43,8 @@ class ProxyErrors:
 
         await self.app(scope, receive, send_or_replace)
         if not started:
-            error = Unavailable("the replica that computed the answer was lost: try again")
+            error = Unavailable("the replica that computed the answer was lost: send it again")
+            error.retry_after = 1
             await answer(scope, send, error)
 
 
