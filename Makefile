@@ -24,6 +24,10 @@ $(VENV)/dev: $(VENV)/serve
 	$(INSTALL) -e '.[cpu,model,otel,dev,docs]'
 	touch $@
 
+$(VENV)/ray: $(VENV)/dev
+	$(INSTALL) -e '.[cpu,ray]'
+	touch $@
+
 $(VENV)/audit: $(VENV)/dev
 	$(INSTALL) -e '.[cpu,audit]'
 	touch $@
@@ -39,7 +43,7 @@ fixture: $(FIXTURE)
 test: $(VENV)/dev $(FIXTURE)
 	$(BIN)/python -m pytest -m "not long"
 
-test-long: $(VENV)/dev $(FIXTURE)
+test-long: $(VENV)/ray $(FIXTURE)
 	$(BIN)/python -m pytest
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.

@@ -27,7 +27,8 @@ class ProxyErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+            return
         started, replaced = False, False
 
         async def send_or_replace(message: Message) -> None:
