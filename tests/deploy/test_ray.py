@@ -8,21 +8,24 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import httpx2
 import pytest
 
+from benchmarks.memory import family
+from benchmarks.ray_cluster import Cluster, application
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest
-from tests.deploy.ray_cluster import Cluster, is_alive, until
 from tests.documentation import examples_of
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not find_spec("ray"), reason="needs ray: pip install -e '.[cpu,ray]'"),
 ]
+LATEST = 90  # seconds
 VARYING = {"connection", "date", "server", "server-timing", "transfer-encoding"}  # headers
 WORDS = {"source": ["photograph", "through", "heed"] * 5}
 LONG = {"source": "transformer", "min_new_tokens": 60, "stream": True}
@@ -60,16 +63,48 @@ REQUESTS = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = Cluster(tmp_path_factory.mktemp("ray"))
+    cluster = Cluster(tmp_path_factory.mktemp("ray"), cores=2)
     yield cluster
     cluster.close()
+
+
+def deploy(cluster, *, num_replicas=2, options=None, **settings):
+    deployment = {"num_replicas": num_replicas, **(options or {})}
+    return cluster.deploy(application(deployment, **settings))
 
 
 @pytest.fixture
 def replicas(cluster):
     """The cluster with two replicas of the default model."""
-    assert cluster.deploy()[0] == "RUNNING"
+    assert deploy(cluster)[0] == "RUNNING"
     return cluster
+
+
+def engines_of(cluster):
+    """The processes of the replicas, and the engines of each."""
+    replicas = [pid for pid in cluster.processes() if b"ServeReplica" in command_of(pid)]
+    return {
+        replica: [pid for pid in family(replica) if b"service.engine" in command_of(pid)]
+        for replica in replicas
+    }
+
+
+def command_of(pid):
+    with suppress(OSError):  # it has ended
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def is_alive(pid):
+    return command_of(pid) != b""
+
+
+def until(holds):
+    """Wait until `holds()`, at most LATEST seconds, and return whether it does."""
+    end = time.monotonic() + LATEST
+    while not (held := holds()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return held
 
 
 def send(url, method, path, content, accept):
@@ -139,7 +174,7 @@ def test_a_stream_arrives_piece_by_piece(replicas, server):
 
 
 def test_requests_beyond_what_all_replicas_accept_are_refused_by_the_service(cluster):
-    assert cluster.deploy(max_requests=1)[0] == "RUNNING"
+    assert deploy(cluster, max_requests=1)[0] == "RUNNING"
     with ThreadPoolExecutor(40) as pool:
         answers = [*pool.map(lambda _: decode(cluster.url, WORDS), range(80))]
     refused = [answer for answer in answers if answer.status_code != 200]
@@ -154,30 +189,30 @@ def test_requests_beyond_what_all_replicas_accept_are_refused_by_the_service(clu
 
 
 def test_a_new_version_is_deployed_without_a_failed_request(replicas):
-    before = replicas.processes()
+    before = engines_of(replicas)
     with load(replicas.url, retries=False) as answers:
-        assert replicas.deploy(max_requests=150)[0] == "RUNNING"
-        assert until(lambda: len(replicas.processes()) == 2)
+        assert deploy(replicas, max_requests=150)[0] == "RUNNING"
+        assert until(lambda: len(engines_of(replicas)) == 2)
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
-    assert not before.keys() & replicas.processes().keys()
+    assert not before.keys() & engines_of(replicas).keys()
     assert not any(is_alive(engine) for engines in before.values() for engine in engines)
 
 
 def test_a_killed_replica_is_replaced_and_loses_no_request_that_is_sent_again(replicas):
-    killed, (engine,) = next(iter(replicas.processes().items()))
+    killed, (engine,) = next(iter(engines_of(replicas).items()))
     with load(replicas.url, retries=True) as answers:
         os.kill(killed, signal.SIGKILL)
         assert until(lambda: not is_alive(engine))
-        assert until(lambda: sum(map(len, replicas.processes().values())) == 2)
+        assert until(lambda: sum(map(len, engines_of(replicas).values())) == 2)
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
-    assert killed not in replicas.processes()
+    assert killed not in engines_of(replicas)
 
 
 def test_what_a_killed_replica_computed_is_answered_as_unavailable(cluster):
-    assert cluster.deploy({"num_replicas": 1})[0] == "RUNNING"
-    (replica,) = cluster.processes()
+    assert deploy(cluster, num_replicas=1)[0] == "RUNNING"
+    (replica,) = engines_of(cluster)
     with ThreadPoolExecutor(1) as pool:
         sources = {"source": ["transformer"] * 200, "beam_size": 16, "min_new_tokens": 60}
         pending = pool.submit(decode, cluster.url, sources)
@@ -192,8 +227,10 @@ def test_what_a_killed_replica_computed_is_answered_as_unavailable(cluster):
 def test_a_version_that_is_not_ready_does_not_replace_one_that_is(replicas, tiny, tmp_path):
     broken = shutil.copytree(tiny, tmp_path / "broken")
     (broken / "bundle.json").write_text("{}")
-    status, message = replicas.deploy(
-        {"max_constructor_retry_count": 1}, bundles=f"{DEFAULT_BUNDLE},{broken}"
+    status, message = deploy(
+        replicas,
+        options={"max_constructor_retry_count": 1},
+        bundles=f"{DEFAULT_BUNDLE},{broken}",
     )
     assert status == "DEPLOY_FAILED"
     assert "model broken could not be opened" in message
@@ -208,11 +245,13 @@ def test_replicas_follow_the_queue(cluster):
         "upscale_delay_s": 1,
         "downscale_delay_s": 1,
     }
-    assert cluster.deploy({"autoscaling_config": scaling})[0] == "RUNNING"
-    assert until(lambda: len(cluster.processes()) == 1)
+    assert (
+        deploy(cluster, num_replicas=None, options={"autoscaling_config": scaling})[0] == "RUNNING"
+    )
+    assert until(lambda: len(engines_of(cluster)) == 1)
     with load(cluster.url, retries=False) as answers:
-        assert until(lambda: sum(map(len, cluster.processes().values())) == 2)
-    assert until(lambda: len(cluster.processes()) == 1)
+        assert until(lambda: sum(map(len, engines_of(cluster).values())) == 2)
+    assert until(lambda: len(engines_of(cluster)) == 1)
     assert {answer.status_code for answer in answers} == {200}
 
 
@@ -220,7 +259,7 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     names = ["one", "two", "three"]
     for name in names:
         edit_manifest(shutil.copytree(tiny, tmp_path / name), name=name)
-    assert cluster.deploy(models=str(tmp_path), models_per_replica=1)[0] == "RUNNING"
+    assert deploy(cluster, models=str(tmp_path), models_per_replica=1)[0] == "RUNNING"
 
     def ask(name):
         body = {"source": "one red", "model": name}
@@ -230,6 +269,6 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     with ThreadPoolExecutor(6) as pool:
         answers = [*pool.map(ask, names * 6)]
     assert [answer.json().get("model") for answer in answers] == names * 6
-    assert until(lambda: all(len(engines) <= 2 for engines in cluster.processes().values()))
+    assert until(lambda: all(len(engines) <= 2 for engines in engines_of(cluster).values()))
     assert ask("other").json()["code"] == "unknown_model"
     assert ask("../one").json()["code"] == "unknown_model"
