@@ -26,7 +26,7 @@ ray.init(sys.argv[1], namespace="serve", log_to_driver=False)
 until = time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
     found = serve.status().applications.values()
-    if not {each.status for each in found} & {"DEPLOYING", "NOT_STARTED"}:
+    if {each.status for each in found} <= {"RUNNING", "DEPLOY_FAILED"}:
         break
     time.sleep(0.2)
 told = [each.message for one in found for each in (one, *one.deployments.values())]
@@ -54,8 +54,10 @@ class Cluster:
             "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.proxy:middleware",
         }
         flags = ["--head", "--block", "--include-dashboard=false", f"--num-cpus={cores}"]
+        flags += ["--node-ip-address=127.0.0.1", f"--port={port}"]
+        flags += [f"--ray-client-server-port={free_port()}"]
         self._process = subprocess.Popen(
-            [BIN / "ray", "start", *flags, "--node-ip-address=127.0.0.1", f"--port={port}"],
+            [BIN / "ray", "start", *flags],
             cwd=ROOT,
             env=self._environment,
             start_new_session=True,

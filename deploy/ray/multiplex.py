@@ -1,6 +1,7 @@
 """Middleware that opens a model of HEED_MODELS when a request names it for Ray's multiplexing."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from fastapi import FastAPI, Request
@@ -18,7 +19,7 @@ class Loaded:
     """A model that Ray unloads by awaiting `__del__`. That is an attribute, because Python's
     garbage collector would call a method of that name, too."""
 
-    def __init__(self, model: Model, unload: partial) -> None:
+    def __init__(self, model: Model, unload: Callable[[], Awaitable[None]]) -> None:
         self.model = model
         self.__del__ = unload
 
