@@ -33,7 +33,7 @@ class Multiplexing:
     """
 
     def __init__(self, app: ASGIApp, heed: FastAPI, most: int) -> None:
-        async def load(name: str) -> Loaded:
+        async def load(name: str) -> Loaded:  # Ray keeps its models in an attribute of a function
             return await self._open(name)
 
         self.app = app
