@@ -25,6 +25,10 @@ $(VENV)/dev: $(VENV)/serve
 	$(INSTALL) -e '.[cpu,model,otel,dev,docs]'
 	touch $@
 
+$(VENV)/ray: $(VENV)/dev
+	$(INSTALL) -e '.[cpu,ray]'
+	touch $@
+
 $(VENV)/audit: $(VENV)/dev
 	$(INSTALL) -e '.[cpu,audit]'
 	touch $@
@@ -40,7 +44,7 @@ fixture: $(FIXTURE)
 test: $(VENV)/dev $(FIXTURE)
 	$(BIN)/python -m pytest -m "not long" $(BOTH)
 
-test-long: $(VENV)/dev $(FIXTURE)
+test-long: $(VENV)/ray $(FIXTURE)
 	$(BIN)/python -m pytest $(BOTH)
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.

@@ -1,0 +1,85 @@
+"""Middleware that opens a model of HEED_MODELS when a request names it for Ray's multiplexing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from fastapi import FastAPI, Request
+from ray import serve
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.engine.model import Model
+from service.engine.registry import Registry
+from service.errors import HeedError
+from service.http.problems import answer_heed_error
+from service.settings import Settings
+
+
+class Loaded:
+    """A model that Ray unloads by awaiting `__del__`. That is an attribute, because Python's
+    garbage collector would call a method of that name, too."""
+
+    def __init__(self, model: Model, unload: Callable[[], Awaitable[None]]) -> None:
+        self.model = model
+        self.__del__ = unload
+
+
+class Multiplexing:
+    """Before a POST request with the header serve_multiplexed_model_id, opens the folder of that
+    name, unless it is open. Names of no folder, and models of HEED_BUNDLES, change nothing.
+
+    Ray prefers replicas that have the model. Each has `most` of them, and unloads the one that was
+    not used for longest. It stands inside all other middleware: keys have been checked.
+    """
+
+    def __init__(self, app: ASGIApp, heed: FastAPI, most: int) -> None:
+        async def load(name: str) -> Loaded:  # Ray keeps its models in an attribute of a function
+            return await self._open(name)
+
+        self.app = app
+        self._state = heed.state
+        self._load = serve.multiplexed(max_num_models_per_replica=most)(load)
+        self._unloading = set[asyncio.Task[None]]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = serve.get_multiplexed_model_id()
+        if scope["type"] != "http" or scope["method"] != "POST" or not self._can_load(name):
+            return await self.app(scope, receive, send)
+        try:
+            loaded: Loaded = await self._load(name)
+        except HeedError as error:
+            response = await answer_heed_error(Request(scope), error)
+            return await response(scope, receive, send)
+        loaded.model.use()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            loaded.model.release()
+
+    def _can_load(self, name: str) -> bool:
+        """Return whether this is a folder in HEED_MODELS, and no model of HEED_BUNDLES."""
+        registry: Registry = self._state.registry
+        settings: Settings = self._state.settings
+        if model := registry.served.get(name):
+            return model.engine.bundle.root not in settings.bundles
+        folders = settings.models.iterdir() if settings.models else ()
+        return name in [folder.name for folder in folders]
+
+    async def _open(self, name: str) -> Loaded:
+        if self._unloading:
+            await asyncio.wait(self._unloading)
+        registry: Registry = self._state.registry
+        model = await registry.load(name, self._state.settings.models / name)
+        return Loaded(model, partial(self._unload, registry, model))
+
+    async def _unload(self, registry: Registry, model: Model) -> None:
+        """Unload a model once no request uses it, even if the request that needs its place ends."""
+
+        async def unload() -> None:
+            await model.unused.wait()
+            await registry.unload(model.name)
+
+        task = asyncio.create_task(unload())
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)
+        await asyncio.shield(task)
