@@ -9,12 +9,12 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, check_size, held_nbytes
+from service.api.answer_size import SEND_LESS, check_size, held_nbytes, total_length
 from service.api.faults import Faults
 from service.api.field_types import Partial, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.steps import respond, submit_and_wait, use_model, write_partial
+from service.api.steps import Computed, respond, submit_and_wait, use_model, write_partial
 from service.api.texts import TextField, count_texts, read_texts
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
@@ -88,6 +88,14 @@ async def encode(
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
     negotiate(request, [JSON])
+    return await respond(request, await run_encode(request, body))
+
+
+async def run_encode(request: Request, body: EncodeRequest, *, padded: bool = False) -> Computed:
+    """Encode the sources. `padded`: as many vectors will be written for each as for the longest.
+
+    Raise the errors of the endpoint.
+    """
     model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
     faults = Faults(body.partial)
@@ -98,7 +106,7 @@ async def encode(
     sources = await read_texts(request, TextField("/source", body.source, languages.source), faults)
     faults.raise_all()
     results = faults.valid(count_texts(body.source))
-    vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
+    vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_size(request, nbytes, advice)
@@ -114,7 +122,7 @@ async def encode(
         vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
         return {"model": model.name, "results": vectors}
 
-    return await respond(request, write, answers, size=faults.size)
+    return Computed(write, answers, faults.size)
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
