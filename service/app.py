@@ -21,6 +21,7 @@ from service.api import (
     encode,
     metrics,
     models,
+    openai,
     score,
     tokenize,
 )
@@ -58,6 +59,8 @@ from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
 
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
+# By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
+PROTOCOLS = {"openai": openai}
 
 
 def create_app(
@@ -111,7 +114,9 @@ def create_app(
     app.state.admin = Keys([admin], "admin key") if admin else None
     app.state.admission = Admission(settings.max_requests, settings.timeout)
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
-    for endpoint in ENDPOINTS:
+    protocols = [PROTOCOLS[name] for name in settings.protocols]
+    app.state.error_forms = [protocol.ERRORS for protocol in protocols]
+    for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
@@ -127,7 +132,8 @@ def create_app(
 
 def paths_of(app: FastAPI) -> list[str]:
     """Return the paths of all routes. FastAPI keeps those of an included router apart."""
-    included = (endpoint.router.routes for endpoint in (*ENDPOINTS, administration))
+    parts = (*ENDPOINTS, administration, *PROTOCOLS.values())
+    included = (part.router.routes for part in parts)
     return [getattr(route, "path", "") for route in chain(app.routes, *included)]
 
 

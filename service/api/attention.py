@@ -102,11 +102,11 @@ async def attention(
     With `partial` the answer is always JSON.
     """
     media_type = negotiate_format(request, body)
-    return await respond(request, await run_attention(request, body), media_type)
+    return await respond(request, await run_attention(body, request), media_type)
 
 
 async def run_attention(
-    request: Request, body: AttentionRequest, *, padded: bool = False
+    body: AttentionRequest, request: Request, *, padded: bool = False
 ) -> Computed:
     """Compute the attention of each source. `padded`: all of it will be as large as the largest.
 

@@ -106,13 +106,13 @@ async def decode(
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
     if body.stream:
-        return await Stream(request, *await prepare(request, body)).respond()
-    return await respond(request, await run_decode(request, body))
+        return await Stream(request, *await prepare(body, request)).respond()
+    return await respond(request, await run_decode(body, request))
 
 
-async def run_decode(request: Request, body: DecodeRequest) -> Computed:
+async def run_decode(body: DecodeRequest, request: Request) -> Computed:
     """Decode the sources. Raise the errors of the endpoint."""
-    model, entries, sources, write, faults = await prepare(request, body)
+    model, entries, sources, write, faults = await prepare(body, request)
     answers = await submit_and_wait(request, model, entries, faults, sources.results)
     return Computed(lambda: write(answers), answers, faults.size)
 
@@ -127,7 +127,7 @@ class Prepared(NamedTuple):
     faults: Faults
 
 
-async def prepare(request: Request, body: DecodeRequest) -> Prepared:
+async def prepare(body: DecodeRequest, request: Request) -> Prepared:
     """Validate a request, and wait until its answer may take memory."""
     model = use_model(request, body.model)
     faults = Faults(body.partial)

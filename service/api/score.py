@@ -69,10 +69,10 @@ async def score(
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
     negotiate(request, [JSON])
-    return await respond(request, await run_score(request, body))
+    return await respond(request, await run_score(body, request))
 
 
-async def run_score(request: Request, body: ScoreRequest, *, padded: bool = False) -> Computed:
+async def run_score(body: ScoreRequest, request: Request, *, padded: bool = False) -> Computed:
     """Score the targets. `padded`: as many tokens will be written for each as for the longest.
 
     Raise the errors of the endpoint.

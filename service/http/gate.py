@@ -6,7 +6,7 @@ An overloaded service gets so many requests that refusing them takes the time of
 import asyncio
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import structlog
 from service.errors import Overloaded
 from service.http.admission import Admission, Place
 from service.http.metrics import RequestMetrics
-from service.http.problems import write_answer
+from service.http.problems import ErrorForm, form_at, write_answer
 from service.pace import refuse, retry_after
 
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
@@ -50,29 +50,34 @@ class Gate:
     """
 
     def __init__(
-        self, admission: Admission, metrics: RequestMetrics, routes: Iterable[str]
+        self,
+        admission: Admission,
+        metrics: RequestMetrics,
+        routes: Iterable[str],
+        forms: Sequence[ErrorForm] = (),
     ) -> None:
         self.admission = admission
         self._metrics = metrics
-        self._routes = {route.encode(): route for route in routes}
+        self._routes = {route.encode(): (route, form_at(route, forms)) for route in routes}
         self._refused = 0  # since the last line in the log
 
     def judge(self, data: bytes) -> Verdict:
         if self.admission.is_quiet or not data.startswith(b"POST "):
             return ACCEPTED
-        route = self._routes.get(data[5 : data.find(b" ", 5)])
-        if not route or not is_whole(data) or ORIGIN.search(data):
+        found = self._routes.get(data[5 : data.find(b" ", 5)])
+        if not found or not is_whole(data) or ORIGIN.search(data):
             return ACCEPTED
         late = self.admission.late(self.admission.timeout)
         if late is None:
             return Verdict(place=Place(self.admission))
+        route, form = found
         self._metrics.count_refused(route, Overloaded.code, Overloaded.status)
         if not self._refused:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._refused += 1
         given = REQUEST_ID.search(data)
         request_id = given[1] if given else b"%032x" % random.getrandbits(128)
-        prepared = prepare(route, retry_after(late), len(request_id))
+        prepared = prepare(route, form, retry_after(late), len(request_id))
         return Verdict(prepared.replace(MARK * len(request_id), request_id))
 
     def _log(self) -> None:
@@ -91,7 +96,7 @@ def is_whole(data: bytes) -> bool:
 
 
 @lru_cache(256)
-def prepare(route: str, retry: int, length: int) -> bytes:
+def prepare(route: str, form: ErrorForm, retry: int, length: int) -> bytes:
     """Return the answer to a refused request, with a mark in the place of its id."""
     error = refuse("the service has more requests than it can answer in time", retry)
-    return write_answer(error, route, MARK.decode() * length)
+    return write_answer(error, route, MARK.decode() * length, form)

@@ -193,8 +193,9 @@ class Server(uvicorn.Server):
         self._on_started = on_started
         self._give_up = give_up
         routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
-        listeners[0].limits.gate = Gate(app.state.admission, app.state.metrics, routes)
-        listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
+        state = app.state
+        listeners[0].limits.gate = Gate(state.admission, state.metrics, routes, state.error_forms)
+        listeners[0].limits.on_refused = partial(report_refusal, state.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

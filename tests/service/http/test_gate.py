@@ -17,6 +17,7 @@ from service.http.metrics import RequestMetrics
 from service.http.record import Record
 from service.http.security import SECURITY_HEADERS
 from tests.service.http.test_connections import PROBE, connect, post, received_until_closed
+from tests.service.http.test_door import APP
 from tests.service.test_process import running
 
 WORD = post("/v1/decode", {"source": "heed"})
@@ -160,6 +161,7 @@ def test_a_place_does_not_excuse_from_a_shorter_time_limit():
     scope = {"type": "http", "method": "POST", "path": "/v1/decode", "query_string": b""}
     scope["headers"] = [(b"x-request-timeout", b"5")]
     scope["state"] = {"place": place, "request_id": "mine", "record": Record()}
+    scope["app"] = APP
     asyncio.run(Door(None, admission)(scope, None, send))
     assert sent[0]["status"] == 429
 
