@@ -21,6 +21,7 @@ from service.api import (
     encode,
     metrics,
     models,
+    open_inference,
     openai,
     score,
     tokenize,
@@ -60,7 +61,7 @@ from service.settings import MECHANISMS, WEB, Settings
 
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
 # By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
-PROTOCOLS = {"openai": openai}
+PROTOCOLS = {"open-inference": open_inference, "openai": openai}
 
 
 def create_app(

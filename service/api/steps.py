@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +32,7 @@ from service.search.protocol import Progress
 LARGE_ANSWER = 1 << 20
 
 Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 
 class Computed(NamedTuple):
@@ -59,7 +60,7 @@ def use_model(request: Request, name: str | None) -> Model:
     return model
 
 
-def find_model(models: dict[str, Model], name: str | None) -> Model:
+def find_model(models: Mapping[str, Found], name: str | None) -> Found:
     """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
     Unavailable if there is none."""
     if not models:

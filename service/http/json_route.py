@@ -64,15 +64,20 @@ class JsonRoute(APIRoute):
         model: Any = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
-            try:
-                content = await request.body()
-            except ClientDisconnect as error:
-                raise Abandoned("the client left before its body had arrived") from error
+            content = await receive_body(request)
             check_headers(request)
             body = await read_body(request, model, content)
             return await self.endpoint(body=body, request=request, **request.path_params)
 
         return handle
+
+
+async def receive_body(request: Request) -> bytes:
+    """Return the whole body. Raise Abandoned if the client leaves before."""
+    try:
+        return await request.body()
+    except ClientDisconnect as error:
+        raise Abandoned("the client left before its body had arrived") from error
 
 
 def check_headers(request: Request) -> None:
@@ -114,8 +119,13 @@ def check_lists(content: bytes) -> None:
 
 def parse(model: type[BaseModel], content: bytes) -> BaseModel:
     """Return the validated body. Raise Unparsable, or Invalid with every fault and its place."""
+    return validate(model, load(content))
+
+
+def validate(model: type[BaseModel], value: Any) -> BaseModel:
+    """Return a JSON value as a body. Raise Invalid with every fault and its place."""
     try:
-        return model.model_validate(load(content))
+        return model.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         raise read_errors(found, model) from None

@@ -16,6 +16,7 @@ from service.http.problems import answer_heed_error
 from service.settings import Settings
 
 KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
+PROBE = re.compile(r"/v2/models/.+/ready")
 # Names in the OpenAPI document
 SCHEME = "api_key"
 ADMIN_SCHEME = "admin_key"
@@ -113,7 +114,8 @@ class KeyCheck:
 
 def needs_key(method: str, path: str) -> bool:
     reads = method in ("GET", "HEAD")
-    return method != "OPTIONS" and (not reads or path.startswith("/v1/"))
+    tells = path.startswith(("/v1/", "/v2/models/")) and not PROBE.fullmatch(path)
+    return method != "OPTIONS" and (not reads or tells)
 
 
 def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:
