@@ -63,6 +63,18 @@ class Task(NamedTuple):
         hidden = NO_PARAMETERS | self.without
         return [name for name in self.body.model_fields if name not in hidden]
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the parameters."""
+        schema = self.body.model_json_schema()
+        properties = {name: schema["properties"][name] for name in self.parameters}
+        return {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+            "$defs": schema.get("$defs", {}),
+        }
+
 
 def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -> Reader:
     """Return a reader of a field of each hypothesis."""

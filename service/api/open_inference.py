@@ -102,16 +102,15 @@ async def model_ready(request: Request, name: str, version: str | None = None) -
 @router.get("/models/{name}")
 @router.get("/models/{name}/versions/{version}")
 async def show_model(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
-    """Describe a model. `parameters`, which the protocol lacks, says what each one does."""
+    """Describe a model. `parameters`, which the protocol lacks, is their JSON Schema."""
     model, task = find_task(request, name, version)
-    fields = task.body.model_fields
     return {
         "name": name,
         "versions": [model.engine.bundle.version],
         "platform": "onnx_onnxv1",
         "inputs": describe(task.inputs),
         "outputs": describe({each: output.form for each, output in task.outputs.items()}),
-        "parameters": {each: fields[each].description for each in task.parameters},
+        "parameters": task.schema,
     }
 
 

@@ -192,7 +192,8 @@ def pad(nested: Any, form: Form) -> NDArray[Any]:
     if form.rank < 2 or isinstance(nested, np.ndarray):
         return np.array(nested, dtype)
     parts = [pad(each, Form(form.datatype, form.rank - 1)) for each in nested]
-    sizes = map(max, zip(*(part.shape for part in parts), strict=True))
+    shapes = [part.shape for part in parts] or [(0,) * (form.rank - 1)]
+    sizes = map(max, zip(*shapes, strict=True))
     padded = np.full((len(parts), *sizes), "" if form.datatype == "BYTES" else 0, dtype)
     for row, part in zip(padded, parts, strict=True):
         row[tuple(map(slice, part.shape))] = part
