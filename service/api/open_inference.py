@@ -67,7 +67,7 @@ def find_task(request: Request, name: str, version: str | None = None) -> tuple[
     own = model.engine.bundle.version
     if version not in (None, own):
         detail = f"model {name} has no version {shorten(version)!r}: ask for {own}, or for none"
-        raise NotFound("unknown_version", detail)
+        raise NotFound("unknown_model", detail)
     return model, task
 
 

@@ -3,6 +3,7 @@ has the bits of their answers, and errors have their words."""
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import zlib
@@ -15,10 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from service.api.inference_models import TASKS
 from service.api.tensors import DTYPES
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened, serving
+from tests.documentation import HOST, programs
 
+DOCS = Path("docs/protocols.md")
 CLIENT = Path("tests/clients/open_inference.py")
 WORDS = ["heed", "attention", "a"]
 TARGETS = ["HH IY1 D", "AH0 T EH1 N SH AH0 N", "AH0"]
@@ -262,6 +266,25 @@ def test_metadata_has_the_schema_of_the_parameters(outcomes):
     check = Draft202012Validator(outcomes["metadata"]["parameters"]).is_valid
     assert all(check(CALLS[name][2]) for name in ("decoded", "given"))
     assert not any(map(check, [{"num_beams": 4}, {"beam_size": "4"}, {"attention": {"head": 1}}]))
+
+
+def test_the_documented_program_prints_what_is_shown(address):
+    ((code, shown),) = [
+        each for each in programs(DOCS.read_text(), "python") if "tritonclient" in each[0]
+    ]
+    code = code.replace(HOST, address.removeprefix("http://"))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == shown
+
+
+def test_the_documentation_names_every_model_and_output():
+    rows = re.findall(r"^\| `g2p-en([.\w]*)` \| `/v1/\w+` \| (.*) \|$", DOCS.read_text(), re.M)
+    assert [suffix for suffix, _ in rows] == list(TASKS)
+    for suffix, text in rows:
+        named = set(re.findall(r"`(\w+)`", text)) - {"pooling", "attention"}
+        kinds = ("cross", "decoder", "encoder")  # the outputs of cross stand for those of each
+        every = {re.sub(r"^(decoder|encoder)_", "cross_", name) for name in TASKS[suffix].outputs}
+        assert named == every | (set(kinds) if "cross" in every else set())
 
 
 @pytest.mark.parametrize("name", REFUSED)
