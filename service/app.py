@@ -1,7 +1,7 @@
 """Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import copy
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import chain
 
@@ -19,6 +19,7 @@ from service.api import (
     attention,
     decode,
     encode,
+    libretranslate,
     metrics,
     models,
     open_inference,
@@ -61,7 +62,11 @@ from service.settings import MECHANISMS, WEB, Settings
 
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
 # By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
-PROTOCOLS = {"open-inference": open_inference, "openai": openai}
+PROTOCOLS = {
+    "open-inference": open_inference,
+    "openai": openai,
+    "libretranslate": libretranslate,
+}
 
 
 def create_app(
@@ -123,7 +128,9 @@ def create_app(
     app.mount("/web", StaticFiles(directory=WEB))
     if settings.root_path:
         check_prefix(settings.root_path, paths_of(app))
-    add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
+    every = [*keys, admin] if keys and admin else keys
+    app.state.keys = Keys(every) if every else None
+    add_middleware(app, settings, tracing)
     add_error_handlers(app)
     add_schemas(app.openapi(), [Problem, *EVENTS])
     show_answers(app.openapi())
@@ -133,7 +140,8 @@ def create_app(
 
 def paths_of(app: FastAPI) -> list[str]:
     """Return the paths of all routes. FastAPI keeps those of an included router apart."""
-    parts = (*ENDPOINTS, administration, *PROTOCOLS.values())
+    protocols = (PROTOCOLS[name] for name in app.state.settings.protocols)
+    parts = (*ENDPOINTS, administration, *protocols)
     included = (part.router.routes for part in parts)
     return [getattr(route, "path", "") for route in chain(app.routes, *included)]
 
@@ -143,9 +151,7 @@ def name_operation(route: APIRoute) -> str:
     return route.name
 
 
-def add_middleware(
-    app: FastAPI, settings: Settings, keys: Sequence[str], tracing: TracerProvider | None
-) -> None:
+def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | None) -> None:
     """Add the middleware, innermost first."""
     bodies = Budget(settings.max_held_bytes // 4)
     app.add_middleware(
@@ -157,8 +163,8 @@ def add_middleware(
     app.add_middleware(Compression)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, admission=app.state.admission)
-    if keys:
-        app.add_middleware(KeyCheck, keys=Keys(keys))
+    if keys := app.state.keys:
+        app.add_middleware(KeyCheck, keys=keys, others=libretranslate.KEY_IN_BODY)
     app.add_middleware(Failures)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)

@@ -110,9 +110,9 @@ async def decode(
     return await respond(request, await run_decode(body, request))
 
 
-async def run_decode(body: DecodeRequest, request: Request) -> Computed:
-    """Decode the sources. Raise the errors of the endpoint."""
-    model, entries, sources, write, faults = await prepare(body, request)
+async def run_decode(body: DecodeRequest, request: Request, pointer: str = "/source") -> Computed:
+    """Decode the sources, which the body has at `pointer`. Raise the errors of the endpoint."""
+    model, entries, sources, write, faults = await prepare(body, request, pointer)
     answers = await submit_and_wait(request, model, entries, faults, sources.results)
     return Computed(lambda: write(answers), answers, faults.size)
 
@@ -127,7 +127,7 @@ class Prepared(NamedTuple):
     faults: Faults
 
 
-async def prepare(body: DecodeRequest, request: Request) -> Prepared:
+async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source") -> Prepared:
     """Validate a request, and wait until its answer may take memory."""
     model = use_model(request, body.model)
     faults = Faults(body.partial)
@@ -138,7 +138,7 @@ async def prepare(body: DecodeRequest, request: Request) -> Prepared:
         options_size(body),
     )
     languages = read_languages(body, model, body.source, faults)
-    source = TextField("/source", body.source, languages.source)
+    source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(request, source, body.split, faults)
     faults.raise_all()
     await hold(request, check_answer(request, model, body, search, sources.tokens))

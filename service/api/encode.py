@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
@@ -19,7 +19,6 @@ from service.api.texts import TextField, count_texts, read_texts
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
 from service.engine.messages import Answer, Entry
-from service.engine.model import Model
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.budget import hold
@@ -92,47 +91,17 @@ async def encode(
     return await respond(request, await run_encode(body, request))
 
 
-async def run_encode(body: EncodeRequest, request: Request, *, padded: bool = False) -> Computed:
-    """Encode the sources. `padded`: as many vectors will be written for each as for the longest.
+async def run_encode(
+    body: EncodeRequest, request: Request, pointer: str = "/source", *, padded: bool = False
+) -> Computed:
+    """Encode the sources, which the body has at `pointer`. `padded`: as many vectors will be
+    written for each as for the longest.
 
     Raise the errors of the endpoint.
     """
-    faults = Faults(body.partial)
-    encoded = await run_encoder(body, request, faults, padded=padded)
-
-    def write() -> Document:
-        asked = zip(encoded.sources, encoded.answers, strict=True)
-        return write_partial(request, faults, encoded.results, asked, write_valid)
-
-    def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
-        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
-        return {"model": encoded.model.name, "results": vectors}
-
-    return Computed(write, encoded.answers, faults.size)
-
-
-class Encoded(NamedTuple):
-    """The valid sources of a request and the engine's answers. `results` are their indices in the
-    answer of the request."""
-
-    model: Model
-    sources: list[Tokens]
-    answers: list[Answer]
-    results: list[int]
-
-
-async def run_encoder(
-    body: EncodeRequest,
-    request: Request,
-    faults: Faults,
-    pointer: str = "/source",
-    *,
-    padded: bool = False,
-) -> Encoded:
-    """Encode the sources of a request, which its body has at `pointer`. `padded` as in
-    `run_encode`."""
     model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
+    faults = Faults(body.partial)
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
@@ -147,7 +116,16 @@ async def run_encoder(
     await hold(request, held_nbytes(nbytes))
     entries = [Entry(np.array(source.ids)) for source in sources]
     answers = await submit_and_wait(request, model, entries, faults, results)
-    return Encoded(model, sources, answers, results)
+
+    def write() -> Document:
+        asked = zip(sources, answers, strict=True)
+        return write_partial(request, faults, results, asked, write_valid)
+
+    def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
+        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
+        return {"model": model.name, "results": vectors}
+
+    return Computed(write, answers, faults.size)
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:

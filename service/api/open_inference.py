@@ -35,7 +35,7 @@ from service.errors import (
 from service.formats.json import JSON, Document, Pieces
 from service.http.budget import hold
 from service.http.content import send
-from service.http.json_route import read_body, receive_body, validate
+from service.http.json_route import read_body, receive, validate
 from service.http.problems import LONGEST_DETAIL, ErrorForm, encode
 from service.http.waiting import compute_reading, settings_of
 
@@ -128,7 +128,6 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
     content = await read_content(request)
     header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
     asked = await read_body(request, InferRequest, header)
-    assert isinstance(asked, InferRequest)
     all_binary = read_binary_output(asked)
 
     def read() -> BaseModel:
@@ -160,7 +159,7 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
 
 async def read_content(request: Request) -> bytes:
     """Return the body, decompressed. Raise UnsupportedMediaType for another compression."""
-    content = await receive_body(request)
+    content = await receive(request)
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return content

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from service.api.encode import EncodeRequest, run_encoder, write_vectors
-from service.api.faults import Faults
+from service.api.encode import EncodeRequest, run_encode
 from service.api.field_types import IdList, Ids, Text, Texts, source_variant
 from service.api.requests import LanguageRequest
 from service.api.steps import Computed, respond
@@ -133,22 +132,18 @@ async def create_embeddings(
         dimensions=body.dimensions,
         encoding=body.encoding_format,
     )
-    encoded = await run_encoder(asked, request, Faults(), "/input")
+    encoded = await run_encode(asked, request, "/input")
 
     def write() -> Document:
-        pairs = zip(encoded.sources, encoded.answers, strict=True)
-        tokens = sum(map(len, encoded.sources))
+        document = encoded.write()
+        tokens = sum(len(result["tokens"]) for result in document["results"])
         return {
             "object": "list",
             "data": [
-                {
-                    "object": "embedding",
-                    "index": index,
-                    "embedding": write_vectors(asked, source, answer.encoded)["embedding"],
-                }
-                for index, (source, answer) in enumerate(pairs)
+                {"object": "embedding", "index": index, "embedding": result["embedding"]}
+                for index, result in enumerate(document["results"])
             ],
-            "model": encoded.model.name,
+            "model": document["model"],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
 

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -81,7 +81,11 @@ class Keys:
             raise Unauthorized(
                 f"an {self._kind} is required: send the header Authorization: Bearer KEY"
             )
-        given = digest(key.strip().encode("latin-1"))
+        self.check_key(key.strip())
+
+    def check_key(self, key: str) -> None:
+        """Raise Unauthorized unless this is one of the keys."""
+        given = digest(key.encode(errors="replace"))
         same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
         if not any(same):
             raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
@@ -95,21 +99,26 @@ class KeyCheck:
     """Refuses with 401 a request without a key: every POST, and all below /v1.
 
     Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
-    documentation, which send nothing of a model.
+    documentation, which send nothing of a model. The endpoints of `others` find the key in the
+    body, and check it themselves.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, others: Collection[str]) -> None:
         self.app = app
         self.keys = keys
+        self.others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and needs_key(scope["method"], path_of(scope)):
+        if scope["type"] == "http" and self._needs_key(scope["method"], path_of(scope)):
             try:
                 self.keys.check(Headers(scope=scope).get("authorization"))
             except Unauthorized as error:
                 response = await answer_heed_error(Request(scope), error)
                 return await response(scope, receive, send)
         return await self.app(scope, receive, send)
+
+    def _needs_key(self, method: str, path: str) -> bool:
+        return path not in self.others and needs_key(method, path)
 
 
 def needs_key(method: str, path: str) -> bool:
