@@ -22,7 +22,7 @@ $(VENV)/serve: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,otel,dev,docs]'
+	$(INSTALL) -e '.[cpu,model,otel,protocols,dev,docs]'
 	touch $@
 
 $(VENV)/ray: $(VENV)/dev

@@ -1,7 +1,7 @@
 """Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import copy
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import chain
 
@@ -19,8 +19,11 @@ from service.api import (
     attention,
     decode,
     encode,
+    libretranslate,
     metrics,
     models,
+    open_inference,
+    openai,
     score,
     tokenize,
 )
@@ -58,6 +61,12 @@ from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
 
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
+# By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
+PROTOCOLS = {
+    "open-inference": open_inference,
+    "openai": openai,
+    "libretranslate": libretranslate,
+}
 
 
 def create_app(
@@ -111,13 +120,17 @@ def create_app(
     app.state.admin = Keys([admin], "admin key") if admin else None
     app.state.admission = Admission(settings.max_requests, settings.timeout)
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
-    for endpoint in ENDPOINTS:
+    protocols = [PROTOCOLS[name] for name in settings.protocols]
+    app.state.error_forms = [protocol.ERRORS for protocol in protocols]
+    for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
     if settings.root_path:
         check_prefix(settings.root_path, paths_of(app))
-    add_middleware(app, settings, [*keys, admin] if keys and admin else keys, tracing)
+    every = [*keys, admin] if keys and admin else keys
+    app.state.keys = Keys(every) if every else None
+    add_middleware(app, settings, tracing)
     add_error_handlers(app)
     add_schemas(app.openapi(), [Problem, *EVENTS])
     show_answers(app.openapi())
@@ -127,7 +140,9 @@ def create_app(
 
 def paths_of(app: FastAPI) -> list[str]:
     """Return the paths of all routes. FastAPI keeps those of an included router apart."""
-    included = (endpoint.router.routes for endpoint in (*ENDPOINTS, administration))
+    protocols = (PROTOCOLS[name] for name in app.state.settings.protocols)
+    parts = (*ENDPOINTS, administration, *protocols)
+    included = (part.router.routes for part in parts)
     return [getattr(route, "path", "") for route in chain(app.routes, *included)]
 
 
@@ -136,9 +151,7 @@ def name_operation(route: APIRoute) -> str:
     return route.name
 
 
-def add_middleware(
-    app: FastAPI, settings: Settings, keys: Sequence[str], tracing: TracerProvider | None
-) -> None:
+def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | None) -> None:
     """Add the middleware, innermost first."""
     bodies = Budget(settings.max_held_bytes // 4)
     app.add_middleware(
@@ -150,8 +163,8 @@ def add_middleware(
     app.add_middleware(Compression)
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, admission=app.state.admission)
-    if keys:
-        app.add_middleware(KeyCheck, keys=Keys(keys))
+    if keys := app.state.keys:
+        app.add_middleware(KeyCheck, keys=keys, others=libretranslate.KEY_IN_BODY)
     app.add_middleware(Failures)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)

@@ -1,6 +1,7 @@
 """Types of settings that are lists or texts with rules of their own."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from pydantic_settings import NoDecode
 
 ORIGIN = re.compile(r"\*|(https?)://(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", re.ASCII)
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+PROTOCOLS = ("open-inference", "openai", "libretranslate")
 SEGMENTS = re.compile(r"(/[\w.~-]+)*", re.ASCII)
 
 
@@ -54,9 +56,20 @@ def check_root_path(prefix: str) -> str:
     return prefix
 
 
+def check_protocols(names: list[str]) -> list[str]:
+    """Return each name once. Raise ValueError for a protocol that the service does not have."""
+    for name in names:
+        if name not in PROTOCOLS:
+            near = get_close_matches(name.lower(), PROTOCOLS, 1)
+            advice = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"has {name!r}: {advice}the protocols are {', '.join(PROTOCOLS)}")
+    return list(dict.fromkeys(names))
+
+
 Split = BeforeValidator(split_at_commas)
 Folders = Annotated[list[Path], NoDecode, Split]
 HostNames = Annotated[list[str], NoDecode, Split, AfterValidator(check_names)]
 Networks = Annotated[list[IPvAnyNetwork], NoDecode, Split]
 Origins = Annotated[list[str], NoDecode, Split, AfterValidator(check_origins)]
+Protocols = Annotated[list[str], NoDecode, Split, AfterValidator(check_protocols)]
 RootPath = Annotated[str, AfterValidator(check_root_path)]

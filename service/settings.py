@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cpu import usable_cores
-from service.setting_types import Folders, HostNames, Networks, Origins, RootPath
+from service.setting_types import Folders, HostNames, Networks, Origins, Protocols, RootPath
 from service.variables import LINKS, PREFIX, check_environment
 
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "g2p-en"
@@ -82,6 +82,11 @@ class Settings(BaseSettings):
         default=[],
         description="Origins of other sites whose pages may send requests, such as"
         " https://example.com, separated by commas; * for all",
+    )
+    protocols: Protocols = Field(
+        default=[],
+        description="Protocols of other services to speak beside our own, separated by commas:"
+        " open-inference, openai, libretranslate",
     )
     api_keys: SecretStr | None = Field(
         default=None,

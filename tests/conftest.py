@@ -1,7 +1,9 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
+import hashlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
 hypothesis_settings.load_profile("untimed")
+KEY = "key-of-the-protocols"
 TINY = Path(__file__).parent / "fixtures" / "tiny"
 
 
@@ -47,6 +50,54 @@ def session(bundle):
 def edit_manifest(bundle, **changes):
     manifest = json.loads((bundle / "bundle.json").read_text())
     (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
+
+
+SOURCE_WORDS = {"red": "مرحبا", "green": "بالعالم", "blue": "hello"}
+TARGET_LETTERS = dict(zip("abcdefghi", "אבגדהוזחט", strict=True))
+SOURCE_CODES = ("arb_Arab", "eng_Latn", "fra_Latn", "zho_Hans", "zho_Hant", "en_XX", "xx1")
+TARGET_CODES = ("eng_Latn", "fra_Latn", "heb_Hebr")
+
+
+def rename_tokens(bundle, file, names):
+    """Change tokens of a tokenizer, and the size and hash that the manifest has for its file."""
+    tokenizer = json.loads((bundle / file).read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary.items()}
+    (bundle / file).write_text(json.dumps(tokenizer))
+    content = (bundle / file).read_bytes()
+    files = json.loads((bundle / "bundle.json").read_text())["files"]
+    files[file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edit_manifest(bundle, files=files)
+
+
+@pytest.fixture(scope="session")
+def translator(tmp_path_factory):
+    """The tiny bundle as a model that translates Arabic and English into Hebrew letters.
+
+    It says nothing of its task, licence and authors.
+    """
+    bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("languages") / "translator")
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    for key in ("task", "licence", "attribution"):
+        del manifest[key]
+    (bundle / "bundle.json").write_text(json.dumps(manifest))
+    rename_tokens(bundle, "source.tokenizer.json", SOURCE_WORDS)
+    rename_tokens(bundle, "target.tokenizer.json", TARGET_LETTERS)
+    decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]
+    languages = {
+        "source": {code: [4 + i % 3] for i, code in enumerate(SOURCE_CODES)},
+        "target": {code: [4 + i] for i, code in enumerate(TARGET_CODES)},
+    }
+    edit_manifest(
+        bundle,
+        name="translator",
+        source_prefix=["source_language"],
+        source_suffix=[2],
+        decoder_start=[2, "target_language"],
+        languages=languages,
+        decoding={**decoding, "beam_size": 2, "max_new_tokens": 9, "min_new_tokens": 5},
+    )
+    return bundle
 
 
 @contextlib.contextmanager
@@ -117,4 +168,12 @@ def server():
 @pytest.fixture(scope="session")
 def fp32_server():
     with serving("--precision", "fp32") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def protocol_server(translator):
+    """A service that speaks other protocols, and takes KEY."""
+    bundles = ["--bundles", f"{DEFAULT_BUNDLE},{translator}"]
+    with serving("--protocols", "openai,libretranslate", "--api-keys", KEY, *bundles) as address:
         yield address

@@ -1,7 +1,7 @@
 """Limit the size of an answer before any of it is computed."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,6 +39,17 @@ def measure(model: Model, source: Tokens, target_length: int, prefix_length: int
     manifest = model.engine.bundle.manifest
     starts = manifest.limits.max_target_length - manifest.target_positions  # ids after the first
     return Lengths(len(source), target_length, starts + prefix_length + target_length)
+
+
+def longest(lengths: Sequence[Lengths]) -> Lengths:
+    """Return the lengths to which all of them are padded in one array."""
+    return Lengths(*map(max, zip(*lengths, strict=True)))
+
+
+def total_length(sequences: Sequence[Sized], padded: bool) -> int:
+    """Return the length of all sequences, each as long as the longest if they are `padded`."""
+    lengths = list(map(len, sequences))
+    return max(lengths) * len(lengths) if padded else sum(lengths)
 
 
 def check_size(request: Request, nbytes: int, advice: str) -> None:

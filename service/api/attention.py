@@ -12,8 +12,10 @@ from service.api import examples
 from service.api.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
+    Lengths,
     check_attention,
     held_nbytes,
+    longest,
     measure,
 )
 from service.api.faults import Faults
@@ -27,7 +29,7 @@ from service.api.responses import (
     describe_files,
 )
 from service.api.serialize import write_attention
-from service.api.steps import respond, submit_and_wait, use_model, write_partial
+from service.api.steps import Computed, respond, submit_and_wait, use_model, write_partial
 from service.api.texts import TextField, count_texts, read_pairs, read_texts
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
@@ -100,6 +102,16 @@ async def attention(
     With `partial` the answer is always JSON.
     """
     media_type = negotiate_format(request, body)
+    return await respond(request, await run_attention(body, request), media_type)
+
+
+async def run_attention(
+    body: AttentionRequest, request: Request, *, padded: bool = False
+) -> Computed:
+    """Compute the attention of each source. `padded`: all of it will be as large as the largest.
+
+    Raise the errors of the endpoint.
+    """
     model = use_model(request, body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
@@ -108,7 +120,11 @@ async def attention(
     search, sources, targets = await read_body(request, model, body, source, faults)
     faults.raise_all()
     results = faults.valid(count_texts(body.source))
-    nbytes = check_weights(request, model, body, search, sources, targets)
+    lengths = measure_pairs(model, search, sources, targets)
+    if padded:
+        lengths = [longest(lengths)] * len(lengths)
+    advice = SEND_LESS_OR_LOWER if search else SEND_LESS
+    nbytes = check_attention(request, model, body.attention, lengths, advice)
     await hold(request, held_nbytes(nbytes))
     entries = [
         Entry(
@@ -126,7 +142,7 @@ async def attention(
         asked = zip(entries, sources, targets, answers, strict=True)
         return write_partial(request, faults, results, asked, partial(write_attention, model))
 
-    return await respond(request, write, answers, media_type, faults.size)
+    return Computed(write, answers, faults.size)
 
 
 def negotiate_format(request: Request, body: AttentionRequest) -> str:
@@ -160,21 +176,15 @@ async def read_body(
     return None, *await read_pairs(request, source, target, faults)
 
 
-def check_weights(
-    request: Request,
+def measure_pairs(
     model: Model,
-    body: AttentionRequest,
     search: SearchOptions | None,
     sources: Sequence[Tokens],
     targets: Sequence[Tokens | None],
-) -> int:
-    """Return the bytes of the weights. Raise TooLarge if they could exceed the limit."""
-    longest, prefix, advice = 0, 0, SEND_LESS
-    if search:
-        longest, prefix = search.max_new_tokens, len(search.target_prefix)
-        advice = SEND_LESS_OR_LOWER
-    lengths = [
-        measure(model, source, len(target) if target else longest, prefix)
+) -> list[Lengths]:
+    """Return the lengths of each source and its target, or of the longest that may be decoded."""
+    most, prefix = (search.max_new_tokens, len(search.target_prefix)) if search else (0, 0)
+    return [
+        measure(model, source, len(target) if target else most, prefix)
         for source, target in zip(sources, targets, strict=True)
     ]
-    return check_attention(request, model, body.attention, lengths, advice)

@@ -1,7 +1,7 @@
 """POST /v1/decode."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Body, Request, Response
@@ -22,8 +22,8 @@ from service.api.field_types import Partial, Source
 from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS
 from service.api.serialize import write_decoded
-from service.api.split import Split, read_sources
-from service.api.steps import respond, submit_and_wait, use_model, write_partial
+from service.api.split import Sources, Split, read_sources
+from service.api.steps import Computed, respond, submit_and_wait, use_model, write_partial
 from service.api.stream import EVENT_STREAM, Stream
 from service.api.texts import TextField
 from service.api.validation import options_size, read_search_options
@@ -105,6 +105,30 @@ async def decode(
     Comments are sent now and then to keep the connection open.
     """
     negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    if body.stream:
+        return await Stream(request, *await prepare(body, request)).respond()
+    return await respond(request, await run_decode(body, request))
+
+
+async def run_decode(body: DecodeRequest, request: Request, pointer: str = "/source") -> Computed:
+    """Decode the sources, which the body has at `pointer`. Raise the errors of the endpoint."""
+    model, entries, sources, write, faults = await prepare(body, request, pointer)
+    answers = await submit_and_wait(request, model, entries, faults, sources.results)
+    return Computed(lambda: write(answers), answers, faults.size)
+
+
+class Prepared(NamedTuple):
+    """What is decoded for a request, and the document of the answers to the entries."""
+
+    model: Model
+    entries: list[Entry]
+    sources: Sources
+    write: Callable[[Sequence[Answer]], Document]
+    faults: Faults
+
+
+async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source") -> Prepared:
+    """Validate a request, and wait until its answer may take memory."""
     model = use_model(request, body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
@@ -114,7 +138,7 @@ async def decode(
         options_size(body),
     )
     languages = read_languages(body, model, body.source, faults)
-    source = TextField("/source", body.source, languages.source)
+    source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(request, source, body.split, faults)
     faults.raise_all()
     await hold(request, check_answer(request, model, body, search, sources.tokens))
@@ -136,10 +160,7 @@ async def decode(
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
         return sources.join(write_decoded(model, answered), faults.failed)
 
-    if body.stream:
-        return await Stream(request, model, entries, sources, write, faults).respond()
-    answers = await submit_and_wait(request, model, entries, faults, sources.results)
-    return await respond(request, lambda: write(answers), answers, size=faults.size)
+    return Prepared(model, entries, sources, write, faults)
 
 
 def check_answer(

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, check_size, held_nbytes
+from service.api.answer_size import SEND_LESS, check_size, held_nbytes, total_length
 from service.api.faults import Faults
 from service.api.field_types import Partial, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.steps import respond, submit_and_wait, use_model, write_partial
+from service.api.steps import Computed, respond, submit_and_wait, use_model, write_partial
 from service.api.texts import TextField, count_texts, read_texts
 from service.api.validation_languages import read_languages
 from service.arrays import FloatArray
@@ -88,6 +88,17 @@ async def encode(
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
     negotiate(request, [JSON])
+    return await respond(request, await run_encode(body, request))
+
+
+async def run_encode(
+    body: EncodeRequest, request: Request, pointer: str = "/source", *, padded: bool = False
+) -> Computed:
+    """Encode the sources, which the body has at `pointer`. `padded`: as many vectors will be
+    written for each as for the longest.
+
+    Raise the errors of the endpoint.
+    """
     model = use_model(request, body.model)
     d_model = model.engine.bundle.manifest.config.d_model
     faults = Faults(body.partial)
@@ -95,10 +106,10 @@ async def encode(
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
     languages = read_languages(body, model, body.source, faults, decodes=False)
-    sources = await read_texts(request, TextField("/source", body.source, languages.source), faults)
+    sources = await read_texts(request, TextField(pointer, body.source, languages.source), faults)
     faults.raise_all()
     results = faults.valid(count_texts(body.source))
-    vectors = sum(map(len, sources)) if body.pooling == "none" else len(sources)
+    vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_size(request, nbytes, advice)
@@ -114,7 +125,7 @@ async def encode(
         vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
         return {"model": model.name, "results": vectors}
 
-    return await respond(request, write, answers, size=faults.size)
+    return Computed(write, answers, faults.size)
 
 
 def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import TOKEN_BYTES
+from service.api.answer_size import TOKEN_BYTES, total_length
 from service.api.faults import Faults
 from service.api.field_types import Sequences, Source
 from service.api.requests import LanguageRequest
 from service.api.responses import PROBLEMS, ModelResponse, Usage
 from service.api.serialize import usage_of, write_score
-from service.api.steps import respond, submit_and_wait, use_model
+from service.api.steps import Computed, respond, submit_and_wait, use_model
 from service.api.texts import TextField, read_pairs
 from service.api.validation_languages import read_languages
 from service.engine.messages import Entry
@@ -69,6 +69,14 @@ async def score(
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
     negotiate(request, [JSON])
+    return await respond(request, await run_score(body, request))
+
+
+async def run_score(body: ScoreRequest, request: Request, *, padded: bool = False) -> Computed:
+    """Score the targets. `padded`: as many tokens will be written for each as for the longest.
+
+    Raise the errors of the endpoint.
+    """
     model = use_model(request, body.model)
     if "score" not in model.engine.opened.graphs:
         detail = (
@@ -85,7 +93,7 @@ async def score(
         faults,
     )
     faults.raise_all()
-    await hold(request, TOKEN_BYTES * sum(map(len, targets)))
+    await hold(request, TOKEN_BYTES * total_length(targets, padded))
     entries = [
         Entry(
             np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids
@@ -98,4 +106,4 @@ async def score(
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
-    return await respond(request, write, answers)
+    return Computed(write, answers)

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from fastapi import Request, Response
@@ -32,6 +32,18 @@ from service.search.protocol import Progress
 LARGE_ANSWER = 1 << 20
 
 Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+
+
+class Computed(NamedTuple):
+    """What is computed for a request: `write` makes the document of its endpoint.
+
+    `size` counts the document's numbers and texts that are not in `answers`.
+    """
+
+    write: Callable[[], Document]
+    answers: Sequence[Answer] = ()
+    size: int = 0
 
 
 def models_of(request: Request) -> dict[str, Model]:
@@ -48,7 +60,7 @@ def use_model(request: Request, name: str | None) -> Model:
     return model
 
 
-def find_model(models: dict[str, Model], name: str | None) -> Model:
+def find_model(models: Mapping[str, Found], name: str | None) -> Found:
     """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
     Unavailable if there is none."""
     if not models:
@@ -188,25 +200,28 @@ def write_failure(request: Request, error: HeedError) -> orjson.Fragment:
     return orjson.Fragment(b'{"problem":' + problem + b"}")
 
 
-async def respond(
-    request: Request,
-    write: Callable[[], Document],
-    answers: Sequence[Answer] = (),
-    media_type: str = JSON,
-    size: int = 0,
-) -> Response:
-    """Send the document that `write` makes, in this media type.
+async def respond(request: Request, computed: Computed, media_type: str = JSON) -> Response:
+    """Send what is computed, in this media type."""
+    slow = media_type in SINGLE_SOURCE
+    pieces = await write_pieces(request, computed, WRITERS[media_type], slow)
+    return send(request, pieces, media_type)
 
-    `size` counts the document's numbers and texts that are not in `answers`. Large documents are
-    written in a thread.
-    """
+
+async def write_pieces(
+    request: Request,
+    computed: Computed,
+    to_pieces: Callable[[Document], Pieces],
+    slow: bool = False,
+) -> Pieces:
+    """Return the bytes that `to_pieces` makes of what is computed: in a thread if that is large, or
+    if `to_pieces` is `slow`."""
     started = time.monotonic()
 
     def work() -> Pieces:
-        return WRITERS[media_type](write())
+        return to_pieces(computed.write())
 
-    size += sum(answer.size for answer in answers)
-    slow = media_type in SINGLE_SOURCE or size > LARGE_ANSWER
+    size = computed.size + sum(answer.size for answer in computed.answers)
+    slow = slow or size > LARGE_ANSWER
     pieces = await (compute_limited(request, work) if slow else compute(work, size))
     record_of(request).end_stage("serialize", started)
-    return send(request, pieces, media_type)
+    return pieces

@@ -12,7 +12,7 @@ from service.api.field_types import IdLists, Plain
 from service.api.requests import LanguageRequest, ModelRequest
 from service.api.responses import PROBLEMS, ModelResponse
 from service.api.serialize import write_tokens
-from service.api.steps import respond, use_model
+from service.api.steps import Computed, respond, use_model
 from service.api.texts import TextField, read_texts
 from service.api.validation_languages import read_languages, refuse_languages
 from service.formats.json import JSON, Document
@@ -92,7 +92,7 @@ async def tokenize(
     def write() -> Document:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
 
-    return await respond(request, write, size=sum(map(len, texts)))
+    return await respond(request, Computed(write, size=sum(map(len, texts))))
 
 
 @router.post(
@@ -118,4 +118,4 @@ async def detokenize(
         results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
-    return await respond(request, write, size=sum(map(len, texts)))
+    return await respond(request, Computed(write, size=sum(map(len, texts))))

@@ -1,7 +1,7 @@
 """Validate the languages of a request: the model must know them, and get those that it needs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple, get_args
@@ -14,6 +14,7 @@ from service.errors import Invalid
 from service.languages import Slot, fill, slots_of
 from service.tokenizer import Tokenizer
 
+AUTO = "auto"  # as a source language: to be detected
 NAMED = 5  # codes that an error names
 # Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
 PAIRS = (
@@ -96,6 +97,52 @@ def refuse_languages(body: LanguageRequest, where: str, faults: Faults) -> None:
     for slot in get_args(Slot):
         if getattr(body, slot) is not None:
             faults.add(Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}"))
+
+
+class Pairs(NamedTuple):
+    """The languages that a model translates from and into."""
+
+    model: Model
+    sources: list[str]
+    targets: list[str]
+
+
+def pairs_of(models: Iterable[Model]) -> list[Pairs]:
+    """Return the models that have target languages. Raise Invalid if there is none.
+
+    One that takes no source language translates from AUTO.
+    """
+    found: list[Pairs] = []
+    for model in models:
+        languages = model.engine.bundle.manifest.languages
+        if languages.target:
+            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
+    if not found:
+        raise Invalid.at("/target", "cannot be chosen: no model of this service has languages")
+    return found
+
+
+def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
+    """Return the first model that translates from one language into another. Raise Invalid."""
+    every = pairs_of(models)
+    check_known("/source", source, [code for pairs in every for code in pairs.sources])
+    check_known("/target", target, [code for pairs in every for code in pairs.targets])
+    fitting = [each.model for each in every if source in each.sources and target in each.targets]
+    if not fitting:
+        detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
+        raise Invalid.at("/target", f"{detail} lists the targets of each language")
+    return fitting[0]
+
+
+def check_known(pointer: str, given: str, codes: Sequence[str]) -> None:
+    """Raise Invalid if no model has a language of this code."""
+    if given in codes:
+        return
+    why = "the service detects no language" if given == AUTO else "no model knows this language"
+    near = nearest(given, codes)
+    some = ", ".join(sorted(set(codes))[:NAMED])
+    advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
+    raise Invalid.at(pointer, f"is {given!r}, but {why}: {advice} GET /languages lists all")
 
 
 def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:

@@ -7,7 +7,7 @@ the Door would take five times as long. A probe would wait for several turns of 
 import asyncio
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import structlog
 from service.errors import Overloaded
 from service.http.admission import Admission, Place
 from service.http.metrics import RequestMetrics
-from service.http.problems import write_answer, write_response
+from service.http.problems import ErrorForm, form_at, write_answer, write_response
 from service.pace import refuse, retry_after
 
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
@@ -65,10 +65,11 @@ class Gate:
         metrics: RequestMetrics,
         routes: Iterable[str],
         probes: Mapping[str, Callable[[], bool]],
+        forms: Sequence[ErrorForm] = (),
     ) -> None:
         self.admission = admission
         self._metrics = metrics
-        self._routes = {route.encode(): route for route in routes}
+        self._routes = {route.encode(): (route, form_at(route, forms)) for route in routes}
         self._probes = {path.encode(): (path, healthy) for path, healthy in probes.items()}
         self._refused = 0  # since the last line in the log
 
@@ -80,18 +81,21 @@ class Gate:
         return self._judge_probe(data) if data.startswith(b"GET ") else ACCEPTED
 
     def _judge_post(self, data: bytes) -> Verdict:
-        route = self._routes.get(data[5 : data.find(b" ", 5)])
-        if not route or not is_whole(data) or ORIGIN.search(data):
+        found = self._routes.get(data[5 : data.find(b" ", 5)])
+        if not found or not is_whole(data) or ORIGIN.search(data):
             return ACCEPTED
         late = self.admission.late(self.admission.timeout)
         if late is None:
             return Verdict(place=Place(self.admission))
-        self._metrics.count_early(route, Overloaded.status, Overloaded.code)
+        route, form = found
+        self._metrics.count_early(
+            route, form.statuses.get(Overloaded.status, Overloaded.status), Overloaded.code
+        )
         if not self._refused:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._refused += 1
         request_id = request_id_of(data)
-        prepared = prepare(route, retry_after(late), len(request_id))
+        prepared = prepare(route, form, retry_after(late), len(request_id))
         return Verdict(prepared.replace(MARK * len(request_id), request_id))
 
     def _judge_probe(self, data: bytes) -> Verdict:
@@ -125,7 +129,7 @@ def is_whole(data: bytes) -> bool:
 
 
 @lru_cache(256)
-def prepare(route: str, retry: int, length: int) -> bytes:
+def prepare(route: str, form: ErrorForm, retry: int, length: int) -> bytes:
     """Return the answer to a refused request, with a mark in the place of its id."""
     error = refuse("the service has more requests than it can answer in time", retry)
-    return write_answer(error, route, MARK.decode() * length)
+    return write_answer(error, route, MARK.decode() * length, form)

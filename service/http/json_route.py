@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -40,6 +40,7 @@ TIMEOUT = {
     "example": 10,
 }
 
+Body = TypeVar("Body", bound=BaseModel)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -64,31 +65,42 @@ class JsonRoute(APIRoute):
         model: Any = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
-            try:
-                content = await request.body()
-            except ClientDisconnect as error:
-                raise Abandoned("the client left before its body had arrived") from error
-            check_headers(request)
+            content = await receive_body(request)
+            check_type(request)
             body = await read_body(request, model, content)
             return await self.endpoint(body=body, request=request, **request.path_params)
 
         return handle
 
 
-def check_headers(request: Request) -> None:
-    """Raise UnsupportedMediaType for a body that is compressed or of another type than JSON."""
+async def receive(request: Request) -> bytes:
+    """Return the body as it was sent. Raise Abandoned if the client leaves before."""
+    try:
+        return await request.body()
+    except ClientDisconnect as error:
+        raise Abandoned("the client left before its body had arrived") from error
+
+
+async def receive_body(request: Request) -> bytes:
+    """Return the body. Raise UnsupportedMediaType if it is compressed, and Abandoned."""
+    content = await receive(request)
     coding = request.headers.get("content-encoding", "identity")
     if coding.lower() != "identity":
         raise UnsupportedMediaType(
             f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"
         )
+    return content
+
+
+def check_type(request: Request) -> None:
+    """Raise UnsupportedMediaType for a body of another type than JSON."""
     content_type = request.headers.get("content-type", "")
     if not JSON_TYPE.match(content_type.lower()):
         found = shorten(content_type) or "absent"
         raise UnsupportedMediaType(f"content-type is {found}: send application/json")
 
 
-async def read_body(request: Request, model: type[BaseModel], content: bytes) -> BaseModel:
+async def read_body(request: Request, model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise TooLarge, Unparsable or Invalid.
 
     A large body is read in a thread, under the concurrency limit.
@@ -112,10 +124,16 @@ def check_lists(content: bytes) -> None:
         )
 
 
-def parse(model: type[BaseModel], content: bytes) -> BaseModel:
+def parse(model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise Unparsable, or Invalid with every fault and its place."""
+    return validate(model, load(content))
+
+
+def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
+    """Return a body of this value. Raise Invalid with every fault and its place. `strict` may
+    differ from what the model says: the fields of a form are texts."""
     try:
-        return model.model_validate(load(content))
+        return model.model_validate(value, strict=strict)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         raise read_errors(found, model) from None

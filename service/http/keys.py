@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -16,6 +16,7 @@ from service.http.problems import answer_heed_error
 from service.settings import Settings
 
 KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
+PROBE = re.compile(r"/v2/models/.+/ready")
 # Names in the OpenAPI document
 SCHEME = "api_key"
 ADMIN_SCHEME = "admin_key"
@@ -80,7 +81,11 @@ class Keys:
             raise Unauthorized(
                 f"an {self._kind} is required: send the header Authorization: Bearer KEY"
             )
-        given = digest(key.strip().encode("latin-1"))
+        self.check_key(key.strip())
+
+    def check_key(self, key: str) -> None:
+        """Raise Unauthorized unless this is one of the keys."""
+        given = digest(key.encode(errors="replace"))
         same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
         if not any(same):
             raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
@@ -94,15 +99,17 @@ class KeyCheck:
     """Refuses with 401 a request without a key: every POST, and all below /v1.
 
     Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
-    documentation, which send nothing of a model.
+    documentation, which send nothing of a model. The endpoints of `others` find the key in the
+    body, and check it themselves.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, others: Collection[str]) -> None:
         self.app = app
         self.keys = keys
+        self.others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and needs_key(scope["method"], path_of(scope)):
+        if scope["type"] == "http" and self._needs_key(scope["method"], path_of(scope)):
             try:
                 self.keys.check(Headers(scope=scope).get("authorization"))
             except Unauthorized as error:
@@ -110,10 +117,14 @@ class KeyCheck:
                 return await response(scope, receive, send)
         return await self.app(scope, receive, send)
 
+    def _needs_key(self, method: str, path: str) -> bool:
+        return path not in self.others and needs_key(method, path)
+
 
 def needs_key(method: str, path: str) -> bool:
     reads = method in ("GET", "HEAD")
-    return method != "OPTIONS" and (not reads or path.startswith("/v1/"))
+    tells = path.startswith(("/v1/", "/v2/models/")) and not PROBE.fullmatch(path)
+    return method != "OPTIONS" and (not reads or tells)
 
 
 def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:

@@ -1,7 +1,8 @@
-"""Answer every error with a problem document (RFC 9457)."""
+"""Answer errors with problem documents (RFC 9457), or in the form of a protocol on its paths."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
@@ -18,7 +19,7 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
-from service.http.prefix import path_of, prefix_of
+from service.http.prefix import begins, path_of, prefix_of
 from service.http.record import record_of
 from service.http.security import SECURITY_HEADERS
 
@@ -27,12 +28,6 @@ TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client C
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
 NO_HEADERS: Mapping[str, str] = {}
 LARGEST = 4096  # bytes of a problem document
-
-
-def problem(request: Request, error: HeedError) -> bytes:
-    """Return the problem document of `error`, and record the error."""
-    record_of(request).error = error
-    return write_problem(error, request.url.path, request.state.request_id)
 
 
 def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
@@ -62,11 +57,39 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
     return content
 
 
-def write_answer(error: HeedError, path: str, request_id: str) -> bytes:
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorForm:
+    """How errors are answered on these paths, and below them.
+
+    `write` returns the body, given the error, the path and the id of the request. `statuses` are
+    sent in place of ours.
+    """
+
+    paths: Sequence[str]
+    write: Callable[[HeedError, str, str], bytes]
+    statuses: Mapping[int, int] = field(default_factory=dict[int, int])
+    media_type: str = "application/json"
+
+    def status_of(self, error: HeedError) -> int:
+        return self.statuses.get(error.status, error.status)
+
+
+PROBLEM_FORM = ErrorForm([], write_problem, media_type=PROBLEM)
+
+
+def form_at(path: str, forms: Sequence[ErrorForm]) -> ErrorForm:
+    """Return the form of errors at this path: problem documents, unless it belongs to another."""
+    found = (form for form in forms if any(begins(path, each) for each in form.paths))
+    return next(found, PROBLEM_FORM)
+
+
+def write_answer(
+    error: HeedError, path: str, request_id: str, form: ErrorForm = PROBLEM_FORM
+) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
-    content = write_problem(error, path, request_id)
+    content = form.write(error, path, request_id)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-    return write_response(error.status, PROBLEM, content, request_id, headers)
+    return write_response(form.status_of(error), form.media_type, content, request_id, headers)
 
 
 def write_response(
@@ -96,12 +119,27 @@ def encode(document: dict[str, Any]) -> bytes:
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 
 
+def problem(request: Request, error: HeedError, form: ErrorForm = PROBLEM_FORM) -> bytes:
+    """Return the body of the answer to `error`, and record the error."""
+    record_of(request).error = error
+    return form.write(error, request.url.path, request.state.request_id)
+
+
+def answer(
+    request: Request, error: HeedError, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return the answer to an error, and record the error."""
+    form = form_at(path_of(request.scope), request.app.state.error_forms)
+    content = problem(request, error, form)
+    return Response(content, form.status_of(error), headers, form.media_type)
+
+
 async def answer_heed_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeedError)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(problem(request, error), error.status, headers, PROBLEM)
+    return answer(request, error, headers)
 
 
 class Refusal(HeedError):
@@ -137,7 +175,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
             f"{request.method} is not supported here: send {' or '.join(methods)};"
             f" {prefix_of(request.scope)}/docs shows how"
         )
-    return Response(problem(request, Refusal(status, detail)), status, headers, PROBLEM)
+    return answer(request, Refusal(status, detail), headers)
 
 
 def describe_endpoints(request: Request) -> str:
@@ -162,4 +200,4 @@ def allowed_methods(allow: str) -> list[str]:
 def answer_unexpected(request: Request) -> Response:
     """Answer a bug of ours, which is logged."""
     ours = HeedError("the service failed on this request and logged why: report its request_id")
-    return Response(problem(request, ours), ours.status, media_type=PROBLEM)
+    return answer(request, ours)

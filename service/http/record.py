@@ -9,7 +9,7 @@ from fastapi import Request
 from service.errors import HeedError
 
 # Paths that are asked for every few seconds: logged only if they fail, and never traced.
-QUIET = ("/livez", "/readyz", "/metrics")  # and /readyz/{name}
+QUIET = ("/livez", "/readyz", "/metrics", "/v2/health")  # and /readyz/{name}
 
 
 class Stage(NamedTuple):

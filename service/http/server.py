@@ -193,9 +193,12 @@ class Server(uvicorn.Server):
         self._on_started = on_started
         self._give_up = give_up
         routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
-        probes = {"/livez": lambda: True, "/readyz": lambda: app.state.registry.ready}
-        listeners[0].limits.gate = Gate(app.state.admission, app.state.metrics, routes, probes)
-        listeners[0].limits.on_refused = partial(report_refusal, app.state.metrics)
+        state = app.state
+        probes = {"/livez": lambda: True, "/readyz": lambda: state.registry.ready}
+        listeners[0].limits.gate = Gate(
+            state.admission, state.metrics, routes, probes, state.error_forms
+        )
+        listeners[0].limits.on_refused = partial(report_refusal, state.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

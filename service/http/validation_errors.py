@@ -82,10 +82,11 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
 
 
 def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Return the field names of the object that `path`, nested field names, leads to in `model`."""
-    for name in path:
-        annotation = model.model_fields[str(name)].annotation
-        variants = [annotation, *get_args(annotation)]  # the model itself, or a union with None
+    """Return the field names of the object that `path`, nested field names and indices of lists,
+    leads to in `model`."""
+    for name in (each for each in path if isinstance(each, str)):
+        annotation = model.model_fields[name].annotation
+        variants = [annotation, *get_args(annotation)]  # the model, or a union or list with it
         model = next(v for v in variants if isinstance(v, type) and issubclass(v, BaseModel))
     return list(model.model_fields)
 

@@ -85,6 +85,16 @@ def test_an_empty_host_is_refused_and_two_others_are_named(host):
         Settings(host=host)
 
 
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("opnai", "openai"), ("OpenAI", "openai"), ("openai,LibreTranslate", "libretranslate")],
+)
+def test_a_mistyped_protocol_is_refused_and_the_nearest_and_all_are_named(given, near):
+    every = "open-inference, openai, libretranslate"
+    with pytest.raises(ValidationError, match=f"has .*did you mean {near}.*{every}"):
+        Settings(protocols=given)
+
+
 def test_every_setting_is_described():
     assert all(field.description for field in Settings.model_fields.values())
 

@@ -10,12 +10,17 @@ import random
 from collections import deque
 
 import pytest
+from fastapi import FastAPI
 
 from service.errors import Overloaded
 from service.http.admission import SHORT, Admission, Place
 from service.http.door import Door
 from service.http.record import Record
 from service.pace import FEW
+from service.settings import Settings
+
+APP = FastAPI()  # what answers to errors look at
+APP.state.settings, APP.state.error_forms = Settings(), []
 
 
 class Simulation:
@@ -187,6 +192,7 @@ async def answer(door, method="POST", messages=(WHOLE,)):
 
     scope = {"type": "http", "method": method, "path": "/v1/decode", "headers": [], "state": {}}
     scope["state"].update(request_id="mine", record=Record())
+    scope["app"] = APP
     await door(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from service.api import openai
 from service.http import gate as gate_module
 from service.http.admission import Admission, Place
 from service.http.door import Door
@@ -17,6 +18,7 @@ from service.http.metrics import RequestMetrics
 from service.http.record import Record
 from service.http.security import SECURITY_HEADERS
 from tests.service.http.test_connections import PROBE, connect, post, received_until_closed
+from tests.service.http.test_door import APP
 from tests.service.test_process import running
 
 WORD = post("/v1/decode", {"source": "heed"})
@@ -64,6 +66,17 @@ def check_refusal(answer):
     assert (problem["status"], problem["code"]) == (429, "overloaded")
     assert problem["instance"] == "/v1/decode"
     return problem
+
+
+def test_a_refusal_has_the_form_of_the_protocol_of_its_path():
+    gate = Gate(Admission(MOST, 60.0), RequestMetrics(), ["/v1/embeddings"], {}, [openai.ERRORS])
+    places = [Place(gate.admission) for _ in range(MOST)]
+    (verdict,) = judge_all(gate, [post("/v1/embeddings", {"input": "heed"})])
+    first, headers, document = parse(verdict.answer)
+    assert (first, headers["retry-after"]) == ("HTTP/1.1 429 Too Many Requests", "1")
+    assert headers["content-type"] == "application/json"
+    assert document["error"]["code"] == "overloaded"
+    assert len(places) == gate.admission.inside
 
 
 @pytest.mark.parametrize("given", ["mine", "a" * 128, "0:1.2_3-4"])
@@ -198,6 +211,7 @@ def test_a_place_does_not_excuse_from_a_shorter_time_limit():
     scope = {"type": "http", "method": "POST", "path": "/v1/decode", "query_string": b""}
     scope["headers"] = [(b"x-request-timeout", b"5")]
     scope["state"] = {"place": place, "request_id": "mine", "record": Record()}
+    scope["app"] = APP
     asyncio.run(Door(None, admission)(scope, None, send))
     assert sent[0]["status"] == 429
 

@@ -1,0 +1,252 @@
+"""The API of LibreTranslate (https://docs.libretranslate.com), for models that have languages.
+
+Languages have the codes that their model gives them.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.decode import DecodeRequest, run_decode
+from service.api.field_types import Plain
+from service.api.html_texts import replace_texts, texts_of
+from service.api.models import Health
+from service.api.requests import Strict
+from service.api.steps import Computed, models_of, respond
+from service.api.validation_languages import AUTO, choose_model, pairs_of
+from service.errors import Fault, HeedError, Unauthorized, shorten
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
+from service.http.forms import MULTIPART, URL_ENCODED, read_form
+from service.http.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
+from service.http.keys import Keys
+from service.http.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.waiting import compute_reading
+from service.tokenizer import check_unicode
+
+TRANSLATE = "/translate"
+KEY_IN_BODY = (TRANSLATE, "/detect")  # clients send one there, too, and are told that it is missing
+
+
+class TranslateRequest(Strict):
+    q: Plain = Field(description="A text, or a list of texts in JSON.")
+    source: str = Field(
+        max_length=64, description="Code of its language, one of those that GET /languages lists."
+    )
+    target: str = Field(max_length=64, description="Code of the language to translate into.")
+    format: Literal["text", "html"] = Field(
+        default="text",
+        description="html: translate the texts between tags, and leave the tags as they are.",
+    )
+    alternatives: int = Field(
+        default=0, ge=0, le=63, description="How many other translations to return, at most."
+    )
+    api_key: str | None = Field(
+        default=None, description="An API key, instead of the header Authorization: Bearer KEY."
+    )
+
+
+class TranslateAnswer(BaseModel):
+    translatedText: str | list[str] = Field(description="A text, or one for each of a list.")
+    alternatives: list[str] | list[list[str]] | None = Field(
+        default=None, description="Other translations, best first. Absent unless requested."
+    )
+
+
+class Named(BaseModel):
+    code: str
+    name: str = Field(description="The code again.")
+
+
+class Language(Named):
+    targets: list[str] = Field(description="Codes that its texts can be translated into.")
+
+
+class FrontendSettings(BaseModel):
+    charLimit: int = Field(description="-1: only the limits of all requests apply.")
+    frontendTimeout: int = Field(description="Milliseconds after a key press to wait for another.")
+    apiKeys: bool = Field(description="Whether there are API keys.")
+    keyRequired: bool = Field(description="Whether a request must carry one.")
+    suggestions: bool
+    filesTranslation: bool
+    supportedFilesFormat: list[str]
+    language: dict[Literal["source", "target"], Named] = Field(
+        description="Languages to begin with."
+    )
+
+
+class LibreTranslateError(BaseModel):
+    error: str = Field(description="What is wrong and what to send instead.")
+
+
+def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
+    """Return the body of an error as a LibreTranslateError."""
+    text = "; ".join(map(describe, error.faults)) or error.detail
+    return encode({"error": shorten(text, LONGEST_DETAIL)})
+
+
+def describe(fault: Fault) -> str:
+    """Return a fault as a sentence on its field, which may hold several texts."""
+    return f"{fault.pointer.split('/')[1] if fault.pointer else 'the body'} {fault.detail}"
+
+
+ERRORS = ErrorForm(
+    [TRANSLATE, "/languages", "/frontend", "/health", "/detect", "/suggest", "/translate_file"],
+    write_error,
+    {401: 403, 413: 400, 415: 400, 422: 400},
+)
+router = APIRouter(
+    responses={"4XX": {"model": LibreTranslateError}, "5XX": {"model": LibreTranslateError}},
+    route_class=JsonRoute,
+    tags=["protocols"],
+)
+SCHEMA = {"schema": TranslateRequest.model_json_schema()}
+
+
+@router.post(
+    TRANSLATE,
+    response_model=TranslateAnswer,
+    summary="Translate as LibreTranslate does",
+    openapi_extra={
+        "requestBody": {"content": dict.fromkeys((JSON, URL_ENCODED, MULTIPART), SCHEMA)}
+    },
+)
+async def translate(request: Request) -> Response:
+    """Translate a text or several, sentence by sentence. Texts without letters stay as they are.
+
+    The body may be JSON or a form; forms may put fields into the query of the address.
+    """
+    negotiate(request, [JSON])
+    body = await read_request(request)
+    check_key(request, body.api_key)
+    model = choose_model(models_of(request).values(), body.source, body.target)
+    given = [body.q] if isinstance(body.q, str) else body.q
+    size = sum(map(len, given))
+    parts = await compute_reading(
+        request, lambda: [split(text, body.format) for text in given], size
+    )
+    own = model.engine.bundle.manifest.decoding.beam_size
+    asked = DecodeRequest.model_construct(
+        model=model.name,
+        source=list(chain.from_iterable(parts)),
+        source_language=None if body.source == AUTO else body.source,
+        target_language=body.target,
+        beam_size=max(own, 1 + body.alternatives),
+        num_hypotheses=1 + body.alternatives,
+        split="sentences",
+    )
+    decoded = await run_decode(asked, request, "/q")
+
+    def write() -> Document:
+        results = iter(decoded.write()["results"])
+        ranked = [
+            list(join(text, body.format, list(islice(results, len(each)))))
+            for text, each in zip(given, parts, strict=True)
+        ]
+        return write_translations(body, ranked)
+
+    return await respond(request, Computed(write, decoded.answers, size))
+
+
+async def read_request(request: Request) -> TranslateRequest:
+    """Return the fields of a JSON body or a form. Raise UnsupportedMediaType, Unparsable or
+    Invalid."""
+    content = await receive_body(request)
+    content_type = request.headers.get("content-type", "")
+    if JSON_TYPE.match(content_type.lower()):
+        return await read_body(request, TranslateRequest, content)
+
+    def work() -> TranslateRequest:
+        fields = read_form(content_type, content, request.url.query)
+        lines = {name: each.replace("\r\n", "\n") for name, each in fields.items()}
+        return validate(TranslateRequest, lines, strict=False)
+
+    return await compute_reading(request, work, len(content))
+
+
+def check_key(request: Request, given: str | None) -> None:
+    """Raise Unauthorized if the service has keys, and neither the body nor a header has one."""
+    keys: Keys | None = request.app.state.keys
+    authorization = request.headers.get("authorization")
+    if keys is None:
+        return
+    if not given and authorization is None:
+        raise Unauthorized("an API key is required: send it as api_key")
+    if given:
+        keys.check_key(given)
+    else:
+        keys.check(authorization)
+
+
+def split(text: str, kind: str) -> list[str]:
+    """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
+    None is without letters or digits. Raise Invalid and TooLarge."""
+    check_unicode(text, "/q")
+    if kind == "html":
+        return texts_of(text, "/q")
+    return [text] if any(map(str.isalnum, text)) else []
+
+
+def join(text: str, kind: str, results: Sequence[Document]) -> Iterator[str]:
+    """Yield the translations of a text, best first, given those of its parts."""
+    if not results:
+        yield text
+    for hypotheses in zip(*(result["hypotheses"] for result in results), strict=False):
+        targets = [each["text"] for each in hypotheses]
+        yield replace_texts(text, targets) if kind == "html" else targets[0]
+
+
+def write_translations(body: TranslateRequest, ranked: Sequence[list[str]]) -> Document:
+    """Return the answer, given the translations of each text, best first."""
+    best = [each[0] for each in ranked]
+    others = [[each for each in dict.fromkeys(texts) if each != texts[0]] for texts in ranked]
+    single = isinstance(body.q, str)
+    document: Document = {"translatedText": best[0] if single else best}
+    if body.alternatives:
+        document["alternatives"] = others[0] if single else others
+    return document
+
+
+@router.get("/languages", summary="List the languages as LibreTranslate does")
+async def list_languages(request: Request) -> list[Language]:
+    """List all languages. A model that takes no source language
+    translates from `auto`."""
+    every = pairs_of(models_of(request).values())
+    codes = dict.fromkeys(code for pairs in every for code in [*pairs.sources, *pairs.targets])
+    targets = {
+        code: dict.fromkeys(
+            each for pairs in every if code in pairs.sources for each in pairs.targets
+        )
+        for code in codes
+    }
+    return [Language(code=code, name=code, targets=[*targets[code]]) for code in codes]
+
+
+@router.get("/frontend/settings", summary="Show the settings of LibreTranslate's page")
+async def show_settings(request: Request) -> FrontendSettings:
+    """Return the settings, which say that files are not translated and languages not detected."""
+    first = pairs_of(models_of(request).values())[0]
+    source = first.sources[0]
+    target = next((each for each in first.targets if each != source), first.targets[0])
+    has_keys = request.app.state.keys is not None
+    return FrontendSettings(
+        charLimit=-1,
+        frontendTimeout=500,
+        apiKeys=has_keys,
+        keyRequired=has_keys,
+        suggestions=False,
+        filesTranslation=False,
+        supportedFilesFormat=[],
+        language={
+            "source": Named(code=source, name=source),
+            "target": Named(code=target, name=target),
+        },
+    )
+
+
+@router.get("/health", summary="Check that the service is alive, as LibreTranslate does")
+async def check_health() -> Health:
+    return Health(status="ok")

@@ -1,0 +1,158 @@
+"""POST /v1/embeddings, as the OpenAI API has it (https://platform.openai.com/docs/api-reference).
+
+An embedding is the mean of the encoder's output over the tokens of an input, scaled to length 1.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from service.api.encode import EncodeRequest, run_encode
+from service.api.field_types import IdList, Ids, Text, Texts, source_variant
+from service.api.requests import LanguageRequest
+from service.api.steps import Computed, respond
+from service.api.texts import TextsOrIds
+from service.errors import HeedError, shorten
+from service.formats.json import JSON, Document
+from service.http.content import negotiate
+from service.http.json_route import JsonRoute
+from service.http.problems import LONGEST_DETAIL, ErrorForm, encode
+
+Format = Literal["float", "base64"]
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def input_variant(value: Any) -> str | None:
+    """Return the tag of a list of ids, or that of a text, texts or lists of ids."""
+    if isinstance(value, list) and value and isinstance(value[0], int):
+        return "as one"
+    return source_variant(value)
+
+
+Input = Annotated[
+    Text | Texts | Ids | Annotated[IdList, Tag("as one")],
+    Discriminator(
+        input_variant,
+        custom_error_type="input",
+        custom_error_message="must be a text, a list of texts, a list of token ids, or a list of"
+        " such lists",
+    ),
+]
+
+
+class EmbeddingRequest(LanguageRequest):
+    input: Input = Field(
+        description="A text, a list of texts, a list of token ids, or a list of such lists. Ids are"
+        " used unchanged, so they must hold the special tokens that the model needs."
+    )
+    encoding_format: Format = Field(
+        default="float",
+        description="How vectors are written. float: lists of numbers; base64: the bytes of"
+        " little-endian float32 numbers as base64 text.",
+    )
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many of the first numbers of every vector to keep; they are scaled to"
+        " length 1 again. null: all.",
+    )
+    user: str | None = Field(default=None, description="Has no effect.")
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int = Field(description="Which input this is of, from 0.")
+    embedding: list[float] | str = Field(description="The vector, or base64 text if requested.")
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int = Field(description="Tokens of all inputs.")
+    total_tokens: int = Field(description="The same number: nothing is generated.")
+
+
+class EmbeddingAnswer(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding] = Field(description="One for each input, in their order.")
+    model: str = Field(description="The model that answered.")
+    usage: EmbeddingUsage
+
+
+class OpenAIFault(BaseModel):
+    message: str = Field(description="What is wrong and what to send instead, for people.")
+    type: str = Field(description="The kind of error.")
+    param: str | None = Field(description="The field that is wrong, if it is one.")
+    code: str = Field(description="The error, for programs: one of those of our own endpoints.")
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIFault
+
+
+def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
+    """Return the body of an error as an OpenAIError."""
+    fields = (part for each in error.faults for part in each.pointer.split("/")[1:2])
+    other = "invalid_request_error" if error.status < 500 else "server_error"
+    document = OpenAIFault(
+        message=shorten(error.detail, LONGEST_DETAIL),
+        type=TYPES.get(error.status, other),
+        param=next(iter(fields), None),
+        code=error.code,
+    )
+    return encode({"error": document.model_dump()})
+
+
+# 400 for whatever must be sent otherwise: the clients raise BadRequestError.
+ERRORS = ErrorForm(["/v1/embeddings"], write_error, {413: 400, 422: 400})
+
+router = APIRouter(
+    responses={"4XX": {"model": OpenAIError}, "5XX": {"model": OpenAIError}}, route_class=JsonRoute
+)
+
+
+@router.post(
+    "/v1/embeddings",
+    response_model=EmbeddingAnswer,
+    summary="Embed texts as the OpenAI API does",
+    tags=["protocols"],
+)
+async def create_embeddings(
+    body: Annotated[EmbeddingRequest, Body()], request: Request
+) -> Response:
+    """Return a vector of length 1 for each input: the mean of the encoder's output over its
+    tokens."""
+    negotiate(request, [JSON])
+    asked = EncodeRequest.model_construct(
+        model=body.model,
+        source_language=body.source_language,
+        target_language=body.target_language,
+        source=sources_of(body.input),
+        pooling="mean",
+        normalize=True,
+        dimensions=body.dimensions,
+        encoding=body.encoding_format,
+    )
+    encoded = await run_encode(asked, request, "/input")
+
+    def write() -> Document:
+        document = encoded.write()
+        tokens = sum(len(result["tokens"]) for result in document["results"])
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": result["embedding"]}
+                for index, result in enumerate(document["results"])
+            ],
+            "model": document["model"],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    return await respond(request, Computed(write, encoded.answers))
+
+
+def sources_of(given: str | list[str] | list[list[int]] | list[int]) -> TextsOrIds:
+    """Return inputs as the sources of /v1/encode. A list of ids is one source."""
+    if isinstance(given, str):
+        return given
+    ids = [each for each in given if isinstance(each, int)]
+    return [ids] if ids else [each for each in given if not isinstance(each, int)]

@@ -1,0 +1,229 @@
+"""Tensors of the Open Inference Protocol: as JSON, or as bytes behind the JSON (its binary tensor
+data extension). Elements are in row-major order, numbers little-endian."""
+
+import re
+import struct
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import chain
+from math import prod
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from service.api.requests import Strict
+from service.errors import Invalid, Unparsable, shorten
+from service.formats.arrays import in_pieces
+from service.formats.json import Document, Pieces, to_json, to_json_pieces
+from service.http.validation_errors import near_fields
+
+Datatype = Literal["BYTES", "INT64", "FP32", "FP64"]
+DTYPES: dict[Datatype, np.dtype[Any]] = {
+    "BYTES": np.dtype(object),  # of texts
+    "INT64": np.dtype("<i8"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+LENGTH = struct.Struct("<I")  # before each element of BYTES
+INT64 = range(-(1 << 63), 1 << 63)
+
+
+class InputParameters(Strict):
+    binary_data_size: int | None = Field(default=None, ge=0)
+
+
+class Input(Strict):
+    name: str
+    shape: list[int] = Field(max_length=8)
+    datatype: str
+    parameters: InputParameters = InputParameters()
+    data: list[Any] | None = None
+
+
+class OutputParameters(Strict):
+    binary_data: bool | None = None
+
+
+class RequestedOutput(Strict):
+    name: str
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferRequest(Strict):
+    id: str = Field(default="", max_length=256)
+    parameters: dict[str, Any] = Field(default={})
+    inputs: list[Input] = Field(min_length=1, max_length=16)
+    outputs: list[RequestedOutput] = Field(default=[], max_length=64)
+
+
+class Form(NamedTuple):
+    """What a tensor is like. `rank` counts the axes, whose sizes depend on the request."""
+
+    datatype: Datatype
+    rank: int
+
+
+class Tensor(NamedTuple):
+    datatype: Datatype
+    array: NDArray[Any]
+
+
+def check_name(name: str, known: Sequence[str], kind: str) -> None:
+    """Raise Invalid, with the nearest name and all of them, if there is no such `kind`."""
+    if name not in known:
+        near = near_fields(name, known)
+        advice = f"did you mean {' or '.join(near)}? " if near else ""
+        raise Invalid.at(
+            f"/{shorten(name)}", f"is no {kind} here: {advice}the {kind}s are {', '.join(known)}"
+        )
+
+
+def read_inputs(
+    inputs: Sequence[Input], forms: Mapping[str, Form], binary: bytes
+) -> dict[str, list[Any]]:
+    """Return the elements of each input, those of two axes in rows. `binary` follows the JSON.
+
+    Raise Invalid for an input that has no form, or another one, or another number of elements than
+    its shape says.
+    """
+    sizes = [tensor.parameters.binary_data_size for tensor in inputs]
+    if (total := sum(size or 0 for size in sizes)) != len(binary):
+        raise Invalid(
+            f"{len(binary)} bytes follow the JSON, but the inputs' binary_data_size add up to"
+            f" {total}: Inference-Header-Content-Length must be the bytes of the JSON"
+        )
+    values = dict[str, list[Any]]()
+    start = 0
+    for tensor, size in zip(inputs, sizes, strict=True):
+        check_input(tensor, forms)
+        at = f"/{tensor.name}"
+        if tensor.name in values:
+            raise Invalid.at(at, "is given twice: send each input once")
+        if size is None:
+            found = read_json(tensor)
+        else:
+            found = read_binary(forms[tensor.name].datatype, binary[start : start + size], at)
+            start += size
+        if len(found) != prod(tensor.shape):
+            detail = f"has {len(found)} elements, but its shape {tensor.shape} has"
+            raise Invalid.at(at, f"{detail} {prod(tensor.shape)}")
+        values[tensor.name] = found if len(tensor.shape) < 2 else rows_of(found, tensor.shape[1])
+    return values
+
+
+def rows_of(elements: list[Any], columns: int) -> list[list[Any]]:
+    return [elements[start : start + columns] for start in range(0, len(elements), columns)]
+
+
+def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
+    """Raise Invalid for a tensor of another form, or with its elements nowhere or twice."""
+    check_name(tensor.name, list(forms), "input")
+    at, form = f"/{tensor.name}", forms[tensor.name]
+    if tensor.datatype != form.datatype:
+        detail = f"has the datatype {shorten(tensor.datatype)}: send {form.datatype}"
+        raise Invalid.at(at, detail)
+    if len(tensor.shape) != form.rank or any(size < 1 for size in tensor.shape):
+        detail = f"has the shape {tensor.shape}: send {form.rank}"
+        raise Invalid.at(at, f"{detail} sizes of at least 1")
+    if (tensor.data is None) == (tensor.parameters.binary_data_size is None):
+        raise Invalid.at(at, "needs its elements once: send either data or binary_data_size")
+
+
+def read_json(tensor: Input) -> list[Any]:
+    """Return the elements of `data`, which may be nested as the shape is, or flat."""
+    elements: list[Any] = tensor.data or []
+    for _ in range(len(tensor.shape) - 1):
+        if elements and all(isinstance(each, list) for each in elements):
+            elements = list(chain.from_iterable(cast("list[list[Any]]", elements)))
+    wanted, words = (str, "a string") if tensor.datatype == "BYTES" else (int, "an integer")
+    wrong = (i for i, each in enumerate(elements) if type(each) is not wanted)
+    if (place := next(wrong, None)) is not None:
+        raise Invalid.at(f"/{tensor.name}/{place}", f"must be {words}, as in all {tensor.datatype}")
+    if wanted is int and any(each not in INT64 for each in elements):
+        raise Invalid.at(f"/{tensor.name}", "has an integer of more than 64 bits")
+    return elements
+
+
+def read_binary(datatype: Datatype, content: bytes, pointer: str) -> list[Any]:
+    """Return the elements in these bytes. Raise Invalid if they are cut off, or no UTF-8."""
+    if datatype == "BYTES":
+        return list(read_texts(content, pointer))
+    dtype = DTYPES[datatype]
+    if len(content) % dtype.itemsize:
+        detail = f"has {len(content)} bytes, which are no whole elements of {dtype.itemsize} bytes"
+        raise Invalid.at(pointer, detail)
+    return np.frombuffer(content, dtype).tolist()
+
+
+def read_texts(content: bytes, pointer: str) -> Iterator[str]:
+    place, start = 0, 0
+    while start < len(content):
+        begin = start + LENGTH.size
+        length = LENGTH.unpack_from(content, start)[0] if begin <= len(content) else 0
+        end = begin + length
+        if end > len(content):
+            detail = f"ends within element {place}: send each as 4 bytes of its length and itself"
+            raise Invalid.at(pointer, detail)
+        try:
+            yield content[begin:end].decode()
+        except UnicodeDecodeError as error:
+            raise Invalid.at(f"{pointer}/{place}", "is not UTF-8: encode it as UTF-8") from error
+        place, start = place + 1, end
+
+
+def split_body(content: bytes, header: str | None) -> tuple[bytes, bytes]:
+    """Return the JSON and the bytes behind it, given the header Inference-Header-Content-Length.
+    Raise Unparsable for another than the length of a part of the body."""
+    if header is None:
+        return content, b""
+    if not re.fullmatch("[0-9]{1,10}", header) or int(header) > len(content):
+        raise Unparsable(
+            f"Inference-Header-Content-Length is {shorten(header)}: send how many of the"
+            f" {len(content)} bytes of the body are JSON"
+        )
+    return content[: int(header)], content[int(header) :]
+
+
+def pad(nested: Any, form: Form) -> NDArray[Any]:
+    """Return nested lists as one array of this form. Shorter ones are padded with zeros, or empty
+    texts."""
+    dtype = DTYPES[form.datatype]
+    if form.rank < 2 or isinstance(nested, np.ndarray):
+        return np.array(nested, dtype)
+    parts = [pad(each, Form(form.datatype, form.rank - 1)) for each in nested]
+    shapes = [part.shape for part in parts] or [(0,) * (form.rank - 1)]
+    sizes = map(max, zip(*shapes, strict=True))
+    padded = np.full((len(parts), *sizes), "" if form.datatype == "BYTES" else 0, dtype)
+    for row, part in zip(padded, parts, strict=True):
+        row[tuple(map(slice, part.shape))] = part
+    return padded
+
+
+def write_binary(tensor: Tensor) -> bytes:
+    """Return the elements as bytes."""
+    if tensor.datatype != "BYTES":
+        return tensor.array.astype(DTYPES[tensor.datatype], copy=False).tobytes()
+    texts = [text.encode() for text in tensor.array.ravel()]
+    return b"".join(chain.from_iterable((LENGTH.pack(len(text)), text) for text in texts))
+
+
+def write_answer(
+    document: Document, tensors: Mapping[str, Tensor], binary: Container[str]
+) -> tuple[Pieces, Pieces]:
+    """Return the JSON of `document` with these outputs, and the bytes of those that are `binary`,
+    which follow it."""
+    header: Pieces = [to_json(document)[:-1] + b',"outputs":[']
+    content: Pieces = []
+    for name, tensor in tensors.items():
+        form = {"name": name, "datatype": tensor.datatype, "shape": list(tensor.array.shape)}
+        header += [b","] if len(header) > 1 else []
+        if name in binary:
+            elements = write_binary(tensor)
+            content += in_pieces(memoryview(elements)) if elements else []
+            header.append(to_json({**form, "parameters": {"binary_data_size": len(elements)}}))
+        else:
+            flat = tensor.array.ravel()
+            data = flat.tolist() if tensor.datatype == "BYTES" else flat
+            header += to_json_pieces({**form, "data": data})
+    return [b"".join([*header, b"]}"])], content

@@ -1,0 +1,54 @@
+"""Read the fields of an HTML form, as browsers and HTTP libraries send them."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qsl
+
+from service.errors import Unparsable, UnsupportedMediaType, shorten
+
+URL_ENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+MOST_FIELDS = 64
+BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
+NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
+
+
+def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, str]:
+    """Return the fields of a body and of the query in the address, whose fields come first. Empty
+    ones are left out. Raise UnsupportedMediaType or Unparsable."""
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        if kind == MULTIPART:
+            pairs = list(read_multipart(content_type, content))
+        elif kind == URL_ENCODED:
+            pairs = read_pairs(content.decode())
+        else:
+            found = shorten(content_type) or "absent"
+            raise UnsupportedMediaType(
+                f"content-type is {found}: send application/json, {URL_ENCODED} or {MULTIPART}"
+            )
+        return {name: value for name, value in [*pairs, *read_pairs(query)] if value}
+    except ValueError as error:
+        raise Unparsable(
+            f"the form cannot be read: send at most {MOST_FIELDS} fields, encoded as UTF-8"
+        ) from error
+
+
+def read_pairs(text: str) -> list[tuple[str, str]]:
+    """Return the fields of an encoded form. Raise ValueError."""
+    return parse_qsl(text, errors="strict", max_num_fields=MOST_FIELDS)
+
+
+def read_multipart(content_type: str, content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a form in parts (RFC 7578). Raise ValueError, and Unparsable if a part or
+    the boundary is missing."""
+    given = BOUNDARY.search(content_type)
+    boundary = b"--" + (given[1] or given[2]).encode() if given else b""
+    _, *parts = (b"\r\n" + content).split(b"\r\n" + boundary, MOST_FIELDS + 1)
+    if not given or not parts or not parts[-1].startswith(b"--"):
+        raise Unparsable("the form has no end: send its parts between lines with the boundary")
+    for part in parts[:-1]:
+        head, _, value = part.partition(b"\r\n\r\n")
+        if not (name := NAME.search(head)):
+            raise Unparsable("a part of the form has no name: give it in its Content-Disposition")
+        yield name[1].decode(), value.decode()

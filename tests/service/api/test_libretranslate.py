@@ -1,0 +1,211 @@
+"""Translations by the stock client of LibreTranslate and by forms, compared with /v1/decode."""
+
+import json
+import urllib.error
+import urllib.request
+from urllib.parse import urlencode
+
+import httpx2
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from tests.conftest import KEY
+
+PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
+TEXT = "hello one\n\n  two three\n***\n"
+
+
+@pytest.fixture(scope="module")
+def stock(protocol_server):
+    return LibreTranslateAPI(protocol_server, KEY)
+
+
+@pytest.fixture(scope="module")
+def http(protocol_server):
+    with httpx2.Client(base_url=protocol_server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def translate(http):
+    """Translate by JSON: (q, **fields) -> status, document."""
+
+    def translate(q, **fields):
+        answer = http.post("/translate", json={**PAIR, "q": q, "api_key": KEY, **fields})
+        return answer.status_code, answer.json()
+
+    return translate
+
+
+@pytest.fixture(scope="module")
+def decode(http):
+    """The texts that /v1/decode gives for the sentences of a text, best first."""
+
+    def decode(source, **options):
+        languages = {"source_language": PAIR["source"], "target_language": PAIR["target"]}
+        body = {"model": "translator", "source": source, "split": "sentences", **languages}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        answer = http.post("/v1/decode", json={**body, **options}, headers=headers).json()
+        return [each["text"] for each in answer["results"][0]["hypotheses"]]
+
+    return decode
+
+
+def refusal_of(call, *arguments):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        call(*arguments)
+    with refused.value as answer:
+        return answer.code, json.load(answer)["error"]
+
+
+def test_the_client_translates_sentence_by_sentence(stock, decode):
+    translated = stock.translate(TEXT, *PAIR.values())
+    assert translated == decode(TEXT)[0]
+    lines = translated.split("\n")
+    assert [lines[1], lines[2][:2], lines[3:]] == ["", "  ", ["***", ""]]
+
+
+def test_the_client_gets_the_languages_and_where_they_lead(stock, http):
+    languages = {each["code"]: each for each in stock.languages()}
+    card = http.get("/v1/models/translator", headers={"Authorization": f"Bearer {KEY}"}).json()
+    sources, targets = card["languages"]["source"], card["languages"]["target"]
+    assert set(languages) == {*sources, *targets}
+    for code, each in languages.items():
+        assert each["name"] == code
+        assert each["targets"] == (targets if code in sources else [])
+
+
+@pytest.mark.parametrize(
+    ("languages", "part"),
+    [
+        (
+            ("en", "heb_Hebr"),
+            "source is 'en', but no model knows this language: did you mean en_XX",
+        ),
+        (("auto", "heb_Hebr"), "source is 'auto', but the service detects no language: give one"),
+        (("eng_Latn", "zho_Hans"), "target is 'zho_Hans', but no model knows this language"),
+    ],
+)
+def test_the_client_is_told_which_languages_there_are(stock, languages, part):
+    status, error = refusal_of(stock.translate, "hello", *languages)
+    assert (status, error[: len(part)]) == (400, part)
+
+
+@pytest.mark.parametrize(
+    ("key", "part"), [("wrong", "no API key"), ("ключ", "no API key"), (None, "send it as api_key")]
+)
+def test_the_client_needs_a_key_of_the_service(protocol_server, key, part):
+    stock = LibreTranslateAPI(protocol_server, key)
+    status, error = refusal_of(stock.translate, "hello", *PAIR.values())
+    assert status == 403
+    assert part in error
+
+
+def test_a_key_is_asked_for_before_languages_are_told(http):
+    answer = http.post("/translate", json={"q": "hello", "source": "xx", "target": "yy"})
+    assert answer.status_code == 403
+
+
+def test_a_key_may_be_in_a_header(translate, http):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = http.post("/translate", json={**PAIR, "q": "hello"}, headers=headers)
+    assert answer.json() == translate("hello")[1]
+    headers = {"Authorization": f"Bearer {KEY}s"}
+    assert http.post("/translate", json={**PAIR, "q": "hello"}, headers=headers).status_code == 403
+
+
+def test_languages_are_not_detected_and_the_client_is_told(stock):
+    status, error = refusal_of(stock.detect, "hello")
+    assert status == 404
+    assert "/translate" in error
+
+
+FORM = {**PAIR, "q": "hello\r\n&=+% \r\none two", "alternatives": "1", "api_key": KEY}
+PARTS = {name: (None, value) for name, value in FORM.items()}
+
+
+@pytest.mark.parametrize(
+    ("query", "sent"),
+    [
+        ({}, {"data": FORM}),
+        ({}, {"files": PARTS}),
+        (FORM, {"data": {"q": "another", "format": ""}}),
+        (FORM, {"files": {"q": (None, "another")}}),
+    ],
+    ids=["form", "parts", "query", "query and parts"],
+)
+def test_forms_are_read_as_json_is(http, translate, query, sent):
+    answer = http.post(f"/translate?{urlencode(query)}", **sent)
+    assert answer.status_code == 200
+    expected = translate(FORM["q"].replace("\r\n", "\n"), alternatives=1)
+    assert answer.json() == expected[1]
+    assert answer.json()["translatedText"].split("\n")[1] == "&=+% "
+
+
+@pytest.mark.parametrize(
+    ("content_type", "content", "part"),
+    [
+        ("text/xml", b"<q/>", "text/xml: send application/json, application/x-www-form-urlencoded"),
+        ("application/x-www-form-urlencoded", b"q=%ff", "UTF-8"),
+        ("application/x-www-form-urlencoded", b"q=a&" * 99, "at most 64 fields"),
+        ("application/x-www-form-urlencoded", b"source=eng_Latn&q=", "q is required"),
+        ("application/x-www-form-urlencoded", b"alternatives=x", "alternatives must be an integer"),
+        ("multipart/form-data", b"--x\r\n\r\n--x--", "no end"),
+        ("multipart/form-data; boundary=x", b"--x\r\n", "no end"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\nq\r\n--x--", "no name"),
+        ("application/json", b"[]", "the body must be a JSON object"),
+        ("application/json", b'{"q": "\\ud800!"}', "source is required"),
+        ("application/json", b"{", "not valid JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
+    answer = http.post("/translate", content=content, headers={"Content-Type": content_type})
+    assert answer.status_code == 400
+    assert part in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"q": []}, "q must have 1 or more items"),
+        ({"q": ["hello", 3]}, "q must be a string"),
+        (
+            {"q": "hello word"},
+            "q (in the sentence at offset 0, from which other offsets count) has",
+        ),
+        ({"q": ["hello"] * 257}, "257 sentences and the limit is 256"),
+        ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
+        ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
+        ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
+        ({"q": "<b>" * 5001, "format": "html"}, "q has 5001 tags, and the limit is 5000"),
+    ],
+)
+def test_wrong_fields_are_named(translate, fields, part):
+    status, document = translate(**fields)
+    assert (status, list(document)) == (400, ["error"])
+    assert part in document["error"]
+
+
+def test_texts_without_letters_stay_and_half_a_surrogate_pair_is_refused(translate, http):
+    assert translate(["", "***", "\u2764"]) == (200, {"translatedText": ["", "***", "\u2764"]})
+    body = json.dumps({**PAIR, "q": "\ud800", "api_key": KEY})
+    answer = http.post("/translate", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"][:2]) == (400, "q ")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_alternatives_are_the_next_hypotheses(translate, decode, count):
+    expected = decode("hello", beam_size=1 + max(1, count), num_hypotheses=1 + count)
+    _, document = translate("hello", alternatives=count)
+    assert document == {"translatedText": expected[0], "alternatives": expected[1:]}
+    _, documents = translate(["hello", "***"], alternatives=count)
+    assert documents["translatedText"] == [expected[0], "***"]
+    assert documents["alternatives"] == [expected[1:], []]
+
+
+def test_html_is_translated_between_its_tags(translate, decode):
+    page = "<p>hello\n <b>one two</b> <code>one</code><br>three"
+    first, second, third = (decode(each)[0] for each in ("hello", "one two", "three"))
+    translated = f"<p>{first} <b>{second}</b> <code>one</code><br>{third}</p>"
+    assert translate(page, format="html") == (200, {"translatedText": translated})
+    assert translate("<hr>", format="html")[1] == {"translatedText": "<hr>"}

@@ -1,0 +1,140 @@
+"""Embeddings by the stock client of OpenAI, compared with the encoder's output.
+
+Oracle: the mean of the vectors that /v1/encode returns, and its length by NumPy.
+"""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+
+from tests.conftest import KEY
+from tests.documentation import programs
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text(encoding="utf-8")
+IDS = [[5, 6, 7, 2], [8, 2]]
+
+
+@pytest.fixture(scope="module")
+def stock(protocol_server):
+    with openai.OpenAI(api_key=KEY, base_url=f"{protocol_server}/v1", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def embed(stock):
+    def embed(given, model="g2p-en", **options):
+        return stock.embeddings.create(input=given, model=model, **options)
+
+    return embed
+
+
+@pytest.fixture(scope="module")
+def means(protocol_server):
+    """The mean of the vectors of each source."""
+
+    def means(source, **body):
+        body = {"model": "g2p-en", "source": source, **body}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        address = f"{protocol_server}/v1/encode"
+        asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked) as answer:
+            results = json.load(answer)["results"]
+        return [np.mean(result["hidden"], axis=0) for result in results]
+
+    return means
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def test_the_program_of_the_documentation_prints_what_is_shown(protocol_server):
+    code, shown = next(programs(PAGE, "python"))
+    code = code.replace("http://localhost:8000", protocol_server)
+    program, environment = [sys.executable, "-c", code], {**os.environ, "API_KEY": KEY}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ("heed", ["heed"]),
+        (["heed", "attention"], ["heed", "attention"]),
+        (IDS[0], IDS[:1]),
+        (IDS, IDS),
+    ],
+    ids=["text", "texts", "ids", "lists of ids"],
+)
+def test_an_embedding_is_the_mean_of_the_vectors_scaled_to_length_1(embed, means, given, source):
+    answer = embed(given)  # the client asks for base64, and decodes it
+    expected = [unit(mean) for mean in means(source)]
+    assert [each.index for each in answer.data] == list(range(len(source)))
+    np.testing.assert_allclose([each.embedding for each in answer.data], expected, atol=1e-6)
+    assert (answer.object, answer.data[0].object, answer.model) == ("list", "embedding", "g2p-en")
+
+
+def test_floats_and_base64_are_the_same_numbers(embed):
+    floats, encoded = (embed("heed", encoding_format=each) for each in ("float", "base64"))
+    numbers = np.frombuffer(np.array(floats.data[0].embedding, "<f4").tobytes(), "<f4")
+    sent = encoded.data[0].embedding
+    decoded = np.frombuffer(base64.b64decode(sent), "<f4")
+    np.testing.assert_array_equal(decoded, numbers)
+
+
+def test_dimensions_are_the_first_numbers_scaled_again(embed, means):
+    (vector,) = means(["heed"])
+    answer = embed("heed", dimensions=16, user="someone")
+    np.testing.assert_allclose(answer.data[0].embedding, unit(vector[:16]), atol=1e-6)
+
+
+def test_usage_counts_the_tokens_that_are_encoded(embed):
+    usage = embed(IDS).usage
+    assert usage.prompt_tokens == usage.total_tokens == sum(map(len, IDS))
+
+
+def test_a_language_is_named_in_the_body(embed, means):
+    languages = {"source_language": "eng_Latn"}
+    answer = embed("hello", model="translator", extra_body=languages)
+    (vector,) = means("hello", model="translator", **languages)
+    np.testing.assert_allclose(answer.data[0].embedding, unit(vector), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "param", "part"),
+    [
+        ("heed", {"dimensions": 4096}, openai.BadRequestError, "dimensions", "4096"),
+        ("heed", {"encoding_format": "hex"}, openai.BadRequestError, "encoding_format", "base64"),
+        ("heed", {"extra_body": {"dimension": 3}}, openai.BadRequestError, "dimension", "did you"),
+        ([], {}, openai.BadRequestError, "input", "1 or more"),
+        (["heed", "7"], {}, openai.BadRequestError, "input", "/input/1"),
+        ([5, 10**6], {}, openai.BadRequestError, "input", "/input/0/1"),
+        ("a" * 500, {}, openai.BadRequestError, "input", "/input"),
+        ("a" * (1 << 20), {}, openai.BadRequestError, None, "1048576 bytes"),
+        ("heed", {"model": "gpt"}, openai.NotFoundError, None, "g2p-en, translator"),
+        ("hello", {"model": "translator"}, openai.BadRequestError, "source_language", "eng_Latn"),
+    ],
+)
+def test_the_client_raises_what_it_raises_for_openai(embed, given, options, error, param, part):
+    with pytest.raises(error) as refused:
+        embed(given, **options)
+    assert refused.value.param == param
+    assert part in refused.value.message
+
+
+def test_a_wrong_key_is_an_authentication_error(stock):
+    with pytest.raises(openai.AuthenticationError, match="no API key"):
+        stock.with_options(api_key="wrong").embeddings.create(input="heed", model="g2p-en")
+
+
+def test_what_an_encoder_decoder_cannot_do_is_not_there(stock):
+    with pytest.raises(openai.NotFoundError):
+        stock.chat.completions.create(model="g2p-en", messages=[{"role": "user", "content": "a"}])

@@ -1,0 +1,105 @@
+"""Errors on the paths of a protocol have its own form, wherever they come from."""
+
+import asyncio
+import json
+
+import pytest
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+
+from service.app import PROTOCOLS
+from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
+from service.http.problems import answer_heed_error, answer_http_exception, answer_unexpected
+from service.http.record import Record
+from service.settings import Settings
+
+APP = FastAPI()  # what answers to errors look at
+APP.state.settings = Settings()
+APP.state.error_forms = [protocol.ERRORS for protocol in PROTOCOLS.values()]
+OPENAI, LIBRE, INFER = "/v1/embeddings", "/translate", "/v2/models/g2p-en/infer"
+UNAUTHORIZED, INVALID = Unauthorized("no key"), Invalid.at("/dimensions", "is 0")
+
+
+def request_for(path):
+    state = {"request_id": "mine", "record": Record()}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    return Request({**scope, "server": ("localhost", 80), "state": state, "app": APP})
+
+
+def answer_to(path, error):
+    request = request_for(path)
+    if isinstance(error, HTTPException):
+        return asyncio.run(answer_http_exception(request, error))
+    if isinstance(error, RuntimeError):
+        return answer_unexpected(request)
+    return asyncio.run(answer_heed_error(request, error))
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "status"),
+    [
+        (OPENAI, UNAUTHORIZED, 401),
+        (OPENAI, INVALID, 400),
+        (OPENAI, Overloaded("full"), 429),
+        (OPENAI, Unavailable("closing"), 503),
+        (OPENAI, PassFailed("broken"), 500),
+        (OPENAI, RuntimeError("secret"), 500),
+        (OPENAI, HTTPException(413, "the body is large"), 400),
+        (OPENAI, HTTPException(408, "the body is slow"), 408),
+        (LIBRE, UNAUTHORIZED, 403),
+        (LIBRE, INVALID, 400),
+        (LIBRE, Overloaded("full"), 429),
+        (LIBRE, RuntimeError("secret"), 500),
+        (LIBRE, HTTPException(413, "the body is large"), 400),
+        ("/frontend/none", HTTPException(405), 405),
+        (INFER, UNAUTHORIZED, 401),
+        (INFER, INVALID, 400),
+        (INFER, Overloaded("full"), 429),
+        (INFER, Unavailable("closing"), 503),
+        (INFER, RuntimeError("secret"), 500),
+        (INFER, HTTPException(413, "the body is large"), 413),
+        ("/v2", HTTPException(405), 405),
+    ],
+)
+def test_every_error_has_the_form_of_its_protocol(path, error, status):
+    answer = answer_to(path, error)
+    (content,) = json.loads(answer.body).values()
+    message = content if path != OPENAI else content["message"]
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    assert isinstance(message, str)
+    assert "secret" not in message
+    expected = {INVALID: "dimensions is 0", UNAUTHORIZED: "no key"}.get(error, "")
+    assert message.removeprefix("/") == expected or not expected
+    assert ("retry-after" in answer.headers) == (status in (429, 503))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "param"),
+    [
+        (UNAUTHORIZED, "authentication_error", None),
+        (INVALID, "invalid_request_error", "dimensions"),
+        (Invalid.at("/input/3/1", "is 9"), "invalid_request_error", "input"),
+        (Invalid.at("", "is a list"), "invalid_request_error", None),
+        (Overloaded("full"), "rate_limit_error", None),
+        (PassFailed("broken"), "server_error", None),
+    ],
+)
+def test_an_openai_error_names_its_kind_its_field_and_its_code(error, kind, param):
+    document = json.loads(answer_to(OPENAI, error).body)["error"]
+    assert set(document) == {"message", "type", "param", "code"}
+    assert (document["type"], document["param"], document["code"]) == (kind, param, error.code)
+
+
+@pytest.mark.parametrize("path", [f"{OPENAI}s", "/v2s", "/v1/decode", "/", "/languages2"])
+def test_other_paths_keep_problem_documents(path):
+    answer = answer_to(path, INVALID)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("path", [OPENAI, LIBRE, "/languages", INFER])
+def test_a_protocol_is_off_unless_a_setting_names_it(client, path):
+    answer = client.post(path, json={})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert path not in client.get("/openapi.json").json()["paths"]
