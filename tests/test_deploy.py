@@ -15,6 +15,7 @@ import pytest
 import yaml
 from starlette.datastructures import State
 
+from benchmarks.fleet_scenarios import MOST_REPLICAS
 from service.api.metrics import ModelCollector
 from service.app import create_app
 from service.bundle import FORMAT_VERSION
@@ -124,13 +125,7 @@ def test_own_bundles_are_mounted_beside_all_else():
     [
         pytest.param(variables(CONTAINER), id="kubernetes"),
         pytest.param(variables(OWN), id="own-bundle"),
-        pytest.param(
-            variables(SERVED),
-            id="kserve",
-            marks=pytest.mark.xfail(
-                strict=True, reason="HEED_PROTOCOLS comes with the Open Inference Protocol"
-            ),
-        ),
+        pytest.param(variables(SERVED), id="kserve"),
         pytest.param(STACK["services"]["heed"]["environment"], id="compose"),
     ],
 )
@@ -194,25 +189,29 @@ def test_service_budget_and_autoscaler_choose_the_pods():
         "kind": DEPLOYMENT["kind"],
         "name": DEPLOYMENT["metadata"]["name"],
     }
-    # Else a node could not be drained: the budget lets one pod go at a time.
+    assert AUTOSCALER["spec"]["maxReplicas"] == MOST_REPLICAS  # as simulated in docs/scale.md
+    # The budget lets one pod go at a time, and another one has to answer meanwhile.
     assert AUTOSCALER["spec"]["minReplicas"] > BUDGET["spec"]["maxUnavailable"]
     assert SERVICE["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
 
 
-def test_the_autoscaler_reads_a_metric_that_the_adapter_makes_of_heeds():
-    asked = [each["pods"] for each in AUTOSCALER["spec"]["metrics"] if each["type"] == "Pods"]
+def test_the_autoscaler_reads_metrics_that_the_adapter_makes_of_heeds():
     (rule,) = read(KUBERNETES / "prometheus-adapter.yaml")["rules"]["custom"]
-    (series,) = re.findall(r"^(\w+)\{", rule["seriesQuery"])
-    assert [each["metric"]["name"] for each in asked] == [series]
-    assert rule["resources"]["overrides"].keys() == set(
-        re.findall(r'(\w+)!=""', rule["seriesQuery"])
-    )
+    (series,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    labels = re.findall(r'(\w+)!=""', rule["seriesQuery"])
+    assert rule["resources"]["overrides"].keys() == {*labels}
     gauges = {
         metric.name
         for metric in ModelCollector(State({"models": {}})).collect()
         if metric.type == "gauge"
     }
-    assert series in gauges
+    asked = {
+        each["pods"]["metric"]["name"]
+        for each in AUTOSCALER["spec"]["metrics"]
+        if each["type"] == "Pods"
+    }
+    assert asked == {name for name in gauges if re.fullmatch(series, name)}
+    assert "heed_queue_rows" in asked
 
 
 def test_prometheus_finds_the_metrics_of_a_pod():
