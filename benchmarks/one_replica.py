@@ -21,7 +21,7 @@ from benchmarks.results import Latencies
 
 CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 SHARES = (0.2, 0.4, 0.6, 0.8, 0.9)  # of the capacity
-TURN = 1.0  # seconds
+TURN = 5.0  # seconds; new connections take part of the first second
 KEPT = 100  # times of single requests that are kept for each number of clients
 SIMULATED = 50_000  # requests
 
@@ -107,10 +107,14 @@ def compare(times: ServiceTimes, rate: float, measured: list[float]) -> CurveRow
     }
 
 
-def simulate(times: ServiceTimes, rate: float, requests: int = SIMULATED) -> list[float]:
-    """Return the seconds of requests of one row to one replica, `rate` a second."""
-    fleet = Fleet(times, in_turn(), random.Random(0))
-    fleet.start()
-    fleet.arrivals(requests / rate, lambda _: rate, lambda _: 1)
-    fleet.run()
-    return [seconds for _, seconds in fleet.seconds]
+def simulate(times: ServiceTimes, rate: float) -> list[float]:
+    """Return the seconds of requests of one row to one replica, `rate` a second, in as many turns
+    as give SIMULATED of them. Each turn begins with an idle replica, as the measured ones do."""
+    chance, found = random.Random(0), list[float]()
+    while len(found) < SIMULATED:
+        fleet = Fleet(times, in_turn(), chance, arriving=chance)
+        fleet.start()
+        fleet.arrivals(TURN, lambda _: rate, lambda _: 1)
+        fleet.run()
+        found += [seconds for _, seconds in fleet.seconds]
+    return found

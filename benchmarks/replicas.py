@@ -173,6 +173,7 @@ class Fleet:
     times: ServiceTimes
     route: Route
     chance: Random
+    arriving: Random = field(default_factory=lambda: Random(1))  # apart: all routes get the same
     most_rows: int = 256
     most_requests: int = 200  # as HEED_MAX_REQUESTS
     now: float = 0.0
@@ -187,7 +188,6 @@ class Fleet:
         default_factory=list[tuple[float, int, Callable[[], object]]]
     )
     _numbers: "count[int]" = field(default_factory=count)
-    _arriving: Random = field(default_factory=lambda: Random(1))  # so all routes get the same
 
     def at(self, moment: float, action: Callable[[], object]) -> None:
         heapq.heappush(self._events, (moment, next(self._numbers), action))
@@ -240,7 +240,7 @@ class Fleet:
         self, until: float, rate: Callable[[float], float], rows: Callable[[Random], int]
     ) -> None:
         """Let requests arrive at random (Poisson), at `rate(now)` a second, until a moment."""
-        moment = self.now + self._arriving.expovariate(rate(self.now))
+        moment = self.now + self.arriving.expovariate(rate(self.now))
         if moment < until:
             self.at(moment, partial(self._arrive, until, rate, rows))
 
@@ -248,7 +248,7 @@ class Fleet:
         self, until: float, rate: Callable[[float], float], rows: Callable[[Random], int]
     ) -> None:
         self.sent += 1
-        self.send(Request(self.now, rows(self._arriving)))
+        self.send(Request(self.now, rows(self.arriving)))
         self.arrivals(until, rate, rows)
 
     def _expect(self, replica: Replica) -> None:

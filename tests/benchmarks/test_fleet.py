@@ -13,6 +13,7 @@ from benchmarks import fleet_scenarios, one_replica
 from benchmarks.fleet_events import Autoscaler, all_rows, kill_one, update
 from benchmarks.fleet_report import picture_of, render, write
 from benchmarks.fleet_scenarios import mixed_rows, one_row, simulate
+from benchmarks.load import percentiles
 from benchmarks.replicas import (
     Fleet,
     ServiceTimes,
@@ -22,6 +23,7 @@ from benchmarks.replicas import (
     fewest_rows,
     in_turn,
 )
+from tests.benchmarks.two_stages import two_stages
 
 DOCS = Path(__file__).parents[2] / "docs"
 SERVICE = 0.01  # seconds
@@ -33,7 +35,7 @@ def seconds_of(load, spread=(), servers=1, most_rows=1):
     """The times of requests to `servers` servers, of which all are busy for this share."""
     places = (1, servers + 1)
     times = ServiceTimes(places, (SERVICE, SERVICE), (spread, spread) if spread else ())
-    fleet = Fleet(times, at_random, random.Random(3), most_rows, most_requests=10**9)
+    fleet = Fleet(times, at_random, random.Random(3), most_rows=most_rows, most_requests=10**9)
     fleet.start()
     rate = load * servers / SERVICE
     fleet.arrivals(40_000 / rate, lambda _: rate, one_row)
@@ -68,12 +70,26 @@ def test_several_servers():
 def test_a_shared_server(spread):
     """M/G/1 with processor sharing: the mean does not depend on how times vary."""
     times = ServiceTimes((1,), (SERVICE,), (spread,) if spread else ())
-    fleet = Fleet(times, at_random, random.Random(3), 10**9, most_requests=10**9)
+    fleet = Fleet(times, at_random, random.Random(3), most_rows=10**9, most_requests=10**9)
     fleet.start()
     fleet.arrivals(600.0, lambda _: 70.0, one_row)
     fleet.run()
     found = statistics.fmean(seconds for _, seconds in fleet.seconds)
     assert found == pytest.approx(SERVICE / 0.3, rel=0.08)
+
+
+def test_a_service_of_two_stages(monkeypatch):
+    """Its closed loops are enough to reproduce its latencies within a fifth, up to half its
+    capacity. Near it the simulation is the slower one, since the first stage works in order."""
+    monkeypatch.setattr(one_replica, "SIMULATED", 10_000)
+    closed = {clients: two_stages(3.0, clients) for clients in (1, 2, 4, 8, 16, 32)}
+    times = one_replica.times_of(closed)
+    for load in (0.25, 0.5, 0.9):
+        rate = load * times.capacity
+        found = percentiles(one_replica.simulate(times, rate))
+        for name, expected in percentiles(two_stages(15.0, rate=rate)).items():
+            assert found[name] > 0.9 * expected
+            assert found[name] < (1.2 if load <= 0.5 else 2.0) * expected
 
 
 def test_times_between_measured_numbers_are_interpolated():
