@@ -21,8 +21,8 @@ def waiting_rows(replica: Replica) -> float:
     return replica.waiting
 
 
-def all_rows(replica: Replica) -> float:
-    return replica.rows
+def running_rows(replica: Replica) -> float:
+    return replica.rows - replica.waiting
 
 
 def kill_one(fleet: Fleet, starting: float) -> None:

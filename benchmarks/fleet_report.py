@@ -26,6 +26,7 @@ from benchmarks.one_replica import CurveRow
 SECONDS = 3600  # of an hour
 MILLION = 1_000_000
 CORES = 2  # of a replica
+ENOUGH = 0.2  # largest error of a simulation that can be relied on
 EVENT_COLUMNS = ["event", "p99", "worst", "last", "sent", "429", "sent again", "failed", "replicas"]
 SIZE_COLUMNS = ["load", "replicas", "cores", "p99, ms", "cost an hour", "cost of a million"]
 TITLE = "p99 against load: one replica, measured and simulated, and a fleet of 20, by route"
@@ -65,6 +66,8 @@ own code (`service/http/admission`) decides which requests are refused. Requests
 strictly in order. The table shows one simulated replica beside the measured one, in milliseconds:
 
 {curve}
+{verdict}
+
 ## Routing
 
 ![p99 against load, of one replica and of a fleet](scale.svg)
@@ -94,9 +97,11 @@ it decides every 15 seconds. The columns are the p99 in milliseconds of all requ
 - A replica that dies loses no request if clients send theirs again. That is safe: the service
   stores nothing.
 - A rolling update costs nothing, since each new replica serves before an old one drains.
-- Rows wait only when the batch of a replica is full, and then every request has been slow for a
-  while. Rows in progress rise earlier. `deploy/kubernetes` therefore looks at `heed_queue_rows`,
-  `heed_running_rows` and the CPU.
+- Rows wait only when the batch of a replica is full. An autoscaler that looks at waiting rows
+  alone (`heed_queue_rows`) comes too late even where the load takes five minutes to double. Rows in
+  progress (`heed_running_rows`) rise in time. `deploy/kubernetes` looks at both, and at the CPU.
+- No autoscaler is fast enough for a load that doubles at once. Have as many replicas as the load
+  may need within the next two minutes.
 
 ## How many replicas
 
@@ -115,6 +120,7 @@ def render(found: Priced) -> str:
         machine=machine_line(found["one"]["machine"]),
         holds=table(["what", "how much", "from"], holds_rows(found["capacity"])),
         curve=curve_table(found["one"]["curve"]),
+        verdict=verdict(found["one"]["curve"]),
         replicas=REPLICAS,
         single=SHARES[0],
         several=SHARES[1],
@@ -162,6 +168,21 @@ def curve_table(rows: list[CurveRow]) -> str:
     for name in ("p50", "p99"):
         columns += [f"{name} measured", "simulated", "error"]
     return table(columns, [curve_columns(row) for row in rows])
+
+
+def verdict(rows: list[CurveRow]) -> str:
+    """Return a sentence on the largest error."""
+    errors = [
+        abs(row["simulated"][name] / row["measured"][name] - 1)
+        for row in rows
+        for name in ("p50_ms", "p99_ms")
+    ]
+    if max(errors) <= ENOUGH:
+        return f"All of these agree within {ENOUGH:.0%}."
+    return (
+        f"They differ by up to {max(errors):.0%}, more than {ENOUGH:.0%}: **the machine was busy with"
+        " other work.** Measure again on a quiet one before you rely on the words below."
+    )
 
 
 def curve_columns(row: CurveRow) -> list[str]:

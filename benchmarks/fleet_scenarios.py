@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import TypedDict
 
-from benchmarks.fleet_events import Autoscaler, all_rows, kill_one, update, waiting_rows
+from benchmarks.fleet_events import Autoscaler, kill_one, running_rows, update, waiting_rows
 from benchmarks.load import percentiles
 from benchmarks.one_replica import OneReplica
 from benchmarks.replicas import (
@@ -34,6 +34,7 @@ SHARES, LARGE = (0.8, 0.2), 16  # of requests with one sentence, and with LARGE
 MEAN_ROWS = SHARES[0] + SHARES[1] * LARGE
 EVENTFUL = 10  # replicas of the fleet to which something happens
 BEFORE, DURATION = 60.0, 480.0  # seconds until it happens, and of the whole
+RISE = 300.0  # seconds in which the load doubles
 STARTING = 30.0  # seconds until a new replica serves
 TARGET = 8  # rows of a replica, for the autoscaler
 MOST_REPLICAS = 20  # that it asks for, as deploy/kubernetes does
@@ -124,6 +125,9 @@ def events(times: ServiceTimes) -> list[EventRow]:
     def doubled(now: float) -> float:
         return rate if now < BEFORE else 2 * rate
 
+    def rising(now: float) -> float:
+        return rate * (1 + min(max(0.0, (now - BEFORE) / RISE), 1.0))
+
     def nothing(_: Fleet) -> None:
         pass
 
@@ -136,9 +140,11 @@ def events(times: ServiceTimes) -> list[EventRow]:
         ("nothing", steady, nothing),
         ("a replica dies", steady, at_once(lambda fleet: kill_one(fleet, STARTING))),
         ("a rolling update", steady, at_once(lambda fleet: update(fleet, STARTING))),
-        ("the load doubles", doubled, nothing),
-        ("it doubles, autoscaler on waiting rows", doubled, scale(waiting_rows)),
-        ("it doubles, autoscaler on all rows", doubled, scale(all_rows)),
+        ("the load doubles at once", doubled, nothing),
+        ("at once, autoscaler on rows in progress", doubled, scale(running_rows)),
+        ("it doubles in five minutes", rising, nothing),
+        ("in five minutes, autoscaler on waiting rows", rising, scale(waiting_rows)),
+        ("in five minutes, autoscaler on rows in progress", rising, scale(running_rows)),
     ]
     return [event(times, name, load, begin) for name, load, begin in cases]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fleet_scenarios, one_replica
-from benchmarks.fleet_events import Autoscaler, all_rows, kill_one, update
-from benchmarks.fleet_report import picture_of, render, write
+from benchmarks.fleet_events import Autoscaler, kill_one, running_rows, update
+from benchmarks.fleet_report import picture_of, render, verdict, write
 from benchmarks.fleet_scenarios import mixed_rows, one_row, simulate
 from benchmarks.load import percentiles
 from benchmarks.replicas import (
@@ -121,7 +121,7 @@ def test_an_autoscaler_asks_for_replicas_up_to_its_limit():
     fleet = Fleet(BATCHES, fewest_rows, random.Random(1))
     for _ in range(2):
         fleet.start()
-    Autoscaler(fleet, all_rows, target=8, most=5, starting=1.0, until=33.0).start()
+    Autoscaler(fleet, running_rows, target=8, most=5, starting=1.0, until=33.0).start()
     fleet.arrivals(33.0, lambda _: 2000.0, one_row)
     fleet.run()
     assert len(fleet.serving) == 5
@@ -161,6 +161,13 @@ def test_the_page_is_what_its_numbers_give(tmp_path):
     write(numbers, tmp_path)
     for name in ("scale.md", "scale.json", "scale.svg"):
         assert (tmp_path / name).read_bytes() == (DOCS / name).read_bytes()
+
+
+@pytest.mark.parametrize(("p99", "begins"), [(119.0, "All of these agree"), (79.0, "They differ")])
+def test_the_page_says_whether_the_simulation_agrees(p99, begins):
+    measured = {"p50_ms": 10.0, "p99_ms": 100.0}
+    row = {"share": 0.5, "rate": 1.0, "measured": measured}
+    assert verdict([{**row, "simulated": {**measured, "p99_ms": p99}}]).startswith(begins)
 
 
 def test_the_price_scales_the_cost():
