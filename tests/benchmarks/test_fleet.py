@@ -1,0 +1,196 @@
+"""The simulation agrees with queueing theory, loses no request, and is written as it should be."""
+
+import json
+import math
+import random
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fleet_scenarios, one_replica
+from benchmarks.fleet_events import Autoscaler, kill_one, running_rows, update
+from benchmarks.fleet_report import picture_of, render, verdict, write
+from benchmarks.fleet_scenarios import mixed_rows, one_row, simulate
+from benchmarks.load import percentiles
+from benchmarks.replicas import (
+    Fleet,
+    ServiceTimes,
+    at_random,
+    better_of_two,
+    fewest_requests,
+    fewest_rows,
+    in_turn,
+)
+from tests.benchmarks.two_stages import two_stages
+
+DOCS = Path(__file__).parents[2] / "docs"
+SERVICE = 0.01  # seconds
+EXPONENTIAL = tuple(-math.log(1 - (i + 0.5) / 1000) for i in range(1000))
+BATCHES = ServiceTimes((1, 8, 32), (0.01, 0.02, 0.06))
+
+
+def seconds_of(load, spread=(), servers=1, most_rows=1):
+    """The times of requests to `servers` servers, of which all are busy for this share."""
+    places = (1, servers + 1)
+    times = ServiceTimes(places, (SERVICE, SERVICE), (spread, spread) if spread else ())
+    fleet = Fleet(times, at_random, random.Random(3), most_rows=most_rows, most_requests=10**9)
+    fleet.start()
+    rate = load * servers / SERVICE
+    fleet.arrivals(40_000 / rate, lambda _: rate, one_row)
+    fleet.run()
+    return [seconds / SERVICE for _, seconds in fleet.seconds]
+
+
+def test_one_server_with_exponential_times():
+    """M/M/1: the mean is 1 / (1 - load); times are exponential."""
+    found = seconds_of(0.7, EXPONENTIAL)
+    assert statistics.fmean(found) == pytest.approx(1 / 0.3, rel=0.08)
+    assert statistics.quantiles(found, n=100)[98] == pytest.approx(math.log(100) / 0.3, rel=0.12)
+
+
+def test_one_server_with_constant_times():
+    """M/D/1: half the wait of M/M/1."""
+    assert statistics.fmean(seconds_of(0.7)) == pytest.approx(1 + 0.7 / (2 * 0.3), rel=0.05)
+
+
+def test_several_servers():
+    """M/M/3, by the formula of Erlang C."""
+    load, servers = 0.7, 3
+    offered = load * servers
+    full = offered**servers / math.factorial(servers) / (1 - load)
+    waits = full / (full + sum(offered**k / math.factorial(k) for k in range(servers)))
+    expected = 1 + waits / (servers - offered)
+    found = seconds_of(load, EXPONENTIAL, servers, most_rows=servers)
+    assert statistics.fmean(found) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("spread", [(), EXPONENTIAL])
+def test_a_shared_server(spread):
+    """M/G/1 with processor sharing: the mean does not depend on how times vary."""
+    times = ServiceTimes((1,), (SERVICE,), (spread,) if spread else ())
+    fleet = Fleet(times, at_random, random.Random(3), most_rows=10**9, most_requests=10**9)
+    fleet.start()
+    fleet.arrivals(600.0, lambda _: 70.0, one_row)
+    fleet.run()
+    found = statistics.fmean(seconds for _, seconds in fleet.seconds)
+    assert found == pytest.approx(SERVICE / 0.3, rel=0.08)
+
+
+def test_a_service_of_two_stages(monkeypatch):
+    """Its closed loops are enough to reproduce its latencies within a fifth, up to half its
+    capacity. Near it the simulation is the slower one, since the first stage works in order."""
+    monkeypatch.setattr(one_replica, "SIMULATED", 10_000)
+    closed = {clients: two_stages(3.0, clients) for clients in (1, 2, 4, 8, 16, 32)}
+    times = one_replica.times_of(closed)
+    for load in (0.25, 0.5, 0.9):
+        rate = load * times.capacity
+        found = percentiles(one_replica.simulate(times, rate))
+        for name, expected in percentiles(two_stages(15.0, rate=rate)).items():
+            assert found[name] > 0.9 * expected
+            assert found[name] < (1.2 if load <= 0.5 else 2.0) * expected
+
+
+def test_times_between_measured_numbers_are_interpolated():
+    assert [BATCHES.at(rows) for rows in (1, 8, 20, 32)] == pytest.approx([0.01, 0.02, 0.04, 0.06])
+    assert BATCHES.at(64) == pytest.approx(2 * BATCHES.at(32))
+    assert BATCHES.capacity == pytest.approx(32 / 0.06)
+
+
+@pytest.mark.parametrize(
+    "route", [at_random, in_turn(), fewest_requests, better_of_two, fewest_rows]
+)
+def test_no_request_is_lost(route):
+    """Under overload, with a death and an update."""
+    fleet = Fleet(BATCHES, route, random.Random(1), most_requests=40)
+    for _ in range(4):
+        fleet.start()
+    fleet.at(1.0, lambda: kill_one(fleet, 0.5))
+    fleet.at(2.0, lambda: update(fleet, 0.1))
+    fleet.arrivals(5.0, lambda _: 900.0, mixed_rows)
+    fleet.run()
+    assert fleet.refused > 0
+    assert fleet.repeated > 0
+    assert len(fleet.seconds) + fleet.refused + fleet.failed == fleet.sent
+    assert fleet.draining == []
+    assert [(each.rows, each.requests) for each in fleet.serving] == [(0, 0)] * 4
+
+
+def test_an_autoscaler_asks_for_replicas_up_to_its_limit():
+    fleet = Fleet(BATCHES, fewest_rows, random.Random(1))
+    for _ in range(2):
+        fleet.start()
+    Autoscaler(fleet, running_rows, target=8, most=5, starting=1.0, until=33.0).start()
+    fleet.arrivals(33.0, lambda _: 2000.0, one_row)
+    fleet.run()
+    assert len(fleet.serving) == 5
+
+
+def test_requests_without_a_replica_fail_after_their_tries():
+    fleet = Fleet(BATCHES, fewest_rows, random.Random(1))
+    fleet.arrivals(1.0, lambda _: 20.0, one_row)
+    fleet.run()
+    assert fleet.failed == fleet.sent > 0
+
+
+def test_a_request_above_the_limit_on_rows_runs_alone():
+    """So requests of 16 rows with a limit of 4 are served like M/D/1."""
+    seconds = BATCHES.at(16)
+    fleet = Fleet(BATCHES, fewest_rows, random.Random(3), most_rows=4)
+    fleet.start()
+    fleet.arrivals(2000.0, lambda _: 0.7 / seconds, lambda _: 16)
+    fleet.run()
+    found = statistics.fmean(each for _, each in fleet.seconds) / seconds
+    assert found == pytest.approx(1 + 0.7 / (2 * 0.3), rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_numbers(monkeypatch):
+    for name, seconds in {"BEFORE": 1.0, "STARTING": 0.5, "DURATION": 4.0}.items():
+        monkeypatch.setattr(fleet_scenarios, name, seconds)
+    one = json.loads((DOCS / "scale.json").read_text())["one"]
+    found = simulate(one, DOCS, 200)
+    assert found == simulate(one, DOCS, 200)
+    assert {row["failed"] for row in found["events"]} == {0}
+
+
+def test_the_page_is_what_its_numbers_give(tmp_path):
+    numbers = json.loads((DOCS / "scale.json").read_text())
+    assert render(numbers) == (DOCS / "scale.md").read_text()
+    assert picture_of(numbers) == (DOCS / "scale.svg").read_bytes()
+    write(numbers, tmp_path)
+    for name in ("scale.md", "scale.json", "scale.svg"):
+        assert (tmp_path / name).read_bytes() == (DOCS / name).read_bytes()
+
+
+@pytest.mark.parametrize(("p99", "begins"), [(119.0, "All of these agree"), (79.0, "They differ")])
+def test_the_page_says_whether_the_simulation_agrees(p99, begins):
+    measured = {"p50_ms": 10.0, "p99_ms": 100.0}
+    row = {"share": 0.5, "rate": 1.0, "measured": measured}
+    assert verdict([{**row, "simulated": {**measured, "p99_ms": p99}}]).startswith(begins)
+
+
+def test_the_price_scales_the_cost():
+    numbers = json.loads((DOCS / "scale.json").read_text())
+    costs = [
+        [
+            float(cost.replace(",", ""))
+            for cost in re.findall(r"a second \|.*\| ([\d.,]+) \| [\d.]+ \|\n", text)
+        ]
+        for text in (render({**numbers, "price": price}) for price in (1.0, 2.0))
+    ]
+    assert costs[1] == [2 * cost for cost in costs[0]]
+    assert len(costs[0]) == len(numbers["sizes"])
+
+
+def test_one_replica_is_measured(server, monkeypatch):
+    monkeypatch.setattr(one_replica, "TURN", 0.3)
+    monkeypatch.setattr(one_replica, "SIMULATED", 500)
+    found = one_replica.measure(int(server.rpartition(":")[2]), 1, clients=(1, 8), shares=(0.5,))
+    assert found["clients"] == [1, 8]
+    assert found["seconds"][0] < found["seconds"][1]
+    assert [statistics.fmean(each) for each in found["spread"]] == pytest.approx([1, 1], rel=1e-3)
+    (row,) = found["curve"]
+    assert row["rate"] > 0
+    assert 0 < row["measured"]["p50_ms"] <= row["measured"]["p99_ms"]
+    assert 0 < row["simulated"]["p50_ms"] <= row["simulated"]["p99_ms"]
