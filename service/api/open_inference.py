@@ -124,8 +124,8 @@ def describe(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
 @router.post("/models/{name}/infer")
 @router.post("/models/{name}/versions/{version}/infer")
 async def infer(request: Request, name: str, version: str | None = None) -> Response:
-    model, task = find_task(request, name, version)
     content = await read_content(request)
+    model, task = find_task(request, name, version)
     header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
     asked = await read_body(request, InferRequest, header)
     all_binary = read_binary_output(asked)

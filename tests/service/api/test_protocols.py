@@ -16,7 +16,7 @@ from service.settings import Settings
 APP = FastAPI()  # what answers to errors look at
 APP.state.settings = Settings()
 APP.state.error_forms = [protocol.ERRORS for protocol in PROTOCOLS.values()]
-OPENAI, LIBRE = "/v1/embeddings", "/translate"
+OPENAI, LIBRE, INFER = "/v1/embeddings", "/translate", "/v2/models/g2p-en/infer"
 UNAUTHORIZED, INVALID = Unauthorized("no key"), Invalid.at("/dimensions", "is 0")
 
 
@@ -52,6 +52,13 @@ def answer_to(path, error):
         (LIBRE, RuntimeError("secret"), 500),
         (LIBRE, HTTPException(413, "the body is large"), 400),
         ("/frontend/none", HTTPException(405), 405),
+        (INFER, UNAUTHORIZED, 401),
+        (INFER, INVALID, 400),
+        (INFER, Overloaded("full"), 429),
+        (INFER, Unavailable("closing"), 503),
+        (INFER, RuntimeError("secret"), 500),
+        (INFER, HTTPException(413, "the body is large"), 413),
+        ("/v2", HTTPException(405), 405),
     ],
 )
 def test_every_error_has_the_form_of_its_protocol(path, error, status):
@@ -84,14 +91,14 @@ def test_an_openai_error_names_its_kind_its_field_and_its_code(error, kind, para
     assert (document["type"], document["param"], document["code"]) == (kind, param, error.code)
 
 
-@pytest.mark.parametrize("path", [f"{OPENAI}s", "/v1/decode", "/", "/languages2"])
+@pytest.mark.parametrize("path", [f"{OPENAI}s", "/v2s", "/v1/decode", "/", "/languages2"])
 def test_other_paths_keep_problem_documents(path):
     answer = answer_to(path, INVALID)
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.status_code == 422
 
 
-@pytest.mark.parametrize("path", [OPENAI, LIBRE, "/languages"])
+@pytest.mark.parametrize("path", [OPENAI, LIBRE, "/languages", INFER])
 def test_a_protocol_is_off_unless_a_setting_names_it(client, path):
     answer = client.post(path, json={})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

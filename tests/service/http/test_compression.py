@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from service.http.compression import SMALLEST, Compression
 from service.http.middleware import Failures, Headers
 from service.http.record import Record
+from service.settings import Settings
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
@@ -173,6 +174,7 @@ def sent_by_failing(content_type, *parts):
 
         app = FastAPI()
         app.state.compressing = CapacityLimiter(1)
+        app.state.settings, app.state.error_forms = Settings(), []
         scope = {**SCOPE, "app": app, "state": {"record": Record()}}
         with pytest.raises(RuntimeError):
             await Headers(Failures(Compression(fail)))(scope, None, send)
