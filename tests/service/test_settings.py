@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from service import setting_types
+from service.app import PROTOCOLS
 from service.settings import DEFAULT_BUNDLE, Settings
 
 
@@ -93,6 +95,10 @@ def test_a_mistyped_protocol_is_refused_and_the_nearest_and_all_are_named(given,
     every = "open-inference, openai, libretranslate"
     with pytest.raises(ValidationError, match=f"has .*did you mean {near}.*{every}"):
         Settings(protocols=given)
+
+
+def test_a_setting_names_every_protocol_of_the_service():
+    assert list(PROTOCOLS) == list(setting_types.PROTOCOLS)
 
 
 def test_every_setting_is_described():
