@@ -184,7 +184,7 @@ def test_the_price_scales_the_cost():
 
 
 def test_one_replica_is_measured(server, monkeypatch):
-    monkeypatch.setattr(one_replica, "TURN", 0.3)
+    monkeypatch.setattr(one_replica, "TURN", 0.5)
     monkeypatch.setattr(one_replica, "SIMULATED", 500)
     found = one_replica.measure(int(server.rpartition(":")[2]), 1, clients=(1, 8), shares=(0.5,))
     assert found["clients"] == [1, 8]
