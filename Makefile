@@ -8,7 +8,8 @@ FIXTURE := tests/fixtures/tiny/bundle.json
 DATA := .
 RUNS := runs
 ADVISORIES := api.osv.dev
-BOTH := --numprocesses 2 --dist loadfile  # fixtures are shared within a file
+# Fixtures are shared within a file of tests.
+PARALLEL := --numprocesses 2 --dist loadfile
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
@@ -42,10 +43,10 @@ $(FIXTURE): $(wildcard model/*.py model/*/*.py) tests/make_fixture.py | $(VENV)/
 fixture: $(FIXTURE)
 
 test: $(VENV)/dev $(FIXTURE)
-	$(BIN)/python -m pytest -m "not long" $(BOTH)
+	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
 
 test-long: $(VENV)/ray $(FIXTURE)
-	$(BIN)/python -m pytest $(BOTH)
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev

@@ -1,25 +1,20 @@
 """The Open Inference Protocol, compared with our own endpoints: what the stock Triton client reads
 has the bits of their answers, and errors have their words."""
 
-import gzip
 import json
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import httpx2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from service.api.inference_models import TASKS
 from service.api.tensors import DTYPES
-from service.settings import DEFAULT_BUNDLE
-from tests.conftest import TINY, opened, serving
+from tests.conftest import serving
 from tests.documentation import HOST, programs
 
 DOCS = Path("docs/protocols.md")
@@ -307,139 +302,3 @@ def test_errors_have_the_words_of_our_own_endpoint(outcomes, address, name):
 def test_an_unknown_name_gets_the_nearest_and_all_there_are(outcomes, name, status, words):
     assert outcomes[name]["status"] == status
     assert words in outcomes[name]["message"]
-
-
-@pytest.fixture(scope="module")
-def client():
-    chosen = {"api_keys": "k" * 16, "protocols": ["open-inference"]}
-    with opened(DEFAULT_BUNDLE, TINY, **chosen) as client:
-        client.headers["Authorization"] = f"Bearer {'k' * 16}"
-        yield client
-
-
-INFER = "/v2/models/g2p-en/infer"
-REQUEST = {"inputs": [{"name": "source", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
-
-
-def test_metadata_needs_a_key_and_probes_need_none(client):
-    def status_of(path):
-        return client.get(path, headers={"Authorization": ""}).status_code
-
-    probes = ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/g2p-en/ready"]
-    assert [status_of(path) for path in probes] == [200, 200, 200, 200]
-    assert [status_of(f"/v2/models/{name}") for name in ("tiny", "ready")] == [401, 401]
-    assert client.post(INFER, json=REQUEST, headers={"Authorization": ""}).status_code == 401
-
-
-@pytest.fixture
-def no_models(client):
-    models = client.app.state.models
-    known = dict(models)
-    models.clear()
-    yield
-    models.update(known)
-
-
-@pytest.mark.parametrize("path", ["/v2/health/ready", "/v2/models/tiny/ready"])
-def test_a_service_without_models_is_not_ready(client, path, no_models):
-    answer = client.get(path)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-    assert list(answer.json()) == ["error"]
-
-
-@pytest.mark.parametrize(
-    ("content", "coding", "status", "words"),
-    [
-        (gzip.compress(b" " * (1 << 21)), "gzip", 413, "1048576 bytes when decompressed"),
-        (gzip.compress(b"{}")[:-9], "gzip", 400, "ends too early"),
-        (b"{}", "deflate", 400, "cannot be decompressed"),
-        (zlib.compress(b"{}"), "deflate", 400, "/inputs is required"),
-        (b"{}", "br", 415, "content-encoding br is not supported"),
-    ],
-)
-def test_what_cannot_be_decompressed_is_refused(client, content, coding, status, words):
-    answer = client.post(INFER, content=content, headers={"Content-Encoding": coding})
-    assert answer.status_code == status
-    assert words in answer.json()["error"]
-
-
-@pytest.mark.parametrize("value", ["yes", 1, None])
-def test_whether_outputs_are_binary_is_true_or_false(client, value):
-    answer = client.post(INFER, json={**REQUEST, "parameters": {"binary_data_output": value}})
-    assert answer.status_code == 400
-    assert answer.json() == {"error": "/binary_data_output must be true or false"}
-
-
-@pytest.mark.parametrize(
-    ("inputs", "words"),
-    [
-        ({"source_ids": [[4, 5]], "source_length": [3]}, "/source_length/0 is 3 but"),
-        ({"source_ids": [[4, 5]], "source_length": [1, 1]}, "holds 2 lengths for 1 sequences"),
-        ({"source_length": [1]}, "/source_length has no effect without source_ids"),
-        ({"source": ["a"], "source_ids": [[4]]}, "/source_ids has no effect beside source"),
-    ],
-)
-def test_ids_and_lengths_that_do_not_fit_are_refused(client, inputs, words):
-    tensors = [
-        {
-            "name": name,
-            "datatype": "BYTES" if name == "source" else "INT64",
-            "shape": list(np.shape(data)),
-            "data": data,
-        }
-        for name, data in inputs.items()
-    ]
-    answer = client.post(INFER, json={"inputs": tensors})
-    assert answer.status_code == 400
-    assert words in answer.json()["error"]
-
-
-def test_limits_count_what_padding_adds(client, limit_of_answers):
-    """One long source and many short ones: alone they fit, padded to the long one they do not."""
-    words = ["a" * 40, *["a"] * 30]
-    tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
-    d_model = 192
-    limit_of_answers(4 * d_model * (40 + 30))
-    assert client.post("/v1/encode", json={"model": "g2p-en", "source": words}).status_code == 200
-    answer = client.post("/v2/models/g2p-en.encode/infer", json={"inputs": [tensor]})
-    assert answer.status_code == 413
-    assert f"could take {4 * d_model * 40 * 31} bytes" in answer.json()["error"]
-
-
-@pytest.fixture
-def limit_of_answers(client):
-    settings = client.app.state.settings
-
-    def change(nbytes):
-        client.app.state.settings = settings.model_copy(update={"max_answer_bytes": nbytes})
-
-    yield change
-    client.app.state.settings = settings
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each),
-    max_leaves=4,
-)
-FIELDS = ("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data")
-OBJECTS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
-BODIES = st.builds(
-    lambda top, inputs: {**REQUEST, **top, **({"inputs": inputs} if inputs else {})},
-    OBJECTS,
-    st.lists(st.builds(lambda change: {**REQUEST["inputs"][0], **change}, OBJECTS), max_size=2),
-)
-
-
-@settings(max_examples=40)
-@given(BODIES, st.binary(max_size=9), st.integers(0, 400) | st.none())
-def test_any_body_is_answered_or_refused_in_the_form_of_the_protocol(client, body, rest, length):
-    """`length` is that of the JSON if it is None."""
-    text = json.dumps(body).encode()
-    header = len(text) if length is None else length
-    answer = client.post(INFER, content=text + rest, headers={HEADER_LENGTH: str(header)})
-    assert answer.status_code in (200, 400, 413)
-    assert "outputs" in answer.json() or list(answer.json()) == ["error"]
-
-
-HEADER_LENGTH = "Inference-Header-Content-Length"
