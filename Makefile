@@ -8,12 +8,10 @@ FIXTURE := tests/fixtures/tiny/bundle.json
 DATA := .
 RUNS := runs
 ADVISORIES := api.osv.dev
-# Fixtures are shared within a file of tests.
-PARALLEL := --numprocesses 2 --dist loadfile
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long bench runtimes g2p-en check audit sbom docs screenshot format fixture image clean
+.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit sbom docs screenshot format fixture image clean
 
 all: check test
 
@@ -43,10 +41,17 @@ $(FIXTURE): $(wildcard model/*.py model/*/*.py) tests/make_fixture.py | $(VENV)/
 fixture: $(FIXTURE)
 
 test: $(VENV)/dev $(FIXTURE)
-	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
+	$(MAKE) --jobs 2 test-service test-others SELECTED='not long'
 
 test-long: $(VENV)/ray $(FIXTURE)
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(MAKE) --jobs 2 test-service test-others
+
+# The two halves of the tests. SELECTED is an expression of pytest's markers, by default for all.
+test-service:
+	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service
+
+test-others:
+	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev

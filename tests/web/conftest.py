@@ -12,11 +12,9 @@ from tests.web.chromium import CHROMIUM, launch
 expect.set_options(timeout=20_000)  # a loaded machine is slow, and a failure is rare
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser():
-    """Skips where there is no Chromium, unless BROWSER_TESTS=required.
-
-    It ends before tests of other rooms: Playwright keeps an event loop running in this thread."""
+    """Skips where there is no Chromium, unless BROWSER_TESTS=required."""
     if CHROMIUM is None:
         assert os.environ.get("BROWSER_TESTS") != "required", "there is no chromium here"
         pytest.skip("no chromium here: the page is not tested")
