@@ -257,6 +257,14 @@ def test_the_stack_shows_the_dashboard():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
+def test_nobody_logs_in_to_the_dashboard():
+    environment = STACK["services"]["grafana"]["environment"]
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert "GF_AUTH_ANONYMOUS_ORG_ROLE" not in environment  # the default is to look only
+
+
 def test_the_stack_waits_for_the_end_of_the_service():
     heed = STACK["services"]["heed"]
     waits = int(heed["stop_grace_period"].removesuffix("s"))
