@@ -66,6 +66,8 @@ class Multiplexing:
 
     def _can_load(self, name: str) -> bool:
         """Return whether this is a folder in HEED_MODELS, and no model of HEED_BUNDLES."""
+        if not name:
+            return False
         registry: Registry = self._state.registry
         settings: Settings = self._state.settings
         if model := registry.served.get(name):
