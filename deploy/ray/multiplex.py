@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.model import Model
 from service.engine.registry import Registry
-from service.errors import HeedError, Unauthorized
+from service.errors import HeedError, Invalid, Unauthorized, Unavailable
 from service.http.keys import Keys
 from service.http.problems import answer_heed_error
 from service.settings import Settings
@@ -76,10 +76,15 @@ class Multiplexing:
         return name in [folder.name for folder in folders]
 
     async def _open(self, name: str) -> Loaded:
+        """Open a folder. Raise Unavailable if that fails."""
         if self._unloading:
             await asyncio.wait(self._unloading)
         registry: Registry = self._state.registry
-        model = await registry.load(name, self._state.settings.models / name)
+        try:
+            model = await registry.load(name, self._state.settings.models / name)
+        except Invalid as error:  # its detail, which is logged, may have paths of the server
+            detail = f"model {name} could not be opened: the log says why"
+            raise Unavailable(detail) from error
         return Loaded(model, partial(self._unload, registry, model))
 
     async def _unload(self, registry: Registry, model: Model) -> None:

@@ -259,6 +259,7 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     names = ["one", "two", "three"]
     for name in names:
         edit_manifest(shutil.copytree(tiny, tmp_path / name), name=name)
+    (tmp_path / "broken").mkdir()
     assert deploy(cluster, models=str(tmp_path), models_per_replica=1)[0] == "RUNNING"
 
     def ask(name):
@@ -272,6 +273,9 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     assert until(lambda: all(len(engines) <= 2 for engines in engines_of(cluster).values()))
     assert ask("other").json()["code"] == "unknown_model"
     assert ask("../one").json()["code"] == "unknown_model"
+    broken = ask("broken")
+    assert (broken.status_code, broken.json()["code"]) == (503, "unavailable")
+    assert str(tmp_path) not in broken.text
 
 
 def test_a_model_is_opened_only_with_a_key(cluster, tiny, tmp_path):
