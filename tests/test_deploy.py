@@ -15,7 +15,7 @@ import pytest
 import yaml
 from starlette.datastructures import State
 
-from benchmarks.fleet_scenarios import MOST_REPLICAS
+from benchmarks.fleet_scenarios import MOST_REPLICAS, NOTICED
 from service.api.metrics import ModelCollector
 from service.app import create_app
 from service.bundle import FORMAT_VERSION
@@ -175,6 +175,11 @@ def test_the_image_is_this_version_and_runs_locked_down(container, pod, security
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert not pod["enableServiceLinks"]  # a Service named heed would set HEED_PORT
     assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_a_dead_pod_is_noticed_as_soon_as_simulated():
+    probe = CONTAINER["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == NOTICED
 
 
 def test_service_budget_and_autoscaler_choose_the_pods():
