@@ -21,6 +21,7 @@ from service.app import create_app
 from service.bundle import FORMAT_VERSION
 from service.settings import Settings
 from tests.kserve_types import faults, kserve_types
+from tests.kustomize import patch
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -52,7 +53,8 @@ PODS = [
     pytest.param(CONTAINER, POD, POD["securityContext"], id="kubernetes"),
     pytest.param(SERVED, PREDICTOR, SERVED["securityContext"], id="kserve"),
 ]
-(OWN,) = read(KUBERNETES / "own-bundle" / "bundles.yaml")["spec"]["template"]["spec"]["containers"]
+OVERLAY = KUBERNETES / "own-bundle"
+(OWN,) = read(OVERLAY / "bundles.yaml")["spec"]["template"]["spec"]["containers"]
 
 
 def variables(container):
@@ -108,16 +110,25 @@ def test_the_stack_matches_the_schema_of_compose():
         jsonschema.validate({**STACK, "servises": {}}, schema)
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
 def test_own_bundles_are_mounted_beside_all_else():
-    command = ["kubectl", "kustomize", KUBERNETES / "own-bundle"]
+    patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
+    kubernetes_validate.validate(patched, OLDEST, strict=True)
+    pod = patched["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert variables(container) == variables(CONTAINER) | variables(OWN)
+    (mount,) = container["volumeMounts"]
+    assert mount["name"] in {volume["name"] for volume in pod["volumes"]}
+    assert variables(OWN)["HEED_BUNDLES"].startswith(f"{mount['mountPath']}/")
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
+def test_kubectl_builds_the_overlay():
+    command = ["kubectl", "kustomize", OVERLAY]
     built = subprocess.run(command, capture_output=True, text=True, check=True)
     manifests = {each["kind"]: each for each in yaml.safe_load_all(built.stdout)}
-    assert set(manifests) == {each["kind"] for each in (DEPLOYMENT, SERVICE, BUDGET, AUTOSCALER)}
-    for manifest in manifests.values():
-        kubernetes_validate.validate(manifest, OLDEST, strict=True)
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert variables(container).items() >= (variables(CONTAINER) | variables(OWN)).items()
+    patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
+    expected = [patched, SERVICE, BUDGET, AUTOSCALER]
+    assert manifests == {each["kind"]: each for each in expected}
 
 
 @pytest.mark.parametrize(
