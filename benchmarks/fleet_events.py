@@ -25,9 +25,10 @@ def running_rows(replica: Replica) -> float:
     return replica.rows - replica.waiting
 
 
-def kill_one(fleet: Fleet, starting: float) -> None:
-    """Let a replica die, whose successor serves after `starting` seconds."""
-    fleet.kill(fleet.serving[0])
+def kill_one(fleet: Fleet, noticed: float, starting: float) -> None:
+    """Let a replica die. The router notices after `noticed` seconds, and its successor serves after
+    `starting` seconds."""
+    fleet.kill(fleet.serving[0], noticed)
     fleet.at(fleet.now + starting, fleet.start)
 
 

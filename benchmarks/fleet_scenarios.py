@@ -35,9 +35,11 @@ MEAN_ROWS = SHARES[0] + SHARES[1] * LARGE
 EVENTFUL = 10  # replicas of the fleet to which something happens
 BEFORE, DURATION = 60.0, 480.0  # seconds until it happens, and of the whole
 RISE = 300.0  # seconds in which the load doubles
+NOTICED = 10.0  # seconds until a dead replica gets no more requests, by its readiness probe
 STARTING = 30.0  # seconds until a new replica serves
 TARGET = 8  # rows of a replica, for the autoscaler
 MOST_REPLICAS = 20  # that it asks for, as deploy/kubernetes does
+DEATH = "a replica dies"  # an event
 PLANNED = 0.6  # share of the capacity that a fleet is planned for
 RATES = (1_000, 10_000, 100_000)  # words or sentences a second
 WINDOW = 10.0  # seconds
@@ -138,7 +140,7 @@ def events(times: ServiceTimes) -> list[EventRow]:
 
     cases = [
         ("nothing", steady, nothing),
-        ("a replica dies", steady, at_once(lambda fleet: kill_one(fleet, STARTING))),
+        (DEATH, steady, at_once(lambda fleet: kill_one(fleet, NOTICED, STARTING))),
         ("a rolling update", steady, at_once(lambda fleet: update(fleet, STARTING))),
         ("the load doubles at once", doubled, nothing),
         ("at once, autoscaler on rows in progress", doubled, scale(running_rows)),

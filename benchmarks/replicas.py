@@ -65,6 +65,7 @@ class Replica:
     """Decodes at most `most_rows` rows at a time; further requests wait in order."""
 
     def __init__(self, times: ServiceTimes, most_rows: int, admission: Admission) -> None:
+        self.alive = True
         self.rows = 0  # in progress or waiting
         self.requests = 0
         self.busy = 0.0  # seconds in which any row was in progress
@@ -105,8 +106,9 @@ class Replica:
         self._take()
         return request
 
-    def clear(self) -> list[Request]:
-        """Remove and return all requests, since the replica has died."""
+    def die(self) -> list[Request]:
+        """Remove and return all requests, which are lost."""
+        self.alive = False
         lost = [request for *_, request in self._ending] + [each for each, _ in self._waiting]
         self._ending.clear()
         self._waiting.clear()
@@ -211,11 +213,12 @@ class Fleet:
         if replica.requests:
             self.draining.append(replica)
 
-    def kill(self, replica: Replica) -> None:
-        """Let a replica die. Its clients send their requests again."""
-        (self.serving if replica in self.serving else self.draining).remove(replica)
-        for request in replica.clear():
+    def kill(self, replica: Replica, noticed: float) -> None:
+        """Let a serving replica die. For `noticed` seconds the router still sends it requests. All
+        are lost, and clients send them again."""
+        for request in replica.die():
             self.repeat(request)
+        self.at(self.now + noticed, partial(self.drain, replica))
 
     def send(self, request: Request) -> None:
         request.tries += 1
@@ -223,6 +226,9 @@ class Fleet:
             self.repeat(request)
             return
         replica = self.route(self.serving, self.chance)
+        if not replica.alive:
+            self.repeat(request)
+            return
         if replica.admission.late(TIMEOUT) is not None:
             self.refused += 1
             return

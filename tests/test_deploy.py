@@ -15,12 +15,13 @@ import pytest
 import yaml
 from starlette.datastructures import State
 
-from benchmarks.fleet_scenarios import MOST_REPLICAS
+from benchmarks.fleet_scenarios import MOST_REPLICAS, NOTICED
 from service.api.metrics import ModelCollector
 from service.app import create_app
 from service.bundle import FORMAT_VERSION
 from service.settings import Settings
 from tests.kserve_types import faults, kserve_types
+from tests.kustomize import patch
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -52,7 +53,8 @@ PODS = [
     pytest.param(CONTAINER, POD, POD["securityContext"], id="kubernetes"),
     pytest.param(SERVED, PREDICTOR, SERVED["securityContext"], id="kserve"),
 ]
-(OWN,) = read(KUBERNETES / "own-bundle" / "bundles.yaml")["spec"]["template"]["spec"]["containers"]
+OVERLAY = KUBERNETES / "own-bundle"
+(OWN,) = read(OVERLAY / "bundles.yaml")["spec"]["template"]["spec"]["containers"]
 
 
 def variables(container):
@@ -108,16 +110,25 @@ def test_the_stack_matches_the_schema_of_compose():
         jsonschema.validate({**STACK, "servises": {}}, schema)
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
 def test_own_bundles_are_mounted_beside_all_else():
-    command = ["kubectl", "kustomize", KUBERNETES / "own-bundle"]
+    patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
+    kubernetes_validate.validate(patched, OLDEST, strict=True)
+    pod = patched["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert variables(container) == variables(CONTAINER) | variables(OWN)
+    (mount,) = container["volumeMounts"]
+    assert mount["name"] in {volume["name"] for volume in pod["volumes"]}
+    assert variables(OWN)["HEED_BUNDLES"].startswith(f"{mount['mountPath']}/")
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
+def test_kubectl_builds_the_overlay():
+    command = ["kubectl", "kustomize", OVERLAY]
     built = subprocess.run(command, capture_output=True, text=True, check=True)
     manifests = {each["kind"]: each for each in yaml.safe_load_all(built.stdout)}
-    assert set(manifests) == {each["kind"] for each in (DEPLOYMENT, SERVICE, BUDGET, AUTOSCALER)}
-    for manifest in manifests.values():
-        kubernetes_validate.validate(manifest, OLDEST, strict=True)
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert variables(container).items() >= (variables(CONTAINER) | variables(OWN)).items()
+    patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
+    expected = [patched, SERVICE, BUDGET, AUTOSCALER]
+    assert manifests == {each["kind"]: each for each in expected}
 
 
 @pytest.mark.parametrize(
@@ -175,6 +186,11 @@ def test_the_image_is_this_version_and_runs_locked_down(container, pod, security
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert not pod["enableServiceLinks"]  # a Service named heed would set HEED_PORT
     assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_a_dead_pod_is_noticed_as_soon_as_simulated():
+    probe = CONTAINER["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == NOTICED
 
 
 def test_service_budget_and_autoscaler_choose_the_pods():
@@ -255,6 +271,14 @@ def test_the_stack_shows_the_dashboard():
     assert mounted[str(home)] == DEPLOY / "grafana" / "heed.json"
     for service in services.values():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_nobody_logs_in_to_the_dashboard():
+    environment = STACK["services"]["grafana"]["environment"]
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert "GF_AUTH_ANONYMOUS_ORG_ROLE" not in environment  # the default is to look only
 
 
 def test_the_stack_waits_for_the_end_of_the_service():

@@ -6,11 +6,13 @@ from functools import partial
 
 from fastapi import FastAPI, Request
 from ray import serve
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.model import Model
 from service.engine.registry import Registry
-from service.errors import HeedError
+from service.errors import HeedError, Invalid, Unauthorized, Unavailable
+from service.http.keys import Keys
 from service.http.problems import answer_heed_error
 from service.settings import Settings
 
@@ -29,7 +31,8 @@ class Multiplexing:
     name, unless it is open. Names of no folder, and models of HEED_BUNDLES, change nothing.
 
     Ray prefers replicas that have the model. Each has `most` of them, and unloads the one that was
-    not used for longest. It stands inside all other middleware: keys have been checked.
+    not used for longest. Where there are keys, a model is opened only with one in the header
+    Authorization: endpoints that find it in the body check it later.
     """
 
     def __init__(self, app: ASGIApp, heed: FastAPI, most: int) -> None:
@@ -45,8 +48,13 @@ class Multiplexing:
         name = serve.get_multiplexed_model_id()
         if scope["type"] != "http" or scope["method"] != "POST" or not self._can_load(name):
             return await self.app(scope, receive, send)
+        keys: Keys | None = self._state.keys
         try:
+            if keys:
+                keys.check(Headers(scope=scope).get("authorization"))
             loaded: Loaded = await self._load(name)
+        except Unauthorized:
+            return await self.app(scope, receive, send)
         except HeedError as error:
             response = await answer_heed_error(Request(scope), error)
             return await response(scope, receive, send)
@@ -58,6 +66,8 @@ class Multiplexing:
 
     def _can_load(self, name: str) -> bool:
         """Return whether this is a folder in HEED_MODELS, and no model of HEED_BUNDLES."""
+        if not name:
+            return False
         registry: Registry = self._state.registry
         settings: Settings = self._state.settings
         if model := registry.served.get(name):
@@ -66,10 +76,15 @@ class Multiplexing:
         return name in [folder.name for folder in folders]
 
     async def _open(self, name: str) -> Loaded:
+        """Open a folder. Raise Unavailable if that fails."""
         if self._unloading:
             await asyncio.wait(self._unloading)
         registry: Registry = self._state.registry
-        model = await registry.load(name, self._state.settings.models / name)
+        try:
+            model = await registry.load(name, self._state.settings.models / name)
+        except Invalid as error:  # its detail, which is logged, may have paths of the server
+            detail = f"model {name} could not be opened: the log says why"
+            raise Unavailable(detail) from error
         return Loaded(model, partial(self._unload, registry, model))
 
     async def _unload(self, registry: Registry, model: Model) -> None:

@@ -3,7 +3,6 @@
 RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=deploy.ray.proxy:middleware installs it.
 """
 
-import uuid
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -11,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError, Unavailable
+from service.http.middleware import request_id_of
 from service.http.problems import PROBLEM, Refusal, write_problem
 from service.http.security import SECURITY_HEADERS
 from service.pace import refuse
@@ -87,7 +87,7 @@ def drop_repeated_id(message: Message) -> None:
 
 
 async def answer(scope: Scope, send: Send, error: HeedError) -> None:
-    request_id = Headers(scope=scope).get("x-request-id") or uuid.uuid4().hex
+    request_id = request_id_of(scope)
     content = write_problem(error, scope["path"], request_id)
     headers = {
         "Content-Type": PROBLEM,

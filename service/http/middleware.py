@@ -32,8 +32,7 @@ class Headers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        given = RequestHeaders(scope=scope).get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_headers(message: Message) -> None:
@@ -45,6 +44,12 @@ class Headers:
             await send(message)
 
         return await self.app(scope, receive, send_with_headers)
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the client's own X-Request-Id if it is safe to log and short, else a new one."""
+    given = RequestHeaders(scope=scope).get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 class Failures:

@@ -16,6 +16,7 @@ from benchmarks.fleet_scenarios import mixed_rows, one_row, simulate
 from benchmarks.load import percentiles
 from benchmarks.replicas import (
     Fleet,
+    Request,
     ServiceTimes,
     at_random,
     better_of_two,
@@ -106,7 +107,7 @@ def test_no_request_is_lost(route):
     fleet = Fleet(BATCHES, route, random.Random(1), most_requests=40)
     for _ in range(4):
         fleet.start()
-    fleet.at(1.0, lambda: kill_one(fleet, 0.5))
+    fleet.at(1.0, lambda: kill_one(fleet, 0.3, 0.5))
     fleet.at(2.0, lambda: update(fleet, 0.1))
     fleet.arrivals(5.0, lambda _: 900.0, mixed_rows)
     fleet.run()
@@ -134,6 +135,20 @@ def test_requests_without_a_replica_fail_after_their_tries():
     assert fleet.failed == fleet.sent > 0
 
 
+@pytest.mark.parametrize(("noticed", "tries"), [(0.0, 1), (0.5, 2), (2.5, 4), (3.5, None)])
+def test_a_dead_replica_loses_what_it_gets_until_the_router_notices(noticed, tries):
+    """The router prefers it. A client sends its request again after 1, 2 and 3 seconds."""
+    fleet = Fleet(BATCHES, lambda replicas, _: replicas[0], random.Random(1))
+    fleet.start()
+    fleet.start()
+    fleet.at(0.0, lambda: kill_one(fleet, noticed, 10.0))
+    request = Request(0.001, 1)
+    fleet.at(0.001, lambda: fleet.send(request))
+    fleet.run()
+    assert fleet.failed == (0 if tries else 1)
+    assert request.tries == (tries or 4)
+
+
 def test_a_request_above_the_limit_on_rows_runs_alone():
     """So requests of 16 rows with a limit of 4 are served like M/D/1."""
     seconds = BATCHES.at(16)
@@ -146,7 +161,7 @@ def test_a_request_above_the_limit_on_rows_runs_alone():
 
 
 def test_the_same_seed_gives_the_same_numbers(monkeypatch):
-    for name, seconds in {"BEFORE": 1.0, "STARTING": 0.5, "DURATION": 4.0}.items():
+    for name, seconds in {"BEFORE": 1.0, "NOTICED": 0.2, "STARTING": 0.5, "DURATION": 4.0}.items():
         monkeypatch.setattr(fleet_scenarios, name, seconds)
     one = json.loads((DOCS / "scale.json").read_text())["one"]
     found = simulate(one, DOCS, 200)
@@ -168,6 +183,16 @@ def test_the_page_says_whether_the_simulation_agrees(p99, begins):
     measured = {"p50_ms": 10.0, "p99_ms": 100.0}
     row = {"share": 0.5, "rate": 1.0, "measured": measured}
     assert verdict([{**row, "simulated": {**measured, "p99_ms": p99}}]).startswith(begins)
+
+
+@pytest.mark.parametrize("failed", [0, 1234])
+def test_the_page_says_whether_a_death_fails_requests(failed):
+    numbers = json.loads((DOCS / "scale.json").read_text())
+    for row in numbers["events"]:
+        row["failed"] = failed if row["event"] == "a replica dies" else 5
+    page = render(numbers)
+    assert ("dies loses no request" in page) == (failed == 0)
+    assert ("1,234 failed" in page) == (failed == 1234)
 
 
 def test_the_price_scales_the_cost():

@@ -1,5 +1,7 @@
 """Errors of Ray's HTTP proxy reach clients as the service's own would."""
 
+import re
+
 import pytest
 from fastapi.testclient import TestClient
 from starlette.responses import PlainTextResponse, Response
@@ -30,6 +32,14 @@ def test_an_error_of_the_proxy_becomes_a_problem_document(status, answered, code
     assert (problem.instance, problem.request_id) == ("/v1/models", "mine")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers.get("retry-after") == retry_after
+
+
+@pytest.mark.parametrize("given", ["x" * 5000, "not safe to log"])
+def test_a_request_id_that_a_replica_would_not_accept_is_replaced(given):
+    answer = ask(PlainTextResponse("in the words of Ray", 404), {"X-Request-Id": given})
+    problem = Problem.model_validate_json(answer.content)
+    assert problem.request_id == answer.headers["x-request-id"]
+    assert re.fullmatch("[0-9a-f]{32}", problem.request_id)
 
 
 def test_no_answer_at_all_can_be_tried_again_soon():

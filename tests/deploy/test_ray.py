@@ -259,6 +259,7 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     names = ["one", "two", "three"]
     for name in names:
         edit_manifest(shutil.copytree(tiny, tmp_path / name), name=name)
+    (tmp_path / "broken").mkdir()
     assert deploy(cluster, models=str(tmp_path), models_per_replica=1)[0] == "RUNNING"
 
     def ask(name):
@@ -272,3 +273,27 @@ def test_models_are_opened_and_closed_as_requests_name_them(cluster, tiny, tmp_p
     assert until(lambda: all(len(engines) <= 2 for engines in engines_of(cluster).values()))
     assert ask("other").json()["code"] == "unknown_model"
     assert ask("../one").json()["code"] == "unknown_model"
+    broken = ask("broken")
+    assert (broken.status_code, broken.json()["code"]) == (503, "unavailable")
+    assert str(tmp_path) not in broken.text
+
+
+def test_a_model_is_opened_only_with_a_key(cluster, tiny, tmp_path):
+    """Also on a path that finds the key in the body."""
+    edit_manifest(shutil.copytree(tiny, tmp_path / "models" / "other"), name="other")
+    keys = tmp_path / "keys"
+    keys.write_text("a-key-of-one-client")
+    settings = {"models": str(tmp_path / "models"), "api_keys_file": str(keys)}
+    outcome = deploy(cluster, num_replicas=1, protocols="libretranslate", **settings)
+    assert outcome[0] == "RUNNING"
+    key = {"Authorization": "Bearer a-key-of-one-client"}
+
+    def models_after(path, headers):
+        named = {"serve_multiplexed_model_id": "other", **headers}
+        httpx2.post(f"{cluster.url}{path}", json={}, headers=named, timeout=60)
+        found = httpx2.get(f"{cluster.url}/v1/models", headers=key).json()
+        return {each["name"] for each in found["models"]}
+
+    assert models_after("/detect", {}) == {"g2p-en"}
+    assert models_after("/translate", {}) == {"g2p-en"}
+    assert models_after("/translate", key) == {"g2p-en", "other"}
