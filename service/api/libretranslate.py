@@ -28,7 +28,8 @@ from service.http.waiting import compute_reading
 from service.tokenizer import check_unicode
 
 TRANSLATE = "/translate"
-KEY_IN_BODY = (TRANSLATE, "/detect")  # clients send one there, too, and are told that it is missing
+# Paths whose clients send api_key in the body. /detect then gets 404 instead of 401.
+KEY_IN_BODY = (TRANSLATE, "/detect")
 
 
 class TranslateRequest(Strict):
@@ -183,7 +184,7 @@ def check_key(request: Request, given: str | None) -> None:
 
 def split(text: str, kind: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
-    None is without letters or digits. Raise Invalid and TooLarge."""
+    Parts without letters or digits are left out. Raise Invalid and TooLarge."""
     check_unicode(text, "/q")
     if kind == "html":
         return texts_of(text, "/q")

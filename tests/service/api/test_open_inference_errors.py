@@ -31,7 +31,8 @@ def test_metadata_needs_a_key_and_probes_need_none(client):
 
     probes = ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/g2p-en/ready"]
     assert [status_of(path) for path in probes] == [200, 200, 200, 200]
-    assert [status_of(f"/v2/models/{name}") for name in ("tiny", "ready")] == [401, 401]
+    others = ("tiny", "ready", "tiny/versions/ready", "tiny/versions/1/ready")
+    assert [status_of(f"/v2/models/{each}") for each in others] == [401, 401, 401, 401]
     assert client.post(INFER, json=REQUEST, headers={"Authorization": ""}).status_code == 401
 
 
