@@ -180,7 +180,11 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
-        ({"q": "<b>" * 5001, "format": "html"}, "q has 5001 tags, and the limit is 5000"),
+        ({"q": ["<b>" * 2501] * 2, "format": "html"}, "q has 5002 tags, and the limit is 5000"),
+        (
+            {"q": "<b>" * 79, "format": "html", "alternatives": 63},
+            "q has 5056 tags, counted for each of 64 translations, and the limit is 5000",
+        ),
     ],
 )
 def test_wrong_fields_are_named(translate, fields, part):
