@@ -1,4 +1,4 @@
-"""Bad requests, keys, limits and probes of the Open Inference Protocol."""
+"""Bad and unusual requests, keys, limits and probes of the Open Inference Protocol."""
 
 import gzip
 import json
@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+from anyio import CapacityLimiter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,8 @@ def test_a_service_without_models_is_not_ready(client, path, no_models):
     ("content", "coding", "status", "words"),
     [
         (gzip.compress(b" " * (1 << 21)), "gzip", 413, "1048576 bytes when decompressed"),
-        (gzip.compress(b"{}")[:-9], "gzip", 400, "ends too early"),
+        (gzip.compress(b"{}")[:-9], "gzip", 400, "one whole gzip or zlib stream"),
+        (gzip.compress(b"{}") * 2, "gzip", 400, "one whole gzip or zlib stream"),
         (b"{}", "deflate", 400, "cannot be decompressed"),
         (zlib.compress(b"{}"), "deflate", 400, "/inputs is required"),
         (b"{}", "br", 415, "content-encoding br is not supported"),
@@ -73,6 +75,15 @@ def test_whether_outputs_are_binary_is_true_or_false(client, value):
     answer = client.post(INFER, json={**REQUEST, "parameters": {"binary_data_output": value}})
     assert answer.status_code == 400
     assert answer.json() == {"error": "/binary_data_output must be true or false"}
+
+
+def test_all_outputs_are_binary_but_those_that_say_otherwise(client):
+    """Triton's client always says which; other clients name an output alone."""
+    named = [{"name": "text"}, {"name": "score", "parameters": {"binary_data": False}}]
+    body = {**REQUEST, "parameters": {"binary_data_output": True}, "outputs": named}
+    answer = client.post(INFER, json=body)
+    header = json.loads(answer.content[: int(answer.headers[HEADER_LENGTH])])
+    assert [("data" in each) for each in header["outputs"]] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +120,21 @@ def test_limits_count_what_padding_adds(client, limit_of_answers):
     answer = client.post("/v2/models/g2p-en.encode/infer", json={"inputs": [tensor]})
     assert answer.status_code == 413
     assert f"could take {4 * d_model * 40 * 31} bytes" in answer.json()["error"]
+
+
+def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
+    words = ["a" * 40, *["a"] * 30]
+    tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
+    d_model = 192
+    monkeypatch.setattr("service.api.steps.LARGE_ANSWER", d_model * 40 * 30)
+    busy = CapacityLimiter(1)
+    client.portal.call(busy.acquire_on_behalf_of, "another request")
+    monkeypatch.setattr(client.app.state, "limiter", busy)
+    short = {"X-Request-Timeout": "0.5"}
+    encoded = client.post("/v1/encode", json={"model": "g2p-en", "source": words}, headers=short)
+    assert encoded.status_code == 200
+    path = "/v2/models/g2p-en.encode/infer"
+    assert client.post(path, json={"inputs": [tensor]}, headers=short).status_code == 504
 
 
 @pytest.fixture
