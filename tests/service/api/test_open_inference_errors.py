@@ -9,6 +9,7 @@ import pytest
 from anyio import CapacityLimiter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
@@ -20,7 +21,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 @pytest.fixture(scope="module")
 def client():
-    chosen = {"api_keys": "k" * 16, "protocols": ["open-inference"]}
+    chosen = {"api_keys": "k" * 16, "protocols": ["open-inference", "libretranslate"]}
     with opened(DEFAULT_BUNDLE, TINY, **chosen) as client:
         client.headers["Authorization"] = f"Bearer {'k' * 16}"
         yield client
@@ -35,6 +36,18 @@ def test_metadata_needs_a_key_and_probes_need_none(client):
     others = ("tiny", "ready", "tiny/versions/ready", "tiny/versions/1/ready")
     assert [status_of(f"/v2/models/{each}") for each in others] == [401, 401, 401, 401]
     assert client.post(INFER, json=REQUEST, headers={"Authorization": ""}).status_code == 401
+
+
+def test_probes_that_succeed_leave_no_line(client):
+    version = client.get("/v2/models/tiny").json()["versions"][0]
+    models = ("/v2/models/tiny/ready", f"/v2/models/tiny/versions/{version}/ready")
+    with capture_logs() as logged:
+        for path in ("/health", "/v2/health/live", "/v2/health/ready", *models):
+            assert client.get(path).status_code == 200
+    assert logged == []
+    with capture_logs() as logged:
+        assert client.get("/v2/models/none/ready").status_code == 404
+    assert [line["route"] for line in logged] == ["/v2/models/{name}/ready"]
 
 
 @pytest.fixture
