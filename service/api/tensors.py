@@ -75,7 +75,8 @@ def check_name(name: str, known: Sequence[str], kind: str) -> None:
         near = near_fields(name, known)
         advice = f"did you mean {' or '.join(near)}? " if near else ""
         raise Invalid.at(
-            f"/{shorten(name)}", f"is no {kind} here: {advice}the {kind}s are {', '.join(known)}"
+            f"/{shorten(name)}",
+            f"is not one of the {kind}s of this model: {advice}give one of {', '.join(known)}",
         )
 
 
@@ -117,7 +118,8 @@ def rows_of(elements: list[Any], columns: int) -> list[list[Any]]:
 
 
 def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
-    """Raise Invalid for a tensor of another form, or with its elements nowhere or twice."""
+    """Raise Invalid for a tensor of another form, or with neither or both of data and
+    binary_data_size."""
     check_name(tensor.name, list(forms), "input")
     at, form = f"/{tensor.name}", forms[tensor.name]
     if tensor.datatype != form.datatype:

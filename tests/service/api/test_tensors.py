@@ -91,7 +91,7 @@ def test_flat_nested_and_binary_data_are_the_same_rows(array):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "sorce"}, "/sorce is no input here: did you mean source"),
+        ({"name": "sorce"}, "/sorce is not one of the inputs of this model: did you mean source"),
         ({"datatype": "FP32"}, "datatype FP32: send BYTES"),
         ({"shape": [2, 1]}, r"shape \[2, 1\]: send 1 sizes"),
         ({"shape": [0]}, "of at least 1"),
