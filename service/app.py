@@ -164,7 +164,9 @@ def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | N
     app.add_middleware(HeadRequests)
     app.add_middleware(Door, admission=app.state.admission)
     if keys := app.state.keys:
-        app.add_middleware(KeyCheck, keys=keys, others=libretranslate.KEY_IN_BODY)
+        libre = "libretranslate" in settings.protocols
+        keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
+        app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
     app.add_middleware(Failures)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)

@@ -1,7 +1,7 @@
 """Replace the texts of HTML, and leave its markup as it is."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from service.errors import Invalid, TooLarge
@@ -9,26 +9,31 @@ from service.errors import Invalid, TooLarge
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-# More tags than texts could be translated at once. Nested ones take quadratic time.
-MOST_TAGS = 5000
+MOST_TAGS = 5000  # in a request. To parse nested ones takes quadratic time.
 KEPT = frozenset(("code", "pre", "script", "style", "textarea"))  # elements whose texts stay
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 SPACES = re.compile(r"[ \t\n\r\f]+")
 
 
-def texts_of(source: str, pointer: str) -> list[str]:
-    """Return the texts that have letters or digits. White space is a single space, as browsers show
-    it. Raise TooLarge for more than MOST_TAGS tags, and Invalid without the parser."""
-    tags = source.count("<")
+def check_tags(sources: Sequence[str], translations: int, pointer: str) -> None:
+    """Raise TooLarge for more than MOST_TAGS tags in all of them, each counted as often as it is
+    parsed again to write a translation."""
+    tags = translations * sum(source.count("<") for source in sources)
     if tags > MOST_TAGS:
-        detail = f"has {tags} tags, and the limit is {MOST_TAGS}: send less HTML at a time"
+        each = f", counted for each of {translations} translations" if translations > 1 else ""
+        detail = f"has {tags} tags{each}, and the limit is {MOST_TAGS}: send less HTML at a time"
         raise TooLarge.at(pointer, detail)
+
+
+def texts_of(source: str) -> list[str]:
+    """Return the texts that have letters or digits. White space is a single space, as browsers show
+    it. Raise Invalid without the parser."""
     return [SPACES.sub(" ", node.text_content or "") for node in nodes_of(parse(source))]
 
 
 def replace_texts(source: str, targets: Iterable[str]) -> str:
-    """Return well-formed HTML with these in the places of `texts_of`. Tags that were left open are
-    closed as browsers do it."""
+    """Replace the texts that `texts_of` returns, in order. The HTML is then well-formed: tags that
+    were left open are closed as browsers do it."""
     page = parse(source)
     for node, target in zip(list(nodes_of(page)), targets, strict=True):
         node.replace_with(target)

@@ -5,7 +5,8 @@ Parameters are the options of that endpoint, and outputs are made of the endpoin
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
@@ -47,9 +48,10 @@ class Output(NamedTuple):
     given: Callable[[Any], bool] = lambda _: True
 
 
-class Task(NamedTuple):
-    """What a model does here: `run` answers requests to an endpoint, `body`. `needs` are the
-    graphs, of which the model must have one."""
+@dataclass(frozen=True)
+class Task:
+    """What a model does here: `run` answers requests to an endpoint, `body`. The model must have
+    one of the graphs `needs`, if there are any. Fields in `without` are no parameters."""
 
     body: type[BaseModel]
     run: Callable[[Any, Request], Awaitable[Computed]]
@@ -63,7 +65,7 @@ class Task(NamedTuple):
         hidden = NO_PARAMETERS | self.without
         return [name for name in self.body.model_fields if name not in hidden]
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the parameters."""
         schema = self.body.model_json_schema()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from service.api.decode import DecodeRequest, run_decode
 from service.api.field_types import Plain
-from service.api.html_texts import replace_texts, texts_of
+from service.api.html_texts import check_tags, replace_texts, texts_of
 from service.api.models import Health
 from service.api.requests import Strict
 from service.api.steps import Computed, models_of, respond
@@ -28,7 +28,8 @@ from service.http.waiting import compute_reading
 from service.tokenizer import check_unicode
 
 TRANSLATE = "/translate"
-KEY_IN_BODY = (TRANSLATE, "/detect")  # clients send one there, too, and are told that it is missing
+# Paths whose clients send api_key in the body. /detect then gets 404 instead of 401.
+KEY_IN_BODY = (TRANSLATE, "/detect")
 
 
 class TranslateRequest(Strict):
@@ -124,6 +125,8 @@ async def translate(request: Request) -> Response:
     check_key(request, body.api_key)
     model = choose_model(models_of(request).values(), body.source, body.target)
     given = [body.q] if isinstance(body.q, str) else body.q
+    if body.format == "html":
+        check_tags(given, 1 + body.alternatives, "/q")
     size = sum(map(len, given))
     parts = await compute_reading(
         request, lambda: [split(text, body.format) for text in given], size
@@ -183,10 +186,10 @@ def check_key(request: Request, given: str | None) -> None:
 
 def split(text: str, kind: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
-    None is without letters or digits. Raise Invalid and TooLarge."""
+    Parts without letters or digits are left out. Raise Invalid."""
     check_unicode(text, "/q")
     if kind == "html":
-        return texts_of(text, "/q")
+        return texts_of(text)
     return [text] if any(map(str.isalnum, text)) else []
 
 

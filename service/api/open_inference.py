@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from service.api import models
 from service.api.inference_models import TASKS, Output, Result, Task, read_sequences
-from service.api.steps import find_model, models_of, write_pieces
+from service.api.steps import Computed, find_model, models_of, write_pieces
 from service.api.tensors import (
     Form,
     InferRequest,
@@ -128,16 +128,14 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
     model, task = find_task(request, name, version)
     header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
     asked = await read_body(request, InferRequest, header)
-    all_binary = read_binary_output(asked)
 
     def read() -> BaseModel:
         return validate(task.body, {"model": model.name, **read_fields(asked, task, binary)})
 
     body = await compute_reading(request, read, len(content))
     chosen = choose_outputs(asked, task, body)
-    sent = {each.name: each.parameters.binary_data for each in asked.outputs}
-    in_binary = {each for each in chosen if sent.get(each, all_binary)}
-    computed = await task.run(body, request)
+    in_binary = choose_binary(asked, chosen)
+    computed = count_padding(await task.run(body, request))
     answer = {"model_name": name, "model_version": model.engine.bundle.version}
     answer |= {"id": asked.id} if asked.id else {}
     length = 0
@@ -183,17 +181,9 @@ def decompress(content: bytes, limit: int) -> bytes:
     if len(plain) > limit:
         detail = f"the body has more than {limit} bytes when decompressed, which is the limit"
         raise TooLarge(f"{detail}: send less")
-    if not stream.eof:
-        raise Unparsable("the compressed body ends too early: send all of it")
+    if not stream.eof or stream.unused_data:
+        raise Unparsable("the compressed body must be one whole gzip or zlib stream")
     return plain
-
-
-def read_binary_output(asked: InferRequest) -> bool:
-    """Return whether outputs are binary unless they say otherwise."""
-    given = asked.parameters.get(BINARY_OUTPUT, False)
-    if not isinstance(given, bool):
-        raise Invalid.at(f"/{BINARY_OUTPUT}", "must be true or false")
-    return given
 
 
 def read_fields(asked: InferRequest, task: Task, binary: bytes) -> dict[str, Any]:
@@ -215,6 +205,22 @@ def choose_outputs(asked: InferRequest, task: Task, body: BaseModel) -> list[str
     for each in asked.outputs:
         check_name(each.name, given, "output")
     return list(dict.fromkeys(each.name for each in asked.outputs)) or given
+
+
+def choose_binary(asked: InferRequest, chosen: Sequence[str]) -> set[str]:
+    """Return the outputs that are sent in binary. Raise Invalid if BINARY_OUTPUT is no boolean."""
+    all_binary = asked.parameters.get(BINARY_OUTPUT, False)
+    if not isinstance(all_binary, bool):
+        raise Invalid.at(f"/{BINARY_OUTPUT}", "must be true or false")
+    named = {each.name: each.parameters.binary_data for each in asked.outputs}
+    own = {name: binary for name, binary in named.items() if binary is not None}
+    return {name for name in chosen if own.get(name, all_binary)}
+
+
+def count_padding(computed: Computed) -> Computed:
+    """Add to the size what is written beside the document: tensors, padded to the longest."""
+    longest = max((answer.size for answer in computed.answers), default=0)
+    return computed._replace(size=computed.size + len(computed.answers) * longest)
 
 
 def write_tensor(output: Output, results: Sequence[Result]) -> Tensor:

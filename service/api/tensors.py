@@ -15,7 +15,7 @@ from pydantic import Field
 from service.api.requests import Strict
 from service.errors import Invalid, Unparsable, shorten
 from service.formats.arrays import in_pieces
-from service.formats.json import Document, Pieces, to_json, to_json_pieces
+from service.formats.json import Document, Pieces, concatenate, to_json, write
 from service.http.validation_errors import near_fields
 
 Datatype = Literal["BYTES", "INT64", "FP32", "FP64"]
@@ -75,7 +75,8 @@ def check_name(name: str, known: Sequence[str], kind: str) -> None:
         near = near_fields(name, known)
         advice = f"did you mean {' or '.join(near)}? " if near else ""
         raise Invalid.at(
-            f"/{shorten(name)}", f"is no {kind} here: {advice}the {kind}s are {', '.join(known)}"
+            f"/{shorten(name)}",
+            f"is not one of the {kind}s of this model: {advice}give one of {', '.join(known)}",
         )
 
 
@@ -117,7 +118,8 @@ def rows_of(elements: list[Any], columns: int) -> list[list[Any]]:
 
 
 def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
-    """Raise Invalid for a tensor of another form, or with its elements nowhere or twice."""
+    """Raise Invalid for a tensor of another form, or with neither or both of data and
+    binary_data_size."""
     check_name(tensor.name, list(forms), "input")
     at, form = f"/{tensor.name}", forms[tensor.name]
     if tensor.datatype != form.datatype:
@@ -213,17 +215,26 @@ def write_answer(
 ) -> tuple[Pieces, Pieces]:
     """Return the JSON of `document` with these outputs, and the bytes of those that are `binary`,
     which follow it."""
-    header: Pieces = [to_json(document)[:-1] + b',"outputs":[']
-    content: Pieces = []
-    for name, tensor in tensors.items():
+    elements = {name: write_binary(each) for name, each in tensors.items() if name in binary}
+    sizes = {name: len(content) for name, content in elements.items()}
+    json: Pieces = list(concatenate(write_json(document, tensors, sizes)))
+    pieces = (in_pieces(memoryview(content)) for content in elements.values())
+    return json, list(chain.from_iterable(pieces))
+
+
+def write_json(
+    document: Document, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]
+) -> Iterator[bytes]:
+    """Yield the JSON in parts. `sizes` are the bytes of the outputs whose elements follow it."""
+    yield to_json(document)[:-1] + b',"outputs":['
+    for i, (name, tensor) in enumerate(tensors.items()):
         form = {"name": name, "datatype": tensor.datatype, "shape": list(tensor.array.shape)}
-        header += [b","] if len(header) > 1 else []
-        if name in binary:
-            elements = write_binary(tensor)
-            content += in_pieces(memoryview(elements)) if elements else []
-            header.append(to_json({**form, "parameters": {"binary_data_size": len(elements)}}))
+        if i:
+            yield b","
+        if name in sizes:
+            yield to_json({**form, "parameters": {"binary_data_size": sizes[name]}})
         else:
             flat = tensor.array.ravel()
             data = flat.tolist() if tensor.datatype == "BYTES" else flat
-            header += to_json_pieces({**form, "data": data})
-    return [b"".join([*header, b"]}"])], content
+            yield from write({**form, "data": data})
+    yield b"]}"

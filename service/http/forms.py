@@ -9,13 +9,14 @@ from service.errors import Unparsable, UnsupportedMediaType, shorten
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 MOST_FIELDS = 64
+LONGEST_HEADERS = 1024  # bytes of a part's headers, in which NAME is searched in quadratic time
 BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
 
 
 def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, str]:
-    """Return the fields of a body and of the query in the address, whose fields come first. Empty
-    ones are left out. Raise UnsupportedMediaType or Unparsable."""
+    """Return the fields of a body and of the query in the address: a field of the query replaces
+    one of the body. Empty ones are left out. Raise UnsupportedMediaType or Unparsable."""
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == MULTIPART:
@@ -40,15 +41,20 @@ def read_pairs(text: str) -> list[tuple[str, str]]:
 
 
 def read_multipart(content_type: str, content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a form in parts (RFC 7578). Raise ValueError, and Unparsable if a part or
-    the boundary is missing."""
+    """Yield the fields of a form in parts (RFC 7578). Raise ValueError; raise Unparsable if a part,
+    its name or the boundary is missing, or its headers are too long."""
     given = BOUNDARY.search(content_type)
     boundary = b"--" + (given[1] or given[2]).encode() if given else b""
     _, *parts = (b"\r\n" + content).split(b"\r\n" + boundary, MOST_FIELDS + 1)
     if not given or not parts or not parts[-1].startswith(b"--"):
         raise Unparsable("the form has no end: send its parts between lines with the boundary")
     for part in parts[:-1]:
-        head, _, value = part.partition(b"\r\n\r\n")
-        if not (name := NAME.search(head)):
+        headers, _, value = part.partition(b"\r\n\r\n")
+        if len(headers) > LONGEST_HEADERS:
+            raise Unparsable(
+                f"a part of the form has {len(headers)} bytes of headers: send at most"
+                f" {LONGEST_HEADERS}"
+            )
+        if not (name := NAME.search(headers)):
             raise Unparsable("a part of the form has no name: give it in its Content-Disposition")
         yield name[1].decode(), value.decode()

@@ -88,9 +88,7 @@ class Gate:
         if late is None:
             return Verdict(place=Place(self.admission))
         route, form = found
-        self._metrics.count_early(
-            route, form.statuses.get(Overloaded.status, Overloaded.status), Overloaded.code
-        )
+        self._metrics.count_early(route, form.status_of(Overloaded.status), Overloaded.code)
         if not self._refused:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._refused += 1

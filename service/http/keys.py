@@ -16,7 +16,8 @@ from service.http.problems import answer_heed_error
 from service.settings import Settings
 
 KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
-PROBE = re.compile(r"/v2/models/.+/ready")
+# Not that of a version: its answer tells which one there is.
+PROBE = re.compile(r"/v2/models/[^/]+/ready")
 # Names in the OpenAPI document
 SCHEME = "api_key"
 ADMIN_SCHEME = "admin_key"
@@ -99,14 +100,14 @@ class KeyCheck:
     """Refuses with 401 a request without a key: every POST, and all below /v1.
 
     Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
-    documentation, which send nothing of a model. The endpoints of `others` find the key in the
-    body, and check it themselves.
+    documentation, which send nothing of a model. The endpoints of `keys_in_body` find the
+    key in the body, and check it themselves.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, others: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, keys_in_body: Collection[str]) -> None:
         self.app = app
         self.keys = keys
-        self.others = others
+        self.keys_in_body = keys_in_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._needs_key(scope["method"], path_of(scope)):
@@ -118,7 +119,7 @@ class KeyCheck:
         return await self.app(scope, receive, send)
 
     def _needs_key(self, method: str, path: str) -> bool:
-        return path not in self.others and needs_key(method, path)
+        return path not in self.keys_in_body and needs_key(method, path)
 
 
 def needs_key(method: str, path: str) -> bool:

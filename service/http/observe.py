@@ -51,7 +51,7 @@ class Observe:
         self.metrics.count(record, route, status, seconds)
         if self.tracer:
             write_spans(self.tracer, record.stages)
-        if not route.startswith(QUIET) or status != HTTPStatus.OK:
+        if not QUIET.fullmatch(route) or status != HTTPStatus.OK:
             log(scope, record, route, status, seconds)
 
 

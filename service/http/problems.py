@@ -70,8 +70,9 @@ class ErrorForm:
     statuses: Mapping[int, int] = field(default_factory=dict[int, int])
     media_type: str = "application/json"
 
-    def status_of(self, error: HeedError) -> int:
-        return self.statuses.get(error.status, error.status)
+    def status_of(self, status: int) -> int:
+        """Return what is sent in place of one of our statuses."""
+        return self.statuses.get(status, status)
 
 
 PROBLEM_FORM = ErrorForm([], write_problem, media_type=PROBLEM)
@@ -89,7 +90,9 @@ def write_answer(
     """Return the whole answer, after which the connection is closed, where no application runs."""
     content = form.write(error, path, request_id)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-    return write_response(form.status_of(error), form.media_type, content, request_id, headers)
+    return write_response(
+        form.status_of(error.status), form.media_type, content, request_id, headers
+    )
 
 
 def write_response(
@@ -131,7 +134,7 @@ def answer(
     """Return the answer to an error, and record the error."""
     form = form_at(path_of(request.scope), request.app.state.error_forms)
     content = problem(request, error, form)
-    return Response(content, form.status_of(error), headers, form.media_type)
+    return Response(content, form.status_of(error.status), headers, form.media_type)
 
 
 async def answer_heed_error(request: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """What is known of a request in progress. Its log line, metrics and spans are made of it."""
 
+import re
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,7 +10,10 @@ from fastapi import Request
 from service.errors import HeedError
 
 # Paths that are asked for every few seconds: logged only if they fail, and never traced.
-QUIET = ("/livez", "/readyz", "/metrics", "/v2/health")  # and /readyz/{name}
+QUIET = re.compile(
+    "/(livez|readyz(/[^/]+)?|metrics|health"
+    "|v2/health/(live|ready)|v2/models/[^/]+(/versions/[^/]+)?/ready)"
+)
 
 
 class Stage(NamedTuple):

@@ -62,7 +62,7 @@ def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: path_of(scope).startswith(QUIET),
+        "exclude": lambda scope: bool(QUIET.fullmatch(path_of(scope))),
     }
 
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from service.api.examples import ANSWERS
+from service.api.inference_models import TASKS
 from service.errors import HeedError
 from tests.conftest import edit_manifest, opened
 from tests.documentation import GET, ask, events_of, examples_of
@@ -113,3 +114,14 @@ def test_clients_get_short_names(document):
     names = [each["operationId"] for item in document["paths"].values() for each in item.values()]
     assert {"decode", "score", "encode", "attention", "list_models"} <= set(names)
     assert len(names) == len(set(names))
+
+
+def test_every_model_and_output_of_the_open_inference_protocol_is_documented():
+    text = Path("docs/protocols.md").read_text()
+    rows = re.findall(r"^\| `g2p-en([.\w]*)` \| `/v1/\w+` \| (.*) \|$", text, re.M)
+    assert [suffix for suffix, _ in rows] == list(TASKS)
+    for suffix, cell in rows:
+        named = set(re.findall(r"`(\w+)`", cell)) - {"pooling", "attention"}
+        kinds = ("cross", "decoder", "encoder")  # the outputs of cross stand for those of each
+        every = {re.sub(r"^(decoder|encoder)_", "cross_", name) for name in TASKS[suffix].outputs}
+        assert named == every | (set(kinds) if "cross" in every else set())

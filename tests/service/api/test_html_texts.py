@@ -1,11 +1,12 @@
 """HTML in which texts were replaced is as another parser reads the original, but for the texts."""
 
+import subprocess
 import sys
 from html.parser import HTMLParser
 
 import pytest
 
-from service.api.html_texts import MOST_TAGS, replace_texts, texts_of
+from service.api.html_texts import MOST_TAGS, check_tags, replace_texts, texts_of
 from service.errors import Invalid, TooLarge
 
 WELL_FORMED = [
@@ -51,7 +52,7 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize("source", WELL_FORMED)
 def test_texts_are_replaced_in_their_order_and_tags_survive(source):
     before = Reader(source)
-    assert texts_of(source, "/q") == before.texts
+    assert texts_of(source) == before.texts
     after = Reader(replace_texts(source, [f"{text}<&i>" for text in before.texts]))
     assert after.texts == [f"{text}<&i>" for text in before.texts]
     assert after.markup == before.markup
@@ -70,12 +71,12 @@ def test_texts_are_replaced_in_their_order_and_tags_survive(source):
 )
 def test_what_is_no_prose_stays(kept):
     source = f"<div>one {kept} two</div>"
-    assert texts_of(source, "/q") == ["one ", " two"]
+    assert texts_of(source) == ["one ", " two"]
     assert replace_texts(source, ["1 ", " 2"]) == f"<div>1 {kept} 2</div>"
 
 
 def test_line_breaks_in_the_source_are_spaces():
-    assert texts_of("<p>\n  one\n  two &nbsp;three\n</p>", "/q") == [" one two \u00a0three "]
+    assert texts_of("<p>\n  one\n  two &nbsp;three\n</p>") == [" one two \u00a0three "]
 
 
 @pytest.mark.parametrize(
@@ -88,19 +89,36 @@ def test_line_breaks_in_the_source_are_spaces():
     ],
 )
 def test_tags_that_are_left_open_are_closed(broken, mended):
-    targets = [str(number) for number, _ in enumerate(texts_of(broken, "/q"), 1)]
+    targets = [str(number) for number, _ in enumerate(texts_of(broken), 1)]
     assert replace_texts(broken, targets) == mended
 
 
 @pytest.mark.parametrize("tag", ["<div>", "<!--", "<a ", "<a b='", "<![", "<table>", "<template>"])
-def test_as_many_tags_as_are_allowed_are_read(tag):
-    longest = "x" * ((1 << 20) // MOST_TAGS)
-    texts_of(f"{tag}{longest}" * MOST_TAGS, "/q")
-    with pytest.raises(TooLarge, match=f"has {MOST_TAGS + 1} tags"):
-        texts_of(tag * (MOST_TAGS + 1), "/q")
+def test_as_many_tags_as_are_allowed_are_read_in_seconds(tag):
+    """The limit is there for the quadratic time of nested tags. Ten times as many take too long."""
+    source = f"{tag}{'x' * ((1 << 20) // MOST_TAGS)}" * MOST_TAGS
+    code = (
+        "import sys; from service.api.html_texts import *; source = sys.stdin.read();"
+        " replace_texts(source, texts_of(source))"
+    )
+    subprocess.run([sys.executable, "-c", code], input=source, text=True, timeout=10, check=True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "translations", "found"),
+    [
+        (["<b>" * (MOST_TAGS + 1)], 1, f"has {MOST_TAGS + 1} tags, and"),
+        (["<b>" * 2501, "<p>" * 2500], 1, "has 5001 tags, and"),
+        (["<b>" * 1667], 3, "has 5001 tags, counted for each of 3 translations, and"),
+    ],
+)
+def test_tags_of_all_texts_and_translations_count(sources, translations, found):
+    with pytest.raises(TooLarge, match=f"/q {found}"):
+        check_tags(sources, translations, "/q")
+    check_tags([source.removeprefix(source[:3]) for source in sources], translations, "/q")
 
 
 def test_without_the_parser_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "selectolax.lexbor", None)
     with pytest.raises(Invalid, match=r"/format is html, which needs .* heed\[protocols\]"):
-        texts_of("<p>one", "/q")
+        texts_of("<p>one")

@@ -122,6 +122,8 @@ def test_languages_are_not_detected_and_the_client_is_told(stock):
 
 FORM = {**PAIR, "q": "hello\r\n&=+% \r\none two", "alternatives": "1", "api_key": KEY}
 PARTS = {name: (None, value) for name, value in FORM.items()}
+# A search for the name in all of these headers would take minutes.
+LONG_HEADERS = b"--x\r\n" + b"content-disposition:" * 50_000 + b"\r\n\r\nq\r\n--x--"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,7 @@ def test_forms_are_read_as_json_is(http, translate, query, sent):
         ("multipart/form-data", b"--x\r\n\r\n--x--", "no end"),
         ("multipart/form-data; boundary=x", b"--x\r\n", "no end"),
         ("multipart/form-data; boundary=x", b"--x\r\n\r\nq\r\n--x--", "no name"),
+        pytest.param("multipart/form-data; boundary=x", LONG_HEADERS, "at most 1024", id="headers"),
         ("application/json", b"[]", "the body must be a JSON object"),
         ("application/json", b'{"q": "\\ud800!"}', "source is required"),
         ("application/json", b"{", "not valid JSON"),
@@ -177,7 +180,11 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
-        ({"q": "<b>" * 5001, "format": "html"}, "q has 5001 tags, and the limit is 5000"),
+        ({"q": ["<b>" * 2501] * 2, "format": "html"}, "q has 5002 tags, and the limit is 5000"),
+        (
+            {"q": "<b>" * 79, "format": "html", "alternatives": 63},
+            "q has 5056 tags, counted for each of 64 translations, and the limit is 5000",
+        ),
     ],
 )
 def test_wrong_fields_are_named(translate, fields, part):

@@ -1,4 +1,4 @@
-"""Bad requests, keys, limits and probes of the Open Inference Protocol."""
+"""Bad and unusual requests, keys, limits and probes of the Open Inference Protocol."""
 
 import gzip
 import json
@@ -6,8 +6,10 @@ import zlib
 
 import numpy as np
 import pytest
+from anyio import CapacityLimiter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
@@ -19,7 +21,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 @pytest.fixture(scope="module")
 def client():
-    chosen = {"api_keys": "k" * 16, "protocols": ["open-inference"]}
+    chosen = {"api_keys": "k" * 16, "protocols": ["open-inference", "libretranslate"]}
     with opened(DEFAULT_BUNDLE, TINY, **chosen) as client:
         client.headers["Authorization"] = f"Bearer {'k' * 16}"
         yield client
@@ -31,8 +33,21 @@ def test_metadata_needs_a_key_and_probes_need_none(client):
 
     probes = ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/g2p-en/ready"]
     assert [status_of(path) for path in probes] == [200, 200, 200, 200]
-    assert [status_of(f"/v2/models/{name}") for name in ("tiny", "ready")] == [401, 401]
+    others = ("tiny", "ready", "tiny/versions/ready", "tiny/versions/1/ready")
+    assert [status_of(f"/v2/models/{each}") for each in others] == [401, 401, 401, 401]
     assert client.post(INFER, json=REQUEST, headers={"Authorization": ""}).status_code == 401
+
+
+def test_probes_that_succeed_leave_no_line(client):
+    version = client.get("/v2/models/tiny").json()["versions"][0]
+    models = ("/v2/models/tiny/ready", f"/v2/models/tiny/versions/{version}/ready")
+    with capture_logs() as logged:
+        for path in ("/health", "/v2/health/live", "/v2/health/ready", *models):
+            assert client.get(path).status_code == 200
+    assert logged == []
+    with capture_logs() as logged:
+        assert client.get("/v2/models/none/ready").status_code == 404
+    assert [line["route"] for line in logged] == ["/v2/models/{name}/ready"]
 
 
 @pytest.fixture
@@ -55,7 +70,8 @@ def test_a_service_without_models_is_not_ready(client, path, no_models):
     ("content", "coding", "status", "words"),
     [
         (gzip.compress(b" " * (1 << 21)), "gzip", 413, "1048576 bytes when decompressed"),
-        (gzip.compress(b"{}")[:-9], "gzip", 400, "ends too early"),
+        (gzip.compress(b"{}")[:-9], "gzip", 400, "one whole gzip or zlib stream"),
+        (gzip.compress(b"{}") * 2, "gzip", 400, "one whole gzip or zlib stream"),
         (b"{}", "deflate", 400, "cannot be decompressed"),
         (zlib.compress(b"{}"), "deflate", 400, "/inputs is required"),
         (b"{}", "br", 415, "content-encoding br is not supported"),
@@ -72,6 +88,15 @@ def test_whether_outputs_are_binary_is_true_or_false(client, value):
     answer = client.post(INFER, json={**REQUEST, "parameters": {"binary_data_output": value}})
     assert answer.status_code == 400
     assert answer.json() == {"error": "/binary_data_output must be true or false"}
+
+
+def test_all_outputs_are_binary_but_those_that_say_otherwise(client):
+    """Triton's client always says which; other clients name an output alone."""
+    named = [{"name": "text"}, {"name": "score", "parameters": {"binary_data": False}}]
+    body = {**REQUEST, "parameters": {"binary_data_output": True}, "outputs": named}
+    answer = client.post(INFER, json=body)
+    header = json.loads(answer.content[: int(answer.headers[HEADER_LENGTH])])
+    assert [("data" in each) for each in header["outputs"]] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +133,21 @@ def test_limits_count_what_padding_adds(client, limit_of_answers):
     answer = client.post("/v2/models/g2p-en.encode/infer", json={"inputs": [tensor]})
     assert answer.status_code == 413
     assert f"could take {4 * d_model * 40 * 31} bytes" in answer.json()["error"]
+
+
+def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
+    words = ["a" * 40, *["a"] * 30]
+    tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
+    d_model = 192
+    monkeypatch.setattr("service.api.steps.LARGE_ANSWER", d_model * 40 * 30)
+    busy = CapacityLimiter(1)
+    client.portal.call(busy.acquire_on_behalf_of, "another request")
+    monkeypatch.setattr(client.app.state, "limiter", busy)
+    short = {"X-Request-Timeout": "0.5"}
+    encoded = client.post("/v1/encode", json={"model": "g2p-en", "source": words}, headers=short)
+    assert encoded.status_code == 200
+    path = "/v2/models/g2p-en.encode/infer"
+    assert client.post(path, json={"inputs": [tensor]}, headers=short).status_code == 504
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from service.api.tensors import (
     write_binary,
 )
 from service.errors import Invalid, Unparsable
+from service.formats.json import PIECE
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=9)
 RAGGED = st.lists(st.lists(st.lists(st.integers(1, 9), max_size=4), max_size=3), min_size=1)
@@ -89,7 +91,7 @@ def test_flat_nested_and_binary_data_are_the_same_rows(array):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "sorce"}, "/sorce is no input here: did you mean source"),
+        ({"name": "sorce"}, "/sorce is not one of the inputs of this model: did you mean source"),
         ({"datatype": "FP32"}, "datatype FP32: send BYTES"),
         ({"shape": [2, 1]}, r"shape \[2, 1\]: send 1 sizes"),
         ({"shape": [0]}, "of at least 1"),
@@ -129,6 +131,13 @@ def test_the_length_of_the_json_is_within_the_body(header):
 def test_the_body_is_json_and_the_bytes_behind_it():
     assert split_body(b"{}ab", "2") == (b"{}", b"ab")
     assert split_body(b"{}ab", None) == (b"{}ab", b"")
+
+
+def test_a_large_answer_is_in_pieces():
+    array = np.arange(1 << 19).astype("<f4")
+    json, _ = write_answer({"id": "a"}, {"x": Tensor("FP32", array)}, ())
+    assert max(map(len, json)) < 2 * PIECE < sum(map(len, json))
+    assert orjson.loads(b"".join(json))["outputs"][0]["data"] == array.tolist()
 
 
 def test_an_answer_may_have_no_output_in_json():
