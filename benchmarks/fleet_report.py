@@ -198,8 +198,8 @@ def verdict(rows: list[CurveRow]) -> str:
     if max(errors) <= ENOUGH:
         return f"All of these agree within {ENOUGH:.0%}."
     return (
-        f"They differ by up to {max(errors):.0%}, more than {ENOUGH:.0%}: **measure again on a"
-        " quiet machine** before you\nrely on the numbers of words below."
+        f"They differ by up to {max(errors):.0%}, more than {ENOUGH:.0%}: **do not rely on"
+        " the latencies of words below**."
     )
 
 
