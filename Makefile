@@ -46,13 +46,12 @@ test: $(VENV)/dev $(FIXTURE)
 test-long: $(VENV)/ray $(FIXTURE)
 	$(MAKE) --jobs 2 test-service test-others
 
-# The two halves of the tests: the service with its page, and all others. SELECTED is an expression of
-# pytest's markers, by default for all. The page comes last: its browser keeps an event loop running.
+# The two halves of the tests. SELECTED is an expression of pytest's markers, by default for all.
 test-service:
-	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service tests/web
+	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service
 
 test-others:
-	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service --ignore tests/web
+	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev
