@@ -7,6 +7,7 @@ import math
 import socket
 import sys
 from asyncio.subprocess import Process
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ from service.settings import Settings
 CLOSING = 0.1  # share of settings.shutdown_timeout in which an engine finishes accepted entries
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
+AT_ONCE = 8  # messages handled in one turn of the event loop
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -50,6 +52,7 @@ class EngineClient(asyncio.Protocol):
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
         self._decoder = FrameDecoder()
+        self._messages = deque[Message]()  # received, and not handled yet
         self._process: Process | None = None
         self._is_open = self._closing = False
         self._ended = asyncio.Event()
@@ -177,12 +180,26 @@ class EngineClient(asyncio.Protocol):
             self._order(Cancel(number))
 
     def data_received(self, data: bytes) -> None:
-        """Handle the messages that `data` completes; long ones are read in a thread."""
-        for message in self._decoder.feed(data):
+        """Handle the messages that `data` completes, in turns of the event loop.
+
+        Each answer makes work for its request: new connections and probes wait for a few of them,
+        not for all rows of a batch.
+        """
+        waiting = bool(self._messages)
+        self._messages.extend(self._decoder.feed(data))
+        if not waiting:
+            self._handle(AT_ONCE)
+
+    def _handle(self, most: int) -> None:
+        """Handle messages; long ones are read in a thread."""
+        for _ in range(min(most, len(self._messages))):
+            message = self._messages.popleft()
             if message.is_long:
                 self._load_in_thread(message)
             else:
                 self._receive(message.number, load(message))
+        if self._messages:
+            asyncio.get_running_loop().call_soon(self._handle, most)
 
     def _load_in_thread(self, message: Message) -> None:
         future = self._pending.pop(message.number, None)
@@ -207,6 +224,7 @@ class EngineClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail everything that is pending: the engine has ended, whether told to or by a crash."""
         del exc
+        self._handle(len(self._messages))
         self._ended.set()
         pending = [*self._pending]
         for number in pending:

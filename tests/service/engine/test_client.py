@@ -1,13 +1,15 @@
 """An engine in its own process answers like one in this process."""
 
 import asyncio
+import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import numpy as np
 
 from service.attention import NO_ATTENTION
-from service.engine.client import EngineClient
+from service.engine.client import AT_ONCE, EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Cancel, Entry, Status
 from service.engine.wire import FRAME
@@ -85,6 +87,20 @@ def test_an_answer_of_megabytes_arrives_whole(tiny_bundle, every_weight):
 
 def beams(count):
     return SearchOptions(max_new_tokens=40, beam_size=count, num_hypotheses=count)
+
+
+def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundle):
+    async def run():
+        async with running(tiny_bundle) as client:
+            futures = client.submit(entries(64))
+            time.sleep(1)  # noqa: ASYNC251 (all answers arrive before the loop looks again)
+            done = [0]
+            while done[-1] < len(futures):
+                await asyncio.sleep(0)
+                done.append(sum(future.done() for future in futures))
+            return [after - before for before, after in itertools.pairwise(done)]
+
+    assert max(asyncio.run(run())) <= AT_ONCE
 
 
 def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
