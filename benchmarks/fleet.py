@@ -19,7 +19,7 @@ from service.settings import DEFAULT_BUNDLE
 
 
 def main(
-    turns: Annotated[int, typer.Option(help="Turns of 85 seconds that measure one replica")] = 6,
+    turns: Annotated[int, typer.Option(help="Turns of 55 seconds that measure one replica")] = 6,
     requests: Annotated[int, typer.Option(help="Requests of each simulated load")] = 40_000,
     price: Annotated[float, typer.Option(help="Price of a replica (2 cores), an hour")] = 0.10,
     docs: Annotated[Path, typer.Option(help="Folder for scale.md, .json and .svg")] = DOCS,

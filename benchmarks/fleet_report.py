@@ -60,12 +60,12 @@ for itself holds more.
 
 ## The simulation
 
-A simulated replica works at a pace that was measured in closed loops. Beside n rows in progress
-each row takes as long as with n clients, which each send their next word when they get an answer.
-All rows progress together, because rows join and leave between two decoding steps. The service's
-own code (`service/http/admission`) decides which requests are refused. Requests arrive at random
-(Poisson). Near its capacity a replica may be faster than simulated, where what limits it works
-strictly in order. The table shows one simulated replica beside the measured one, in milliseconds:
+A simulated replica works at a measured pace: while n rows are in progress, as many are completed
+in a second as the real one completed while it had n. All rows progress together, because rows join
+and leave between two decoding steps. The service's own code (`service/http/admission`) decides
+which requests are refused. Requests arrive at random (Poisson), each on a connection of its own.
+The table shows one simulated replica beside the measured one, in milliseconds. Its pace was learned
+from other arrivals at other loads:
 
 {curve}
 {verdict}
@@ -153,7 +153,7 @@ def holds_rows(capacity: dict[str, float]) -> list[list[str]]:
         [
             "default model, a word a request",
             f"{words:.0f} words a second",
-            "the closed loops below",
+            "the pace below",
         ],
         [base, f"{sentences:.0f} sentences a second", performance],
         ["memory with the default model", "at most 1.1 GB", memory],

@@ -199,7 +199,7 @@ def sizes(times: dict[str, ServiceTimes], p99: dict[str, float]) -> list[SizeRow
 
 def simulate(one: OneReplica, docs: Path, requests: int) -> Scale:
     spread = tuple(tuple(each) for each in one["spread"])
-    words = ServiceTimes(tuple(one["clients"]), tuple(one["seconds"]), spread)
+    words = ServiceTimes(tuple(one["rows"]), tuple(one["seconds"]), spread)
     sentences = sentence_times(docs)
     planned = LOADS.index(PLANNED)
     p99 = {

@@ -22,7 +22,7 @@ from benchmarks.http_client import PATIENCE
 from benchmarks.load import WORDS
 from benchmarks.memory import family, memory_of, read_status
 from benchmarks.mixed_requests import Judge, draw, write_body
-from benchmarks.raw_client import RawClient, write_request
+from benchmarks.raw_client import RawClient, status_of, write_request
 from benchmarks.serving import serving
 from service.settings import DEFAULT_BUNDLE
 
@@ -103,9 +103,7 @@ class Load:
         requests = cycle(draw(chance, DRAWN))
         began, cpu, probed = time.perf_counter(), cpu_of_each(), 0.0
         while (arrival := arrival + chance.expovariate(rate)) < seconds:
-            self.client.wait(began + arrival)
-            while time.perf_counter() < began + arrival:
-                self.client.wait(began + arrival)
+            self.client.wait_until(began + arrival)
             passed = time.perf_counter() - began
             if passed - probed >= PROBE_EVERY:
                 probed = passed
@@ -140,15 +138,8 @@ class Load:
 
         while not any(answers):
             self.client.send(PROBED, count)
-            until = time.perf_counter() + 0.05
-            while time.perf_counter() < until:
-                self.client.wait(until)
+            self.client.wait_until(time.perf_counter() + 0.05)
         self.outcome.recovery = time.perf_counter() - ended
-
-
-def status_of(answer: bytes) -> int:
-    """Return the status of an answer, 0 if there is none."""
-    return int(answer[9:12]) if answer else 0
 
 
 def measure(factors: Sequence[float], seconds: float) -> tuple[float, dict[float, Outcome]]:

@@ -22,6 +22,11 @@ def write_request(path: str, body: bytes | None) -> bytes:
     return f"{head}\r\n".encode() + (body or b"")
 
 
+def status_of(answer: bytes) -> int:
+    """Return the status of an answer, 0 if there is none."""
+    return int(answer[9:12]) if answer else 0
+
+
 @dataclass(slots=True)
 class InFlight:
     connection: socket.socket
@@ -66,6 +71,12 @@ class RawClient:
                 self._poll.modify(number, select.EPOLLIN)
             else:
                 self._receive(number)
+
+    def wait_until(self, moment: float) -> None:
+        """Receive what arrives before this moment of perf_counter()."""
+        self.wait(moment)
+        while time.perf_counter() < moment:
+            self.wait(moment)
 
     def drain(self, seconds: float) -> None:
         """Wait for all answers, at most so many seconds. Later ones count as broken."""

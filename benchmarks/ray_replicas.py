@@ -1,14 +1,15 @@
 """Compare two replicas on Ray Serve with one: python -m benchmarks.ray_replicas
 
 Each computes with one thread. Both applications run all the time and are asked in turns, so that a
-slow moment of the machine hits both. Needs the extra ray, and two cores: two threads of one core do
-not compute twice as much as one. Exits with 1 if two replicas answer fewer than GATE times as many
-requests as one.
+slow moment of the machine hits both. Needs the extras ray and model, and two cores: two threads of
+one core do not compute twice as much as one. Exits with 1 if two replicas answer fewer than GATE
+times as many requests as one, for sentences or for words.
 """
 
 import asyncio
 import contextlib
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -22,14 +23,17 @@ import typer
 from benchmarks.document import describe_machine, machine_line
 from benchmarks.http_client import ask
 from benchmarks.load import WORDS
+from benchmarks.models import BASE, lettered
 from benchmarks.overload import TICKS
 from benchmarks.ray_cluster import Cluster, application
+from model.export.bundle import WeightType, write_bundle
+from model.export.manifest import Card, Precision
+from service.settings import DEFAULT_BUNDLE
 
 GATE = 1.7
 CLIENTS = 8
 WARM_UP = 3.0  # seconds
-# Much to compute for an answer: engines are compared, not Ray's proxy, which both share.
-BODY = json.dumps({"source": WORDS[:32], "beam_size": 4}).encode()
+SENTENCES = 8
 REPLICAS = {"one": 1, "two": 2}
 
 
@@ -40,31 +44,66 @@ class Turn(NamedTuple):
     cpu: float
 
 
+class Workload(NamedTuple):
+    name: str
+    bundle: Path
+    body: bytes
+
+
 def main(
     seconds: Annotated[float, typer.Option(help="Seconds of a turn")] = 10.0,
     turns: Annotated[int, typer.Option(help="Turns of each")] = 6,
 ) -> None:
-    """Measure, print a line, and exit with 1 below the gate."""
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(Path(folder), cores=sum(REPLICAS.values()))
-        try:
-            found = compare(cluster, seconds, turns)
-        finally:
-            cluster.close()
-    ratio = statistics.median(
-        two.rate / one.rate for one, two in zip(found["one"], found["two"], strict=True)
-    )
-    typer.echo(f"two replicas: {ratio:.2f} times one, gate {GATE}; {describe(found)}")
+    """Measure, print a line for each workload, and exit with 1 if one is below the gate."""
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory() as work:
+        for number, workload in enumerate([words(), sentences(Path(work) / "base")]):
+            folder = Path(work) / str(number)
+            folder.mkdir()
+            cluster = Cluster(folder, cores=sum(REPLICAS.values()))
+            try:
+                found = compare(cluster, workload, seconds, turns)
+            finally:
+                cluster.close()
+            ratios.append(
+                statistics.median(
+                    two.rate / one.rate for one, two in zip(found["one"], found["two"], strict=True)
+                )
+            )
+            typer.echo(
+                f"{workload.name}: two replicas {ratios[-1]:.2f} times one, gate {GATE};"
+                f" {describe(found)}"
+            )
     typer.echo(f"{machine_line(describe_machine())}, ray {version('ray')}")
-    raise typer.Exit(ratio < GATE)
+    raise typer.Exit(min(ratios) < GATE)
 
 
-def compare(cluster: Cluster, seconds: float, turns: int) -> dict[str, list[Turn]]:
+def words() -> Workload:
+    """Return requests to the default model: of the 80 ms that one takes, its graphs take 50."""
+    body = {"source": WORDS[:32], "beam_size": 4}
+    return Workload("32 words, 4 beams", DEFAULT_BUNDLE, json.dumps(body).encode())
+
+
+def sentences(bundle: Path) -> Workload:
+    """Return requests to a random model of the size of a translator, which is written here."""
+    card = Card(name="base", task="-", licence="CC0-1.0", attribution="-", notice="-")
+    write_bundle(lettered(BASE.config), card, WeightType.fp32, bundle, Precision.int8)
+    chance, ids = random.Random(0), range(4, BASE.config.source_vocab_size)
+    sources = [chance.choices(ids, k=BASE.length) for _ in range(SENTENCES)]
+    body = {"source": sources, "max_new_tokens": BASE.length}
+    return Workload(f"{SENTENCES} sentences", bundle, json.dumps(body).encode())
+
+
+def compare(
+    cluster: Cluster, workload: Workload, seconds: float, turns: int
+) -> dict[str, list[Turn]]:
     """Return the turns of each application. Raise RuntimeError if one is not deployed."""
     status, messages = cluster.deploy(
         *(
             {
-                **application({"num_replicas": count}, root_path=f"/{name}"),
+                **application(
+                    {"num_replicas": count}, root_path=f"/{name}", bundles=str(workload.bundle)
+                ),
                 "name": name,
                 "route_prefix": f"/{name}",
             }
@@ -74,22 +113,22 @@ def compare(cluster: Cluster, seconds: float, turns: int) -> dict[str, list[Turn
     if status != "RUNNING":
         raise RuntimeError(f"the applications are {status}: {messages}")
     for name in REPLICAS:
-        measure(cluster, name, WARM_UP)
+        measure(cluster, name, workload.body, WARM_UP)
     found: dict[str, list[Turn]] = {name: [] for name in REPLICAS}
     for _ in range(turns):
         for name in REPLICAS:
-            found[name].append(measure(cluster, name, seconds))
+            found[name].append(measure(cluster, name, workload.body, seconds))
     return found
 
 
-def measure(cluster: Cluster, name: str, seconds: float) -> Turn:
+def measure(cluster: Cluster, name: str, body: bytes, seconds: float) -> Turn:
     """Ask for so many seconds, with CLIENTS clients. Raise RuntimeError for an answer but 200."""
     count = 0
 
     async def client(until: float) -> None:
         nonlocal count
         while time.perf_counter() < until:
-            status, _, content = await ask(cluster.port, f"/{name}/v1/decode", BODY)
+            status, _, content = await ask(cluster.port, f"/{name}/v1/decode", body)
             if status != 200:
                 raise RuntimeError(f"{name} answers {status}: {content[:500]!r}")
             count += 1

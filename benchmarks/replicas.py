@@ -1,9 +1,9 @@
 """Simulate replicas of the service, event by event: their batches, queues, admission and failures.
 
-A replica is a flow-equivalent server (Chandy, Herzog and Woo 1975): it works at the pace of a
-closed loop. Beside n rows in progress a row takes `ServiceTimes.at(n)` seconds, as measured. Rows
-join and leave between steps, so that all progress together: processor sharing. Time is simulated,
-and chance is given: the same seed gives the same numbers.
+A replica is a flow-equivalent server (Chandy, Herzog and Woo 1975): beside n rows in progress a row
+takes `ServiceTimes.at(n)` seconds, as measured. Rows join and leave between steps, so that all
+progress together: processor sharing. Time is simulated, and chance is given: the same seed gives
+the same numbers.
 """
 
 import heapq
@@ -24,7 +24,7 @@ TIMEOUT = 60.0  # seconds that a request may take, as HEED_TIMEOUT
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
     """Mean seconds of a row by the rows in progress, ascending. `spread` holds, for each of these
-    numbers, times of single requests relative to their mean; by default all take the mean."""
+    numbers, times of single requests relative to that; by default all take the mean."""
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]

@@ -11,28 +11,28 @@ TOKENS = (3, 4, 5, 6, 6, 7, 8, 8)
 
 
 class TwoStages:
-    """Clients ask again when they are answered, or requests arrive at a rate until a moment."""
+    """Requests arrive at random, at a rate, until a moment."""
 
-    def __init__(self, until, rate):
+    def __init__(self, until, rate, seed):
         self.until, self.rate, self.now = until, rate, 0.0
-        self.chance, self.numbers, self.events = random.Random(2), count(), []
+        self.chance, self.numbers, self.events = random.Random(seed), count(), []
         self.http = deque()
         self.waiting, self.running, self.stepping = [], [], False
-        self.seconds = []
+        self.answered = []
 
     def after(self, seconds, action):
         heapq.heappush(self.events, (self.now + seconds, next(self.numbers), action))
 
     def run(self):
-        while self.events and (self.rate or self.now < self.until):
+        while self.events:
             self.now, _, action = heapq.heappop(self.events)
             action()
-        return self.seconds
+        return self.answered
 
     def arrive(self):
         arrived = self.now
         self.work(READ, lambda: self.submit(arrived))
-        if self.rate and (gap := self.chance.expovariate(self.rate)) < self.until - self.now:
+        if (gap := self.chance.expovariate(self.rate)) < self.until - self.now:
             self.after(gap, self.arrive)
 
     def work(self, seconds, then):
@@ -69,14 +69,11 @@ class TwoStages:
         self.step()
 
     def answer(self, arrived):
-        self.seconds.append(self.now - arrived)
-        if not self.rate:
-            self.arrive()
+        self.answered.append((arrived, self.now))
 
 
-def two_stages(seconds, clients=1, rate=0.0):
-    """Return the seconds of each request of a closed loop or, with a rate, of an open one."""
-    service = TwoStages(seconds, rate)
-    for _ in range(clients):
-        service.after(0.0, service.arrive)
+def two_stages(seconds, rate, seed):
+    """Return when each request arrived and when it was answered."""
+    service = TwoStages(seconds, rate, seed)
+    service.after(service.chance.expovariate(rate), service.arrive)
     return service.run()
