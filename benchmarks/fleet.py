@@ -28,9 +28,9 @@ def main(
     if turns:
         with serving(DEFAULT_BUNDLE) as port:
             one = one_replica.measure(port, turns)
-        typer.echo(curve_table(one["curve"]))
     else:
-        one = json.loads((docs / "scale.json").read_text())["one"]
+        one = one_replica.simulate_again(json.loads((docs / "scale.json").read_text())["one"])
+    typer.echo(curve_table(one["curve"]))
     write({**simulate(one, DOCS, requests), "price": price}, docs)
 
 

@@ -23,7 +23,7 @@ from benchmarks.fleet_scenarios import (
     Scale,
     SizeRow,
 )
-from benchmarks.one_replica import CurveRow
+from benchmarks.one_replica import TOGETHER, CurveRow
 
 SECONDS = 3600  # of an hour
 MILLION = 1_000_000
@@ -61,11 +61,12 @@ for itself holds more.
 ## The simulation
 
 A simulated replica works at a measured pace: while n rows are in progress, as many are completed
-in a second as the real one completed while it had n. All rows progress together, because rows join
-and leave between two decoding steps. The service's own code (`service/http/admission`) decides
+in a second as the real one completed while it had n. Rows progress together, because they join and
+leave between two decoding steps: at most 256 sentences, or {together} words, while others wait in
+order, as they do in the HTTP process. The service's own code (`service/http/admission`) decides
 which requests are refused. Requests arrive at random (Poisson), each on a connection of its own.
-The table shows one simulated replica beside the measured one, in milliseconds. Its pace was learned
-from other arrivals at other loads:
+The table shows one simulated replica beside the measured one, in milliseconds; percentiles are
+medians of those of turns of 5 seconds. Its pace was learned from other arrivals at other loads:
 
 {curve}
 {verdict}
@@ -120,6 +121,7 @@ def render(found: Priced) -> str:
     return HEAD.format(
         machine=machine_line(found["one"]["machine"]),
         holds=table(["what", "how much", "from"], holds_rows(found["capacity"])),
+        together=TOGETHER,
         curve=curve_table(found["one"]["curve"]),
         verdict=verdict(found["one"]["curve"]),
         replicas=REPLICAS,

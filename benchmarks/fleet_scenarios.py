@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from benchmarks.fleet_events import Autoscaler, kill_one, running_rows, update, waiting_rows
 from benchmarks.load import percentiles
-from benchmarks.one_replica import OneReplica
+from benchmarks.one_replica import OneReplica, times_in
 from benchmarks.replicas import (
     Fleet,
     Route,
@@ -198,8 +198,7 @@ def sizes(times: dict[str, ServiceTimes], p99: dict[str, float]) -> list[SizeRow
 
 
 def simulate(one: OneReplica, docs: Path, requests: int) -> Scale:
-    spread = tuple(tuple(each) for each in one["spread"])
-    words = ServiceTimes(tuple(one["rows"]), tuple(one["seconds"]), spread)
+    words = times_in(one)
     sentences = sentence_times(docs)
     planned = LOADS.index(PLANNED)
     p99 = {

@@ -34,6 +34,7 @@ TURN = 5.0  # seconds
 FEWEST = 20  # answers at a level from which its pace is learned
 KEPT = 100  # times of single requests that are kept of each level
 SIMULATED = 50_000  # requests
+TOGETHER = 16  # rows that progress at once; others wait in the HTTP process or for a batch
 
 Answered = list[tuple[float, float]]  # when each request arrived, and when it was answered
 
@@ -61,20 +62,34 @@ def measure(
     """Let words arrive at each load for TURN seconds in each of the turns."""
     capacity = closed_loop(port, TURN, CLIENTS)
     pace: list[Answered] = []
-    curve: dict[float, list[float]] = {share: [] for share in shares}
+    curve: dict[float, list[Latencies]] = {share: [] for share in shares}
     for turn in range(turns):
         pace += [open_loop(port, TURN, share * capacity, 2 * turn) for share in learned]
         for share in shares:
             answered = open_loop(port, TURN, share * capacity, 2 * turn + 1)
-            curve[share] += [ended - arrived for arrived, ended in answered]
+            curve[share].append(percentiles([ended - arrived for arrived, ended in answered]))
     times = times_of(pace)
     return {
         "machine": describe_machine(),
         "rows": [*times.rows],
         "seconds": [*times.seconds],
         "spread": [[*each] for each in times.spread],
-        "curve": [compare(times, share * capacity, found) for share, found in curve.items()],
+        "curve": [
+            compare(times, share * capacity, median_of(found)) for share, found in curve.items()
+        ],
     }
+
+
+def times_in(one: OneReplica) -> ServiceTimes:
+    spread = tuple(tuple(each) for each in one["spread"])
+    return ServiceTimes(tuple(one["rows"]), tuple(one["seconds"]), spread, TOGETHER)
+
+
+def simulate_again(one: OneReplica) -> OneReplica:
+    """Return the measured replica beside one that is simulated anew."""
+    times = times_in(one)
+    curve = [compare(times, row["rate"], row["measured"]) for row in one["curve"]]
+    return {**one, "curve": curve}
 
 
 def closed_loop(port: int, seconds: float, clients: int) -> float:
@@ -143,7 +158,8 @@ def times_of(turns: Sequence[Answered]) -> ServiceTimes:
                 lasted[level_of(running)] += seconds
                 ended[level_of(running)] += ending
     levels = tuple(level for level in LEVELS if ended[level] >= FEWEST)
-    times = ServiceTimes(levels, tuple(each * lasted[each] / ended[each] for each in levels))
+    seconds = tuple(each * lasted[each] / ended[each] for each in levels)
+    times = ServiceTimes(levels, seconds, together=TOGETHER)
     taken: defaultdict[int, list[float]] = defaultdict(list)
     for turn in turns:
         progress, began = 0.0, dict[int, tuple[int, float]]()
@@ -184,23 +200,30 @@ def quantiles_of(times: Sequence[float]) -> tuple[float, ...]:
     )
 
 
-def compare(times: ServiceTimes, rate: float, measured: list[float]) -> CurveRow:
+def compare(times: ServiceTimes, rate: float, measured: Latencies) -> CurveRow:
     return {
         "share": rate / times.capacity,
         "rate": rate,
-        "measured": percentiles(measured),
-        "simulated": percentiles(simulate(times, rate)),
+        "measured": measured,
+        "simulated": median_of([*map(percentiles, simulate(times, rate))]),
     }
 
 
-def simulate(times: ServiceTimes, rate: float) -> list[float]:
+def median_of(turns: Sequence[Latencies]) -> Latencies:
+    return {
+        "p50_ms": statistics.median(each["p50_ms"] for each in turns),
+        "p99_ms": statistics.median(each["p99_ms"] for each in turns),
+    }
+
+
+def simulate(times: ServiceTimes, rate: float) -> list[list[float]]:
     """Return the seconds of requests of one row to one replica, `rate` a second, in as many turns
     as give SIMULATED of them. Each turn begins with an idle replica, as the measured ones do."""
-    chance, found = random.Random(0), list[float]()
-    while len(found) < SIMULATED:
+    chance, turns = random.Random(0), list[list[float]]()
+    while sum(map(len, turns)) < SIMULATED:
         fleet = Fleet(times, in_turn(), chance, arriving=chance)
         fleet.start()
         fleet.arrivals(TURN, lambda _: rate, lambda _: 1)
         fleet.run()
-        found += [seconds for _, seconds in fleet.seconds]
-    return found
+        turns.append([seconds for _, seconds in fleet.seconds])
+    return turns

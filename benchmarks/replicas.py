@@ -1,9 +1,9 @@
 """Simulate replicas of the service, event by event: their batches, queues, admission and failures.
 
-A replica is a flow-equivalent server (Chandy, Herzog and Woo 1975): beside n rows in progress a row
-takes `ServiceTimes.at(n)` seconds, as measured. Rows join and leave between steps, so that all
-progress together: processor sharing. Time is simulated, and chance is given: the same seed gives
-the same numbers.
+A replica is a flow-equivalent server (Chandy, Herzog and Woo 1975): while it has n rows, it
+completes n / `ServiceTimes.at(n)` of them a second, as measured. Rows join and leave between steps,
+so that `together` of them progress at once (processor sharing); the others wait in order. Time is
+simulated, and chance is given: the same seed gives the same numbers.
 """
 
 import heapq
@@ -23,12 +23,14 @@ TIMEOUT = 60.0  # seconds that a request may take, as HEED_TIMEOUT
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
-    """Mean seconds of a row by the rows in progress, ascending. `spread` holds, for each of these
-    numbers, times of single requests relative to that; by default all take the mean."""
+    """Mean seconds of a row by the rows that the replica has, ascending. `spread` holds, for each
+    of these numbers, times of single requests relative to that; by default all take the mean.
+    At most `together` rows progress at once."""
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
     spread: tuple[tuple[float, ...], ...] = ()
+    together: int = 256
 
     def at(self, rows: int) -> float:
         """Interpolate. Beyond the last number, no more rows are completed in a second."""
@@ -62,15 +64,13 @@ class Request:
 
 
 class Replica:
-    """Decodes at most `most_rows` rows at a time; further requests wait in order."""
-
-    def __init__(self, times: ServiceTimes, most_rows: int, admission: Admission) -> None:
+    def __init__(self, times: ServiceTimes, admission: Admission) -> None:
         self.alive = True
         self.rows = 0  # in progress or waiting
         self.requests = 0
         self.busy = 0.0  # seconds in which any row was in progress
         self.admission = admission
-        self._times, self._most = times, most_rows
+        self._times = times
         self._numbers = count()
         self._running = 0  # rows
         self._ending: list[tuple[float, int, Request]] = []  # by the progress at which each ends
@@ -95,7 +95,7 @@ class Replica:
         if not self._ending:
             return None
         left = self._ending[0][0] - self._progress
-        return self._since + left * self._times.at(self._running)
+        return self._since + left * self._pace()
 
     def finish(self, now: float) -> Request:
         """Remove and return the request that ends now."""
@@ -126,15 +126,19 @@ class Replica:
 
     def _advance(self, now: float) -> None:
         if self._running:
-            self._progress += (now - self._since) / self._times.at(self._running)
+            self._progress += (now - self._since) / self._pace()
             self.busy += now - self._since
         self._since = now
+
+    def _pace(self) -> float:
+        """Return the mean seconds of each row that progresses."""
+        return self._times.at(self.rows) * self._running / self.rows
 
     def _take(self) -> None:
         """Start what waits, while there is room. A request above the limit runs alone."""
         while self._waiting:
             request, work = self._waiting[0]
-            if self._running and self._running + request.rows > self._most:
+            if self._running and self._running + request.rows > self._times.together:
                 return
             self._waiting.popleft()
             self._running += request.rows
@@ -176,7 +180,6 @@ class Fleet:
     route: Route
     chance: Random
     arriving: Random = field(default_factory=lambda: Random(1))  # apart: all routes get the same
-    most_rows: int = 256
     most_requests: int = 200  # as HEED_MAX_REQUESTS
     now: float = 0.0
     serving: list[Replica] = field(default_factory=list[Replica])
@@ -203,7 +206,7 @@ class Fleet:
     def start(self) -> Replica:
         """Add a replica that serves from now on."""
         admission = Admission(self.most_requests, TIMEOUT, lambda: self.now)
-        replica = Replica(self.times, self.most_rows, admission)
+        replica = Replica(self.times, admission)
         self.serving.append(replica)
         return replica
 
