@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NoReturn
 
 from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
-from service.errors import Unavailable
+from service.errors import DeadlineExceeded, Unavailable
 from service.pace import Pace, refuse
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
@@ -110,8 +111,9 @@ class Queue:
     def put(self, entries: Sequence[Entry], seconds: float = math.inf) -> None:
         """Accept all entries of a request or none. The `result` of each accepted one will be set.
 
-        Raises Overloaded if the last of them would wait for longer than `seconds`, at the rate at
-        which rows were taken lately; Unavailable once the queue is closed.
+        Goes by the rate at which rows were taken lately. Raises DeadlineExceeded if the last of
+        them would wait for longer than `seconds` even alone, Overloaded if it would beside the rows
+        that wait; Unavailable once the queue is closed.
         """
         with self._changed:
             if self._closed:
@@ -120,12 +122,7 @@ class Queue:
             if self._wait(rows, now) > seconds:
                 self._waiting.remove_abandoned()
             if (wait := self._wait(rows, now)) > seconds:
-                raise refuse(
-                    f"{self._waiting.rows} rows (sources, times their beams or samples) wait"
-                    f" already, so {rows} more would wait for about {wait:.2g} seconds, and this"
-                    f" request has {seconds:.3g}",
-                    wait - seconds,
-                )
+                self._refuse(rows, now, wait, seconds)
             self._waiting.add(entries)
             if self._waiting.entries > self._clean_above:
                 self._waiting.remove_abandoned()
@@ -137,6 +134,21 @@ class Queue:
         """Return the seconds until the last of so many new rows is taken; 0 if nobody can know."""
         ahead = self._waiting.rows_before(rows) + rows
         return self._pace.wait(now, self._waiting.rows, ahead) or 0.0
+
+    def _refuse(self, rows: int, now: float, wait: float, seconds: float) -> NoReturn:
+        alone = self._pace.wait(now, self._waiting.rows, rows) or 0.0
+        of_rows = "rows (sources, times their beams or samples)"
+        has = f"and this request has {seconds:.3g}"
+        if alone > seconds:
+            raise DeadlineExceeded(
+                f"{rows} {of_rows} take about {alone:.2g} seconds, {has}: send fewer, or give it"
+                " more time"
+            )
+        raise refuse(
+            f"{self._waiting.rows} {of_rows} wait already, so {rows} more would wait for about"
+            f" {wait:.2g} seconds, {has}",
+            wait - seconds,
+        )
 
     def take(self, worker: int, running: Sequence[Entry], *, busy: bool) -> list[Entry] | None:
         """Return the entries that a worker should encode next, beside those it is decoding.

@@ -13,7 +13,7 @@ from service.engine.client import AT_ONCE, EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Cancel, Entry, Status
 from service.engine.wire import FRAME
-from service.errors import Overloaded
+from service.errors import DeadlineExceeded
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
 
@@ -108,7 +108,7 @@ def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
         async with running(tiny_bundle) as client:
             accepted = client.submit(entries(20_000, max_new_tokens=40))
             outcomes = [None]
-            while Overloaded not in map(type, outcomes) and not accepted[-1].done():
+            while DeadlineExceeded not in map(type, outcomes) and not accepted[-1].done():
                 asked = client.submit(entries(9), seconds=1e-6)
                 outcomes = await asyncio.gather(*asked, return_exceptions=True)
             for future in accepted:
@@ -117,8 +117,8 @@ def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
             return outcomes, answer
 
     outcomes, answer = asyncio.run(run())
-    assert {type(outcome) for outcome in outcomes} == {Overloaded}
-    assert "rows (sources, times their beams or samples) wait already" in outcomes[0].detail
+    assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
+    assert "36 rows (sources, times their beams or samples) take about" in outcomes[0].detail
     assert len(answer.hypotheses) == 4
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
-from service.errors import Overloaded
+from service.errors import DeadlineExceeded, Overloaded
 from service.search.options import SearchOptions
 
 SCHEDULER = Scheduler(
@@ -91,10 +91,22 @@ def test_a_request_that_would_wait_too_long_is_refused_whole():
         for entry in accepted:
             entry.result.cancel()
     with pytest.raises(Overloaded) as refused:
-        server.queue.put(too_many := entries(1000), 10)
+        server.queue.put(too_many := entries(900), 10)
     assert "rows (sources, times their beams or samples) wait already" in refused.value.detail
     assert refused.value.retry_after == pytest.approx(10, abs=3)  # it would wait for 20 seconds
     assert not {*too_many} & {*server.queue._waiting}
+
+
+def test_a_request_that_takes_too_long_itself_is_not_told_to_come_back():
+    """Its rows take longer than it has even where nothing else waits."""
+    server = Server(rate=100)
+    server.queue.put(entries(500))
+    server.serve(5)
+    with pytest.raises(DeadlineExceeded) as refused:
+        server.queue.put(entries(400), 1.5)
+    assert "400 rows" in refused.value.detail
+    assert "this request has 1.5: send fewer" in refused.value.detail
+    server.queue.put(entries(400), 10)
 
 
 def test_a_rate_is_forgotten_though_the_last_rows_were_abandoned():
@@ -102,7 +114,7 @@ def test_a_rate_is_forgotten_though_the_last_rows_were_abandoned():
     server = Server(rate=1)
     server.queue.put(slow := entries(1000))
     server.serve(301)
-    with pytest.raises(Overloaded):
+    with pytest.raises(DeadlineExceeded):
         server.queue.put(entries(100), 10)
     for entry in slow:
         entry.result.cancel()
@@ -118,7 +130,7 @@ def test_who_waits_is_answered_in_time():
     accepted = {}
     for _ in range(400):
         server.serve(0.25)
-        with suppress(Overloaded):
+        with suppress(Overloaded, DeadlineExceeded):
             asked = entries(chance.choice([1, 1, 1, 30, 300]))
             server.queue.put(asked, seconds := chance.choice([1, 5, 20]))
             accepted[asked[-1]] = (server.now, seconds)
