@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
 
 from service.api import (
@@ -126,8 +127,10 @@ def create_app(
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
+    paths = paths_of(app)
+    app.state.patterns = {path: compile_path(path)[0] for path in paths if "{" in path}
     if settings.root_path:
-        check_prefix(settings.root_path, paths_of(app))
+        check_prefix(settings.root_path, paths)
     every = [*keys, admin] if keys and admin else keys
     app.state.keys = Keys(every) if every else None
     add_middleware(app, settings, tracing)

@@ -66,10 +66,13 @@ def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -
 def route_of(scope: Scope) -> str:
     """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
     request that was refused before."""
-    path = path_of(scope)
-    if path in scope["app"].openapi()["paths"]:
+    path, app = path_of(scope), scope["app"]
+    if path in app.openapi()["paths"]:
         return path
-    return getattr(scope.get("route"), "path", OTHER)
+    if route := scope.get("route"):
+        return route.path
+    patterns = app.state.patterns.items()
+    return next((template for template, pattern in patterns if pattern.match(path)), OTHER)
 
 
 def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:

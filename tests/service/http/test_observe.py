@@ -71,6 +71,13 @@ def test_no_text_of_a_request_is_logged(client, logged, method, path, body, rout
     assert line.get("code") == (answer.json()["code"] if status >= 400 else None)
 
 
+def test_a_request_that_the_router_never_saw_has_its_route(client, logged):
+    refused = client.get("/v1/models/g2p-en", headers={"X-Request-Timeout": "soon"})
+    (line,) = logged
+    assert (line["route"], line["status"]) == ("/v1/models/{name}", refused.status_code)
+    assert refused.status_code == 400
+
+
 def test_probes_that_succeed_leave_no_line(client, logged, monkeypatch):
     for path in ("/livez", "/readyz", "/metrics"):
         assert client.get(path).status_code == 200
