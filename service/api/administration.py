@@ -63,14 +63,18 @@ async def reload_model(name: str, request: Request) -> ModelCard:
     Requests from then on get the new one, those before are finished by the old one. If the bundle
     does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
     settings."""
-    return describe(request, await administer(request).reload(name))
+    registry = administer(request)
+    await expect_no_body(request)
+    return describe(request, await registry.reload(name))
 
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)
 async def unload_model(name: str, request: Request) -> Health:
     """Serve a model no longer, and free its memory when its requests are finished: the answer comes
     then. 403 without HEED_ADMIN_KEY in the settings."""
-    await administer(request).unload(name)
+    registry = administer(request)
+    await expect_no_body(request)
+    await registry.unload(name)
     return Health(status="ok")
 
 
@@ -85,6 +89,12 @@ def administer(request: Request) -> Registry:
         )
     admin.check(request.headers.get("authorization"))
     return request.app.state.registry
+
+
+async def expect_no_body(request: Request) -> None:
+    """Raise Invalid if there is a body: whoever sends one expects more than the path says."""
+    if await request.body():
+        raise Invalid.at("", "must be absent: the path says all")
 
 
 def find_folder(settings: Settings, path: str) -> Path:

@@ -57,7 +57,7 @@ class Admission:
                 f" has {limit:g}",
                 late,
             )
-        raise refuse(f"{self.inside} requests are in progress, and the limit is {self.most}", late)
+        raise refuse(f"the limit of {self.most} requests in progress is reached", late)
 
 
 class Place:

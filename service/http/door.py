@@ -7,15 +7,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import HeedError, Unparsable, shorten
 from service.http.admission import Admission, Place
+from service.http.prefix import path_of
 from service.http.problems import answer_heed_error
 from service.http.waiting import TIMEOUT_HEADER, Deadline
+
+ADMINISTRATION = "/v1/models/"  # POST requests below it change the models
 
 
 class Door:
     """Refuses a POST request with 429 if it would wait too long.
 
     A request is in progress from the end of its body to the end of its answer. It may have got its
-    place from the Gate. GET requests, such as probes, are never refused.
+    place from the Gate. GET requests, such as probes, are never refused, nor are those that change
+    the models: an operator may want to do that just then.
 
     Every request gets its deadline: `timeout` seconds after its arrival, or earlier if its header
     X-Request-Timeout says so.
@@ -32,13 +36,13 @@ class Door:
         place: Place | None = scope["state"].get("place")
         try:
             limit = self.limit(request.headers.get(TIMEOUT_HEADER))
-            if scope["method"] == "POST" and (not place or limit < self.admission.timeout):
+            if counts(scope) and (not place or limit < self.admission.timeout):
                 self.admission.check(limit)
         except HeedError as error:
             response = await answer_heed_error(request, error)
             return await response(scope, receive, send)
         request.state.deadline = Deadline(self.admission.clock() + limit, limit)
-        if scope["method"] != "POST":
+        if not counts(scope):
             return await self.app(scope, receive, send)
         return await self._count(scope, receive, send, place)
 
@@ -77,3 +81,7 @@ class Door:
         finally:
             if place:
                 place.leave()
+
+
+def counts(scope: Scope) -> bool:
+    return scope["method"] == "POST" and not path_of(scope).startswith(ADMINISTRATION)

@@ -185,7 +185,7 @@ def test_requests_beyond_what_all_replicas_accept_are_refused_by_the_service(clu
         assert int(answer.headers["retry-after"]) >= 1
         problem = answer.json()
         assert problem["code"] == "overloaded"
-        assert "requests are in progress, and the limit is 1: try again in" in problem["detail"]
+        assert "the limit of 1 requests in progress is reached: try again in" in problem["detail"]
 
 
 def test_a_new_version_is_deployed_without_a_failed_request(replicas):

@@ -88,6 +88,14 @@ def test_the_examples_of_the_documentation_follow_the_models(client):
     assert shown() == "second"
 
 
+@pytest.mark.parametrize("operation", ["reload", "unload"])
+def test_what_takes_no_body_refuses_one(client, operation):
+    refused = change(client, operation, path="second")
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == "the body must be absent: the path says all"
+    assert names(client) == ["first"]
+
+
 def test_reload_serves_what_the_folder_holds_now(client, folder):
     edit_manifest(folder / "first", task="something else")
     assert change(client, "reload").json()["task"] == "something else"

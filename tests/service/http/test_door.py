@@ -180,7 +180,7 @@ def test_a_service_that_hangs_takes_in_no_more_than_the_limit():
 WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
 
 
-async def answer(door, method="POST", messages=(WHOLE,)):
+async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode"):
     """Return the status, headers and body of the door's answer to a request."""
     sent, coming = [], iter(messages)
 
@@ -190,7 +190,7 @@ async def answer(door, method="POST", messages=(WHOLE,)):
     async def receive():
         return next(coming)
 
-    scope = {"type": "http", "method": method, "path": "/v1/decode", "headers": [], "state": {}}
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "state": {}}
     scope["state"].update(request_id="mine", record=Record())
     scope["app"] = APP
     await door(scope, receive, send)
@@ -211,9 +211,16 @@ def test_a_refusal_is_a_problem_that_says_when_to_come_back():
     status, headers, body = asyncio.run(answer(door))
     assert (status, headers[b"retry-after"]) == (429, b"1")
     assert json.loads(body)["code"] == "overloaded"
-    said = "20 requests are in progress, and the limit is 20: try again in 1 second"
+    said = "the limit of 20 requests in progress is reached: try again in 1 second"
     assert json.loads(body)["detail"] == said
     assert asyncio.run(answer(door, "GET"))[0] == 200
+    assert door.admission.inside == 20
+
+
+def test_models_can_be_changed_while_all_else_is_refused():
+    door = Door(app, Admission(most=20, timeout=60.0))
+    door.admission.inside = 20
+    assert asyncio.run(answer(door, path="/v1/models/first/unload"))[0] == 200
     assert door.admission.inside == 20
 
 
