@@ -9,7 +9,8 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,11 +115,17 @@ def measure_engine(folder: Path, seconds: float) -> float:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run without the garbage collector, whose pauses would count as latency."""
+    with without_pauses():
+        return asyncio.run(coroutine)
+
+
+@contextmanager
+def without_pauses() -> Generator[None]:
+    """Stop the garbage collector, whose pauses would count as latency."""
     gc.collect()
     gc.disable()
     try:
-        return asyncio.run(coroutine)
+        yield
     finally:
         gc.enable()
 

@@ -7,20 +7,18 @@ to reproduce. Turns of both alternate, so that slow moments of the machine hit b
 shares the cores with the service.
 """
 
-import gc
 import random
 import statistics
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypedDict
 
 from benchmarks.document import describe_machine
 from benchmarks.http_client import PATIENCE
-from benchmarks.load import WORDS, percentiles
+from benchmarks.load import WORDS, percentiles, without_pauses
 from benchmarks.mixed_requests import write_body
 from benchmarks.raw_client import RawClient, status_of, write_request
 from benchmarks.replicas import Fleet, ServiceTimes, in_turn
@@ -134,17 +132,6 @@ class Words:
         return self.chance.choice(self._requests)
 
 
-@contextmanager
-def without_pauses() -> Generator[None]:
-    """Stop the garbage collector, whose pauses would count as latency."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def times_of(turns: Sequence[Answered]) -> ServiceTimes:
     """Return the pace at which requests were answered.
 
@@ -158,8 +145,8 @@ def times_of(turns: Sequence[Answered]) -> ServiceTimes:
                 lasted[level_of(running)] += seconds
                 ended[level_of(running)] += ending
     levels = tuple(level for level in LEVELS if ended[level] >= FEWEST)
-    seconds = tuple(each * lasted[each] / ended[each] for each in levels)
-    times = ServiceTimes(levels, seconds, together=TOGETHER)
+    means = tuple(each * lasted[each] / ended[each] for each in levels)
+    times = ServiceTimes(levels, means, together=TOGETHER)
     taken: defaultdict[int, list[float]] = defaultdict(list)
     for turn in turns:
         progress, began = 0.0, dict[int, tuple[int, float]]()
