@@ -23,7 +23,7 @@ from service.search.protocol import (
     Progress,
     Step,
 )
-from service.search.rules import Rules, most_probable, rules_of
+from service.search.rules import Rules, rules_of
 
 DEAD = -math.inf  # the total of a row that holds no beam
 
@@ -65,7 +65,7 @@ class BeamState:
                 continue
             allowed = self.rules.allowed(*candidates.of(first_row + row), self._token_ids(row))
             alternatives[row] = allowed.best
-            pairs = most_probable(allowed.log_probs, allowed.ids, count)
+            pairs = allowed.most_probable(count)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
