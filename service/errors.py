@@ -19,7 +19,7 @@ HeedError
 StartupError              the service does not start
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Self
@@ -86,6 +86,10 @@ class HeedError(Exception):
         error = cls(total + "; ".join(places), named)
         error.more = more
         return error
+
+    def change_faults(self, change: Callable[[Fault], Fault]) -> "HeedError":
+        """Return this error with its faults changed, or itself if it has none."""
+        return type(self).of([*map(change, self.faults)], self.more) if self.faults else self
 
 
 class Unparsable(HeedError):

@@ -1,7 +1,7 @@
 """Replace the texts of HTML, and leave its markup as it is."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from service.errors import Invalid, TooLarge
@@ -15,7 +15,7 @@ DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 SPACES = re.compile(r"[ \t\n\r\f]+")
 
 
-def check_tags(sources: Sequence[str], translations: int, pointer: str) -> None:
+def check_tags(sources: Iterable[str], translations: int, pointer: str) -> None:
     """Raise TooLarge for more than MOST_TAGS tags in all of them, each counted as often as it is
     parsed again to write a translation."""
     tags = translations * sum(source.count("<") for source in sources)

@@ -3,21 +3,23 @@
 Languages have the codes that their model gives them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api import examples
 from service.api.decode import DecodeRequest, run_decode
 from service.api.field_types import Plain
 from service.api.html_texts import check_tags, replace_texts, texts_of
 from service.api.models import Health
 from service.api.requests import Strict
 from service.api.steps import Computed, models_of, respond
-from service.api.validation_languages import AUTO, choose_model, pairs_of
-from service.errors import Fault, HeedError, Unauthorized, shorten
+from service.api.validation_languages import AUTO, NO_LANGUAGES, choose_model, first_pair, pairs_of
+from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.forms import MULTIPART, URL_ENCODED, read_form
@@ -90,8 +92,8 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
 
 
 def describe(fault: Fault) -> str:
-    """Return a fault as a sentence on its field, which may hold several texts."""
-    return f"{fault.pointer.split('/')[1] if fault.pointer else 'the body'} {fault.detail}"
+    """Return a fault as a sentence on its field, or on a text in it such as q/1."""
+    return f"{fault.pointer.removeprefix('/') or 'the body'} {fault.detail}"
 
 
 ERRORS = ErrorForm(
@@ -104,19 +106,19 @@ router = APIRouter(
     route_class=JsonRoute,
     tags=["protocols"],
 )
-SCHEMA = {"schema": TranslateRequest.model_json_schema()}
+FORM = {"schema": TranslateRequest.model_json_schema()}
+BODIES = {JSON: {**FORM, "examples": examples.TRANSLATE}, URL_ENCODED: FORM, MULTIPART: FORM}
 
 
 @router.post(
     TRANSLATE,
     response_model=TranslateAnswer,
     summary="Translate as LibreTranslate does",
-    openapi_extra={
-        "requestBody": {"content": dict.fromkeys((JSON, URL_ENCODED, MULTIPART), SCHEMA)}
-    },
+    openapi_extra={"requestBody": {"content": BODIES}},
 )
 async def translate(request: Request) -> Response:
-    """Translate a text or several, sentence by sentence. Texts without letters stay as they are.
+    """Translate a text or several, sentence by sentence. Texts without letters and digits stay as
+    they are.
 
     The body may be JSON or a form; forms may put fields into the query of the address.
     """
@@ -124,30 +126,33 @@ async def translate(request: Request) -> Response:
     body = await read_request(request)
     check_key(request, body.api_key)
     model = choose_model(models_of(request).values(), body.source, body.target)
-    given = [body.q] if isinstance(body.q, str) else body.q
+    given = texts_at(body.q)
     if body.format == "html":
-        check_tags(given, 1 + body.alternatives, "/q")
-    size = sum(map(len, given))
+        check_tags(given.values(), 1 + body.alternatives, "/q")
+    size = sum(map(len, given.values()))
     parts = await compute_reading(
-        request, lambda: [split(text, body.format) for text in given], size
+        request, lambda: {at: split(text, body.format, at) for at, text in given.items()}, size
     )
     own = model.engine.bundle.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
-        source=list(chain.from_iterable(parts)),
+        source=list(chain.from_iterable(parts.values())),
         source_language=None if body.source == AUTO else body.source,
         target_language=body.target,
         beam_size=max(own, 1 + body.alternatives),
         num_hypotheses=1 + body.alternatives,
         split="sentences",
     )
-    decoded = await run_decode(asked, request, "/q")
+    try:
+        decoded = await run_decode(asked, request, "/q")
+    except (Invalid, TooLarge) as error:
+        raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
         results = iter(decoded.write()["results"])
         ranked = [
-            list(join(text, body.format, list(islice(results, len(each)))))
-            for text, each in zip(given, parts, strict=True)
+            list(join(text, body.format, list(islice(results, len(parts[at])))))
+            for at, text in given.items()
         ]
         return write_translations(body, ranked)
 
@@ -184,13 +189,28 @@ def check_key(request: Request, given: str | None) -> None:
         keys.check(authorization)
 
 
-def split(text: str, kind: str) -> list[str]:
+def texts_at(q: str | list[str]) -> dict[str, str]:
+    """Return the texts by their places in the body."""
+    return {"/q": q} if isinstance(q, str) else {f"/q/{i}": text for i, text in enumerate(q)}
+
+
+def split(text: str, kind: str, pointer: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
     Parts without letters or digits are left out. Raise Invalid."""
-    check_unicode(text, "/q")
+    check_unicode(text, pointer)
     if kind == "html":
         return texts_of(text)
     return [text] if any(map(str.isalnum, text)) else []
+
+
+def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fault:
+    """Return the fault of a part, /q/INDEX among all parts, as that of its text."""
+    if not fault.pointer.startswith("/q/"):
+        return fault
+    owners = [(pointer, part) for pointer, own in parts.items() for part in own]
+    pointer, part = owners[int(fault.pointer.removeprefix("/q/"))]
+    where = f"(in the text {shorten(part)!r}) " if kind == "html" else ""
+    return Fault(pointer, where + fault.detail)
 
 
 def join(text: str, kind: str, results: Sequence[Document]) -> Iterator[str]:
@@ -215,7 +235,7 @@ def write_translations(body: TranslateRequest, ranked: Sequence[list[str]]) -> D
 
 @router.get("/languages", summary="List the languages as LibreTranslate does")
 async def list_languages(request: Request) -> list[Language]:
-    """List all languages. A model that takes no source language
+    """List all languages: none if no model has any. A model that takes no source language
     translates from `auto`."""
     every = pairs_of(models_of(request).values())
     codes = dict.fromkeys(code for pairs in every for code in [*pairs.sources, *pairs.targets])
@@ -231,9 +251,10 @@ async def list_languages(request: Request) -> list[Language]:
 @router.get("/frontend/settings", summary="Show the settings of LibreTranslate's page")
 async def show_settings(request: Request) -> FrontendSettings:
     """Return the settings, which say that files are not translated and languages not detected."""
-    first = pairs_of(models_of(request).values())[0]
-    source = first.sources[0]
-    target = next((each for each in first.targets if each != source), first.targets[0])
+    pair = first_pair(model.engine.bundle.manifest for model in models_of(request).values())
+    if pair is None:
+        raise NotFound("not_supported", f"there are no settings: {NO_LANGUAGES}")
+    source, target = (Named(code=code, name=code) for code in pair)
     has_keys = request.app.state.keys is not None
     return FrontendSettings(
         charLimit=-1,
@@ -243,10 +264,7 @@ async def show_settings(request: Request) -> FrontendSettings:
         suggestions=False,
         filesTranslation=False,
         supportedFilesFormat=[],
-        language={
-            "source": Named(code=source, name=source),
-            "target": Named(code=target, name=target),
-        },
+        language={"source": source, "target": target},
     )
 
 

@@ -219,4 +219,4 @@ def locate(error: Invalid | TooLarge, start: int) -> HeedError:
     Offsets that a detail already names still count from the start of the sentence.
     """
     where = f"(in the sentence at offset {start}, from which other offsets count)"
-    return type(error).of([Fault(each.pointer, f"{where} {each.detail}") for each in error.faults])
+    return error.change_faults(lambda fault: Fault(fault.pointer, f"{where} {fault.detail}"))

@@ -9,12 +9,14 @@ from typing import NamedTuple, get_args
 from service.api.faults import Faults
 from service.api.requests import LanguageRequest
 from service.api.texts import TextsOrIds
+from service.bundle import Manifest
 from service.engine.model import Model
 from service.errors import Invalid
 from service.languages import Slot, fill, slots_of
 from service.tokenizer import Tokenizer
 
 AUTO = "auto"  # as a source language: to be detected
+NO_LANGUAGES = "no model of this service has languages: serve one that has, by HEED_BUNDLES"
 NAMED = 5  # codes that an error names
 # Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
 PAIRS = (
@@ -108,7 +110,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(models: Iterable[Model]) -> list[Pairs]:
-    """Return the models that have target languages. Raise Invalid if there is none.
+    """Return the models that have target languages.
 
     One that takes no source language translates from AUTO.
     """
@@ -117,14 +119,24 @@ def pairs_of(models: Iterable[Model]) -> list[Pairs]:
         languages = model.engine.bundle.manifest.languages
         if languages.target:
             found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
-    if not found:
-        raise Invalid.at("/target", "cannot be chosen: no model of this service has languages")
     return found
+
+
+def first_pair(manifests: Iterable[Manifest]) -> tuple[str, str] | None:
+    """Return two languages of the first model that has some: one to translate from, or AUTO, and
+    another one to translate into. None if no model has any."""
+    languages = next((each.languages for each in manifests if each.languages.target), None)
+    if languages is None:
+        return None
+    source = next(iter(languages.source), AUTO)
+    return source, next((code for code in languages.target if code != source), source)
 
 
 def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
     """Return the first model that translates from one language into another. Raise Invalid."""
     every = pairs_of(models)
+    if not every:
+        raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
     check_known("/source", source, [code for pairs in every for code in pairs.sources])
     check_known("/target", target, [code for pairs in every for code in pairs.targets])
     fitting = [each.model for each in every if source in each.sources and target in each.targets]

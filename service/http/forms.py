@@ -1,10 +1,11 @@
 """Read the fields of an HTML form, as browsers and HTTP libraries send them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import parse_qsl
 
-from service.errors import Unparsable, UnsupportedMediaType, shorten
+from service.errors import Invalid, Unparsable, UnsupportedMediaType, shorten
+from service.http.validation_errors import segment
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -16,7 +17,10 @@ NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IG
 
 def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, str]:
     """Return the fields of a body and of the query in the address: a field of the query replaces
-    one of the body. Empty ones are left out. Raise UnsupportedMediaType or Unparsable."""
+    one of the body. Empty ones are left out.
+
+    Raise UnsupportedMediaType or Unparsable, and Invalid for a field that is repeated.
+    """
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == MULTIPART:
@@ -28,11 +32,23 @@ def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, s
             raise UnsupportedMediaType(
                 f"content-type is {found}: send application/json, {URL_ENCODED} or {MULTIPART}"
             )
-        return {name: value for name, value in [*pairs, *read_pairs(query)] if value}
+        fields = once(pairs) | once(read_pairs(query))
     except ValueError as error:
         raise Unparsable(
             f"the form cannot be read: send at most {MOST_FIELDS} fields, encoded as UTF-8"
         ) from error
+    return fields
+
+
+def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the fields that are not empty. Raise Invalid for one that is repeated."""
+    fields: dict[str, str] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise Invalid.at(segment(name), "is given more than once: send it once, or a JSON list")
+        if value:
+            fields[name] = value
+    return fields
 
 
 def read_pairs(text: str) -> list[tuple[str, str]]:

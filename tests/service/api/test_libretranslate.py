@@ -150,6 +150,11 @@ def test_forms_are_read_as_json_is(http, translate, query, sent):
         ("text/xml", b"<q/>", "text/xml: send application/json, application/x-www-form-urlencoded"),
         ("application/x-www-form-urlencoded", b"q=%ff", "UTF-8"),
         ("application/x-www-form-urlencoded", b"q=a&" * 99, "at most 64 fields"),
+        (
+            "application/x-www-form-urlencoded",
+            b"q=a&q=b",
+            "q is given more than once: send it once",
+        ),
         ("application/x-www-form-urlencoded", b"source=eng_Latn&q=", "q is required"),
         ("application/x-www-form-urlencoded", b"alternatives=x", "alternatives must be an integer"),
         ("multipart/form-data", b"--x\r\n\r\n--x--", "no end"),
@@ -171,10 +176,18 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
     ("fields", "part"),
     [
         ({"q": []}, "q must have 1 or more items"),
-        ({"q": ["hello", 3]}, "q must be a string"),
+        ({"q": ["hello", 3]}, "q/1 must be a string"),
         (
             {"q": "hello word"},
             "q (in the sentence at offset 0, from which other offsets count) has",
+        ),
+        (
+            {"q": ["hello", "hello word"]},
+            "q/1 (in the sentence at offset 0, from which other offsets count) has",
+        ),
+        (
+            {"q": ["***", "<b>hello</b>hello word"], "format": "html"},
+            "q/1 (in the text 'hello word') (in the sentence at offset 0",
         ),
         ({"q": ["hello"] * 257}, "257 sentences and the limit is 256"),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
