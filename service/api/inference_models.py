@@ -4,7 +4,7 @@ Each model of the service is several models there, one for each endpoint that sh
 Parameters are the options of that endpoint, and outputs are made of the endpoint's answer.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
@@ -212,19 +212,26 @@ TASKS = {
 }
 
 
-def read_sequences(values: Mapping[str, Any], side: str) -> list[str] | list[list[int]] | None:
+def read_sequences(
+    values: Mapping[str, Any], side: str, required: bool, pad_id: int
+) -> list[str] | list[list[int]] | None:
     """Return the sources or the targets, as a field of a body. Ids are without their padding.
 
-    Raise Invalid for both texts and ids, and for lengths that do not fit the ids.
+    Raise Invalid if the inputs of a required side are missing, for both texts and ids, for lengths
+    that do not fit the ids, and for padding without lengths.
     """
     texts, ids, lengths = (values.get(f"{side}{part}") for part in ("", "_ids", "_length"))
     if ids is None and lengths is not None:
         raise Invalid.at(f"/{side}_length", f"has no effect without {side}_ids: send both")
+    if ids is None and texts is None and required:
+        detail = f"is required: send {side} (BYTES, one axis) or {side}_ids (INT64, two axes)"
+        raise Invalid.at(f"/{side}", detail)
     if ids is None:
         return texts
     if texts is not None:
         raise Invalid.at(f"/{side}_ids", f"has no effect beside {side}: send one of them")
     if lengths is None:
+        check_padding(ids, side, pad_id)
         return ids
     if len(lengths) != len(ids):
         detail = f"holds {len(lengths)} lengths for {len(ids)} sequences: give one for each"
@@ -235,3 +242,11 @@ def read_sequences(values: Mapping[str, Any], side: str) -> list[str] | list[lis
         detail = f"is {lengths[place]} but {side}_ids has {most} columns: give 1 to {most}"
         raise Invalid.at(f"/{side}_length/{place}", detail)
     return [row[:length] for row, length in zip(ids, lengths, strict=True)]
+
+
+def check_padding(ids: Sequence[Sequence[int]], side: str, pad_id: int) -> None:
+    """Raise Invalid for a row that ends in padding."""
+    padded = (i for i, row in enumerate(ids) if row[-1] == pad_id)
+    if (place := next(padded, None)) is not None:
+        detail = f"ends with {pad_id}, which is padding: send the lengths without it"
+        raise Invalid.at(f"/{side}_ids/{place}", f"{detail} as {side}_length (INT64, one axis)")

@@ -3,10 +3,12 @@ https://github.com/kserve/open-inference-protocol. `inference_models` says what 
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from service.api import models
@@ -24,6 +26,7 @@ from service.api.tensors import (
 )
 from service.engine.model import Model
 from service.errors import (
+    Fault,
     HeedError,
     Invalid,
     NotFound,
@@ -48,7 +51,6 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode({"error": shorten(error.detail, LONGEST_DETAIL)})
 
 
-ERRORS = ErrorForm(["/v2"], write_error, {422: 400})
 router = APIRouter(prefix="/v2", include_in_schema=False)  # the protocol has its own document
 
 
@@ -130,12 +132,17 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
     asked = await read_body(request, InferRequest, header)
 
     def read() -> BaseModel:
-        return validate(task.body, {"model": model.name, **read_fields(asked, task, binary)})
+        fields = read_fields(asked, task, binary, model.engine.bundle.manifest.pad_id)
+        return validate(task.body, {"model": model.name, **fields})
 
     body = await compute_reading(request, read, len(content))
     chosen = choose_outputs(asked, task, body)
     in_binary = choose_binary(asked, chosen)
-    computed = count_padding(await task.run(body, request))
+    try:
+        computed = count_padding(await task.run(body, request))
+    except (Invalid, TooLarge) as error:
+        sent = {tensor.name for tensor in asked.inputs}
+        raise error.change_faults(partial(name_input, sent)) from None
     answer = {"model_name": name, "model_version": model.engine.bundle.version}
     answer |= {"id": asked.id} if asked.id else {}
     length = 0
@@ -186,17 +193,28 @@ def decompress(content: bytes, limit: int) -> bytes:
     return plain
 
 
-def read_fields(asked: InferRequest, task: Task, binary: bytes) -> dict[str, Any]:
+def name_input(sent: Container[str], fault: Fault) -> Fault:
+    """Return a fault of a source or a target with the name of the input that was sent for it."""
+    side = fault.pointer.split("/")[1] if fault.pointer else ""
+    if f"{side}_ids" not in sent:
+        return fault
+    return Fault(f"/{side}_ids{fault.pointer.removeprefix(f'/{side}')}", fault.detail)
+
+
+def read_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
     """Return the fields of a body: parameters under their own names, and what inputs hold.
 
-    Raise Invalid for a parameter or an input that the model does not have.
+    Raise Invalid for a parameter or an input that the model does not have, or misses.
     """
     parameters = {name: value for name, value in asked.parameters.items() if name != BINARY_OUTPUT}
     for name in parameters:
         check_name(name, task.parameters, "parameter")
     values = read_inputs(asked.inputs, task.inputs, binary)
     sides = [side for side in ("source", "target") if side in task.inputs]
-    return parameters | {side: read_sequences(values, side) for side in sides}
+    return parameters | {
+        side: read_sequences(values, side, task.body.model_fields[side].is_required(), pad_id)
+        for side in sides
+    }
 
 
 def choose_outputs(asked: InferRequest, task: Task, body: BaseModel) -> list[str]:
@@ -225,3 +243,13 @@ def count_padding(computed: Computed) -> Computed:
 
 def write_tensor(output: Output, results: Sequence[Result]) -> Tensor:
     return Tensor(output.form.datatype, pad(list(map(output.read, results)), output.form))
+
+
+ERRORS = ErrorForm(
+    ["/v2"],
+    write_error,
+    {422: 400},
+    endpoints={
+        each.path: each.methods or () for each in router.routes if isinstance(each, APIRoute)
+    },
+)

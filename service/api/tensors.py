@@ -6,7 +6,7 @@ import struct
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
+AXES = {1: "one axis", 2: "two axes"}  # of inputs
 LENGTH = struct.Struct("<I")  # before each element of BYTES
 INT64 = range(-(1 << 63), 1 << 63)
 
@@ -35,7 +36,7 @@ class InputParameters(Strict):
 
 class Input(Strict):
     name: str
-    shape: list[int] = Field(max_length=8)
+    shape: list[Annotated[int, Field(lt=INT64.stop)]] = Field(max_length=8)
     datatype: str
     parameters: InputParameters = InputParameters()
     data: list[Any] | None = None
@@ -125,9 +126,12 @@ def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
     if tensor.datatype != form.datatype:
         detail = f"has the datatype {shorten(tensor.datatype)}: send {form.datatype}"
         raise Invalid.at(at, detail)
-    if len(tensor.shape) != form.rank or any(size < 1 for size in tensor.shape):
-        detail = f"has the shape {tensor.shape}: send {form.rank}"
-        raise Invalid.at(at, f"{detail} sizes of at least 1")
+    if any(size < 1 for size in tensor.shape):
+        raise Invalid.at(at, f"has the shape {tensor.shape}: send sizes of at least 1")
+    if len(tensor.shape) != form.rank:
+        such = [*[1] * (form.rank - 1), prod(tensor.shape)]
+        detail = f"has the shape {tensor.shape}: send {AXES[form.rank]}, such as {such}"
+        raise Invalid.at(at, detail)
     if (tensor.data is None) == (tensor.parameters.binary_data_size is None):
         raise Invalid.at(at, "needs its elements once: send either data or binary_data_size")
 

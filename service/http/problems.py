@@ -1,7 +1,7 @@
 """Answer errors with problem documents (RFC 9457), or in the form of a protocol on its paths."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from http import HTTPStatus
@@ -62,13 +62,15 @@ class ErrorForm:
     """How errors are answered on these paths, and below them.
 
     `write` returns the body, given the error, the path and the id of the request. `statuses` are
-    sent in place of ours.
+    sent in place of ours. `endpoints` are the methods of each path, unless the OpenAPI document
+    has them.
     """
 
     paths: Sequence[str]
     write: Callable[[HeedError, str, str], bytes]
     statuses: Mapping[int, int] = field(default_factory=dict[int, int])
     media_type: str = "application/json"
+    endpoints: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
 
     def status_of(self, status: int) -> int:
         """Return what is sent in place of one of our statuses."""
@@ -82,6 +84,10 @@ def form_at(path: str, forms: Sequence[ErrorForm]) -> ErrorForm:
     """Return the form of errors at this path: problem documents, unless it belongs to another."""
     found = (form for form in forms if any(begins(path, each) for each in form.paths))
     return next(found, PROBLEM_FORM)
+
+
+def form_of(request: Request) -> ErrorForm:
+    return form_at(path_of(request.scope), request.app.state.error_forms)
 
 
 def write_answer(
@@ -132,7 +138,7 @@ def answer(
     request: Request, error: HeedError, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return the answer to an error, and record the error."""
-    form = form_at(path_of(request.scope), request.app.state.error_forms)
+    form = form_of(request)
     content = problem(request, error, form)
     return Response(content, form.status_of(error.status), headers, form.media_type)
 
@@ -168,30 +174,35 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
     if status == HTTPStatus.NOT_FOUND:
-        detail = describe_endpoints(request)
+        detail = describe_unknown(request)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join([*methods, "OPTIONS"])
         if request.method == "OPTIONS":
             return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
-        detail = (
-            f"{request.method} is not supported here: send {' or '.join(methods)};"
-            f" {prefix_of(request.scope)}/docs shows how"
-        )
+        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
+        if not form_of(request).endpoints:
+            detail += f"; {prefix_of(request.scope)}/docs shows how"
     return answer(request, Refusal(status, detail), headers)
 
 
-def describe_endpoints(request: Request) -> str:
-    """Return the detail of an unknown path: it lists every endpoint of the OpenAPI document."""
-    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    prefix = prefix_of(request.scope)
-    endpoints = [
-        f"{method.upper()} {prefix}{path}" for path, item in paths.items() for method in item
-    ]
-    near = get_close_matches(shorten(path_of(request.scope)), paths, 1)
+def describe_unknown(request: Request) -> str:
+    """Return the detail of an unknown path: it lists the endpoints of the protocol that has the
+    paths around it, or else those of the OpenAPI document."""
     detail = f"{shorten(request.url.path)} does not exist"
+    prefix = prefix_of(request.scope)
+    if own := form_of(request).endpoints:
+        return f"{detail}; the endpoints of this protocol are {list_endpoints(own, prefix)}"
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    near = get_close_matches(shorten(path_of(request.scope)), paths, 1)
     detail += f": did you mean {prefix}{near[0]}?" if near else ";"
-    return f"{detail} {prefix}/docs describes the endpoints: {', '.join(endpoints)}"
+    return f"{detail} {prefix}/docs describes the endpoints: {list_endpoints(paths, prefix)}"
+
+
+def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:
+    return ", ".join(
+        f"{method.upper()} {prefix}{path}" for path, methods in paths.items() for method in methods
+    )
 
 
 def allowed_methods(allow: str) -> list[str]:

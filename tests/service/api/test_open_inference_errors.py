@@ -106,6 +106,8 @@ def test_all_outputs_are_binary_but_those_that_say_otherwise(client):
         ({"source_ids": [[4, 5]], "source_length": [1, 1]}, "holds 2 lengths for 1 sequences"),
         ({"source_length": [1]}, "/source_length has no effect without source_ids"),
         ({"source": ["a"], "source_ids": [[4]]}, "/source_ids has no effect beside source"),
+        ({"source_ids": [[4, 5], [4, 0]]}, "/source_ids/1 ends with 0, which is padding: send"),
+        ({"source_ids": [[4, 5], [4, 10**6]]}, "/source_ids/1/1 is 1000000"),
     ],
 )
 def test_ids_and_lengths_that_do_not_fit_are_refused(client, inputs, words):
@@ -121,6 +123,19 @@ def test_ids_and_lengths_that_do_not_fit_are_refused(client, inputs, words):
     answer = client.post(INFER, json={"inputs": tensors})
     assert answer.status_code == 400
     assert words in answer.json()["error"]
+
+
+def test_a_score_needs_a_target_and_says_which_inputs_hold_it(client):
+    answer = client.post("/v2/models/tiny.score/infer", json=REQUEST)
+    assert answer.status_code == 400
+    assert "/target is required: send target (BYTES, one axis) or target_ids" in answer.text
+
+
+def test_an_unknown_path_is_told_those_of_the_protocol(client):
+    told = client.get("/v2/repository/index").json()["error"]
+    assert "POST /v2/models/{name}/infer" in told
+    assert "/v1/" not in told
+    assert "/docs" not in told
 
 
 def test_limits_count_what_padding_adds(client, limit_of_answers):

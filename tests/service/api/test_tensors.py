@@ -93,7 +93,7 @@ def test_flat_nested_and_binary_data_are_the_same_rows(array):
     [
         ({"name": "sorce"}, "/sorce is not one of the inputs of this model: did you mean source"),
         ({"datatype": "FP32"}, "datatype FP32: send BYTES"),
-        ({"shape": [2, 1]}, r"shape \[2, 1\]: send 1 sizes"),
+        ({"shape": [2, 1]}, r"shape \[2, 1\]: send one axis, such as \[2\]"),
         ({"shape": [0]}, "of at least 1"),
         ({"shape": [3]}, r"has 2 elements, but its shape \[3\] has 3"),
         ({"data": ["a", 1]}, "/source/1 must be a string"),
