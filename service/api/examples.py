@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from service.api.validation_languages import first_pair
 from service.bundle import Manifest
 from service.settings import DEFAULT_BUNDLE
 
@@ -24,6 +25,7 @@ SIMPLE: dict[str, dict[str, Any]] = {  # a body for most text models, by endpoin
     "/v1/encode": {"source": "Hello", "pooling": "mean"},
     "/v1/tokenize": {"text": "Hello"},
     "/v1/detokenize": {"token_ids": [[0]]},
+    "/v1/embeddings": {"input": "Hello"},  # if HEED_PROTOCOLS names it
 }
 ANSWERS = Path(__file__).with_name("examples.json")
 INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="utf-8")
@@ -51,8 +53,8 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> di
     names = [manifest.name for manifest in manifests]
     if names in ([DEFAULT], []):
         return document
-    for path, body in SIMPLE.items():
-        operation = document["paths"][path]["post"]
+    for path in SIMPLE.keys() & document["paths"].keys():
+        body, operation = SIMPLE[path], document["paths"][path]["post"]
         shown = operation["requestBody"]["content"]["application/json"]
         if DEFAULT in names:
             for example in shown["examples"].values():
@@ -63,6 +65,11 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> di
             remove_answers(operation)
     for path in ("/v1/models", "/v1/models/{name}", "/readyz/{name}"):
         remove_answers(document["paths"][path]["get"])
+    if "/translate" in document["paths"] and (pair := first_pair(manifests)):
+        operation = document["paths"]["/translate"]["post"]
+        shown = operation["requestBody"]["content"]["application/json"]["examples"]
+        for example in shown.values():
+            example["value"] |= dict(zip(("source", "target"), pair, strict=True))
     return document
 
 
@@ -208,6 +215,24 @@ ENCODE: Examples = {
     "base64": {
         "summary": "The first 64 numbers of the vector of a word, as base64",
         "value": {"source": "color", "pooling": "mean", "dimensions": 64, "encoding": "base64"},
+    },
+}
+
+EMBED: Examples = {
+    "texts": {
+        "summary": "One vector of length 1 for each word",
+        "value": {"input": ["color", "colour"]},
+    },
+    "base64": {
+        "summary": "The first 64 numbers of the vector of a word, as base64",
+        "value": {"input": "color", "dimensions": 64, "encoding_format": "base64"},
+    },
+}
+
+TRANSLATE: Examples = {  # fit_to_models puts languages of the first model that has some into it
+    "text": {
+        "summary": "Translate two sentences",
+        "value": {"q": "Hello. How are you?", "source": "auto", "target": "fr"},
     },
 }
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from service.api import examples
 from service.api.encode import EncodeRequest, run_encode
 from service.api.field_types import IdList, Ids, Text, Texts, source_variant
 from service.api.requests import LanguageRequest
@@ -96,7 +97,7 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     document = OpenAIFault(
         message=shorten(error.detail, LONGEST_DETAIL),
         type=TYPES.get(error.status, other),
-        param=next(iter(fields), None),
+        param=next(fields, "model" if error.code == "unknown_model" else None),
         code=error.code,
     )
     return encode({"error": document.model_dump()})
@@ -117,7 +118,7 @@ router = APIRouter(
     tags=["protocols"],
 )
 async def create_embeddings(
-    body: Annotated[EmbeddingRequest, Body()], request: Request
+    body: Annotated[EmbeddingRequest, Body(openapi_examples=examples.EMBED)], request: Request
 ) -> Response:
     """Return a vector of length 1 for each input: the mean of the encoder's output over its
     tokens."""

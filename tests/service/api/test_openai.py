@@ -119,7 +119,7 @@ def test_a_language_is_named_in_the_body(embed, means):
         ([5, 10**6], {}, openai.BadRequestError, "input", "/input/0/1"),
         ("a" * 500, {}, openai.BadRequestError, "input", "/input"),
         ("a" * (1 << 20), {}, openai.BadRequestError, None, "1048576 bytes"),
-        ("heed", {"model": "gpt"}, openai.NotFoundError, None, "g2p-en, translator"),
+        ("heed", {"model": "gpt"}, openai.NotFoundError, "model", "g2p-en, translator"),
         ("hello", {"model": "translator"}, openai.BadRequestError, "source_language", "eng_Latn"),
     ],
 )

@@ -11,7 +11,9 @@ from service.app import PROTOCOLS
 from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
 from service.http.problems import answer_heed_error, answer_http_exception, answer_unexpected
 from service.http.record import Record
-from service.settings import Settings
+from service.settings import DEFAULT_BUNDLE, Settings
+from tests.conftest import opened
+from tests.service.api.conftest import copy_of
 
 APP = FastAPI()  # what answers to errors look at
 APP.state.settings = Settings()
@@ -103,3 +105,46 @@ def test_a_protocol_is_off_unless_a_setting_names_it(client, path):
     answer = client.post(path, json={})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert path not in client.get("/openapi.json").json()["paths"]
+
+
+@pytest.fixture(scope="module")
+def without_languages(tiny):
+    with opened(tiny, protocols="openai,libretranslate") as client:
+        yield client
+
+
+def test_a_service_without_languages_lists_none_and_says_how_to_have_some(without_languages):
+    assert without_languages.get("/languages").json() == []
+    asked = {"q": "red", "source": "en", "target": "fr"}
+    for refused in (
+        without_languages.get("/frontend/settings"),
+        without_languages.post("/translate", json=asked),
+    ):
+        assert refused.status_code in (400, 404)
+        assert "serve one that has, by HEED_BUNDLES" in refused.json()["error"]
+
+
+def test_the_examples_of_embeddings_are_answered():
+    with opened(DEFAULT_BUNDLE, protocols="openai") as client:
+        body = client.get("/openapi.json").json()["paths"]["/v1/embeddings"]["post"]["requestBody"]
+        examples = body["content"]["application/json"]["examples"]
+        assert len(examples) == 2
+        for example in examples.values():
+            assert client.post("/v1/embeddings", json=example["value"]).status_code == 200
+
+
+def test_the_example_of_a_translation_has_languages_that_are_served(tiny, tmp_path):
+    """So that `/docs` sends a request that is answered."""
+    bundle = copy_of(
+        tiny,
+        tmp_path,
+        "translator",
+        decoder_start=["target_language"],
+        languages={"source": {}, "target": {"fra_Latn": [7]}},
+    )
+    with opened(bundle, protocols="libretranslate") as client:
+        body = client.get("/openapi.json").json()["paths"]["/translate"]["post"]["requestBody"]
+        (example,) = body["content"]["application/json"]["examples"].values()
+        asked = example["value"] | {"q": "red"}  # the words of the fixture are few
+        assert (asked["source"], asked["target"]) == ("auto", "fra_Latn")
+        assert client.post("/translate", json=asked).status_code == 200
