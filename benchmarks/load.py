@@ -31,6 +31,7 @@ tokens on average for these words. It has no rotary positions, because CTranslat
 them with sinusoidal ones."""
 SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
 STREAMED = 0.8  # share of the streams that Heed can answer
+MOST = 4000  # requests in progress: none is refused, so that each latency counts
 TURNS = 4
 CONNECTIONS = 32  # connections used to find how much a server can answer
 WORDS = (Path(__file__).parents[1] / "tests" / "words.txt").read_text().split()
@@ -40,8 +41,8 @@ T = TypeVar("T")
 def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
     """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
     with (
-        serving(folder / "heed") as ours,
-        serving(folder / "heed", Translating) as theirs,
+        serving(folder / "heed", max_requests=MOST) as ours,
+        serving(folder / "heed", Translating, max_requests=MOST) as theirs,
     ):
         ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
         saturation: dict[Server, float] = {

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -21,9 +22,16 @@ PATIENCE = 60.0  # seconds until a server must be ready
 
 
 @contextlib.contextmanager
-def serving(bundle: Path, open_engine: OpenEngine = Supervisor) -> Generator[int]:
-    """Serve the bundle on the CPU and yield the port. Raises RuntimeError if it does not start."""
-    settings = Settings(bundles=[bundle], provider=Provider.cpu, self_check=False, port=free_port())
+def serving(bundle: Path, open_engine: OpenEngine = Supervisor, **changes: Any) -> Generator[int]:
+    """Serve the bundle on the CPU, with changes of the settings, and yield the port. Raises
+    RuntimeError if it does not start."""
+    given: dict[str, Any] = {
+        "bundles": [bundle],
+        "provider": Provider.cpu,
+        "self_check": False,
+        **changes,
+    }
+    settings = Settings(**given, port=free_port())
     process = get_context("spawn").Process(target=serve, args=(settings, open_engine), daemon=True)
     process.start()
     try:
