@@ -219,10 +219,7 @@ ENCODE: Examples = {
 }
 
 EMBED: Examples = {
-    "texts": {
-        "summary": "One vector of length 1 for each word",
-        "value": {"input": ["color", "colour"]},
-    },
+    "texts": {"summary": "One vector for each word", "value": {"input": ["color", "colour"]}},
     "base64": {
         "summary": "The first 64 numbers of the vector of a word, as base64",
         "value": {"input": "color", "dimensions": 64, "encoding_format": "base64"},
@@ -230,10 +227,7 @@ EMBED: Examples = {
 }
 
 TRANSLATE: Examples = {  # fit_to_models puts languages of the first model that has some into it
-    "text": {
-        "summary": "Translate two sentences",
-        "value": {"q": "Hello. How are you?", "source": "auto", "target": "fr"},
-    },
+    "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
 }
 
 TOKENIZE: Examples = {

@@ -100,13 +100,13 @@ def test_a_request_that_would_wait_too_long_is_refused_whole():
 def test_a_request_that_takes_too_long_itself_is_not_told_to_come_back():
     """Its rows take longer than it has even where nothing else waits."""
     server = Server(rate=100)
-    server.queue.put(entries(500))
-    server.serve(5)
+    server.queue.put(entries(2000))
+    server.serve(17)
     with pytest.raises(DeadlineExceeded) as refused:
         server.queue.put(entries(400), 1.5)
     assert "400 rows" in refused.value.detail
     assert "this request has 1.5: send fewer" in refused.value.detail
-    server.queue.put(entries(400), 10)
+    server.queue.put(entries(400), 60)
 
 
 def test_a_rate_is_forgotten_though_the_last_rows_were_abandoned():
