@@ -176,7 +176,8 @@ def paragraph(found: dict[str, Any]) -> str:
     share = WARM / TENTHS
     return (
         f"`python -m benchmarks.soak` sent {found['requests']:,} short requests over {CLIENTS}"
-        f" connections, of which every {FRESH}th was closed and opened anew; {found['failed']} of"
+        f" connections (cpu {found['machine']['cpu']}), of which every {FRESH}th was closed and"
+        f" opened anew; {found['failed']} of"
         f" them failed. From the first {share:.0%} of them, a warm-up, to the end, the HTTP process"
         f" grew from {first['http'] / 1e6:.1f} to {last['http'] / 1e6:.1f} MB"
         f" ({found['grown']['http']:+.1%}) and the engine from {first['engine'] / 1e6:.1f} to"
