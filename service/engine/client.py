@@ -191,15 +191,18 @@ class EngineClient(asyncio.Protocol):
             self._handle(AT_ONCE)
 
     def _handle(self, most: int) -> None:
-        """Handle messages; long ones are read in a thread."""
-        for _ in range(min(most, len(self._messages))):
-            message = self._messages.popleft()
-            if message.is_long:
-                self._load_in_thread(message)
-            else:
-                self._receive(message.number, load(message))
-        if self._messages:
-            asyncio.get_running_loop().call_soon(self._handle, most)
+        """Handle messages; long ones are read in a thread. The others get their turn even if one
+        fails."""
+        try:
+            for _ in range(min(most, len(self._messages))):
+                message = self._messages.popleft()
+                if message.is_long:
+                    self._load_in_thread(message)
+                else:
+                    self._receive(message.number, load(message))
+        finally:
+            if self._messages:
+                asyncio.get_running_loop().call_soon(self._handle, most)
 
     def _load_in_thread(self, message: Message) -> None:
         future = self._pending.pop(message.number, None)

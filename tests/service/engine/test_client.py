@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 
 from service.attention import NO_ATTENTION
 from service.engine.client import AT_ONCE, EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Cancel, Entry, Status
-from service.engine.wire import FRAME
+from service.engine.wire import FRAME, encode_message
 from service.errors import DeadlineExceeded
 from service.search.options import SearchOptions
 from service.settings import Provider, Settings
@@ -101,6 +102,21 @@ def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundl
             return [after - before for before, after in itertools.pairwise(done)]
 
     assert max(asyncio.run(run())) <= AT_ONCE
+
+
+def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle, monkeypatch):
+    async def run():
+        client = EngineClient(tiny_bundle, SETTINGS)
+        asked = [client._expect() for _ in range(3)]
+        data = b"".join(part for number, _ in asked for part in encode_message(number, number))
+        with pytest.raises(ZeroDivisionError):
+            client.data_received(data)
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*(future for _, future in asked[1:]))
+
+    first = iter([lambda: 1 / 0])
+    monkeypatch.setattr("service.engine.client.load", lambda message: next(first, message.load)())
+    assert asyncio.run(run()) == [2, 3]
 
 
 def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
