@@ -52,7 +52,9 @@ class Rules:
         self._penalizes = options.repetition_penalty != 1
         acts = self._bans or self._penalizes
         self._renormalizes = options.renormalize and acts and not options.allowed_targets
-        self._suppressed = frozenset(options.suppress_tokens)
+        self._suppressed = np.array(options.suppress_tokens, np.int64)
+        # All of them where candidates suffice; with more, all logits are read
+        self._few_suppressed = frozenset(options.suppress_tokens[:MOST_CANDIDATES])
         self._trie = trie_of(options.allowed_targets)
         # Beam search needs 2 W allowed tokens: W may be eos, and W others must continue the beams
         self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
@@ -123,9 +125,10 @@ class Rules:
             banned = self._banned(history, len(generated))
             if count is None:
                 allowed = np.ones(len(ids), bool)  # (V,); ids are indices, so no search is needed
+                allowed[self._suppressed] = False
                 allowed[[*banned]] = False
             else:
-                allowed = ~are_in(banned, ids)  # (N,)
+                allowed = ~are_in(banned | self._few_suppressed, ids)  # (N,)
             log_probs, ids = log_probs[allowed], ids[allowed]
         if self._renormalizes and len(ids):
             log_probs = log_softmax(log_probs)  # (N,)
@@ -152,7 +155,8 @@ class Rules:
         return log_softmax(penalize(logits, seen, penalty))
 
     def _banned(self, history: list[int], length: int) -> set[int]:
-        banned = repeating(history, self._options.no_repeat_ngram_size) | self._suppressed
+        """Return the tokens that are banned at this step, besides those that always are."""
+        banned = repeating(history, self._options.no_repeat_ngram_size)
         if length < self._options.min_new_tokens:
             banned.add(self._eos_id)
         return banned
