@@ -157,10 +157,9 @@ async def arrive(
     ask: Callable[[str, float], Coroutine[Any, Any, None]],
     seconds: float,
     rate: float,
-    seed: int = 1,
 ) -> None:
     """Start `rate` requests a second; each gets a word and the moment of its arrival."""
-    random_, arrival = random.Random(seed), 0.0
+    random_, arrival = random.Random(1), 0.0
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         while (arrival := arrival + random_.expovariate(rate)) < seconds:

@@ -253,7 +253,7 @@ async def show_settings(request: Request) -> FrontendSettings:
     """Return the settings, which say that files are not translated and languages not detected."""
     pair = first_pair(model.engine.bundle.manifest for model in models_of(request).values())
     if pair is None:
-        raise NotFound("not_supported", f"there are no settings: {NO_LANGUAGES}")
+        raise NotFound("not_supported", f"there are no settings, since {NO_LANGUAGES}")
     source, target = (Named(code=code, name=code) for code in pair)
     has_keys = request.app.state.keys is not None
     return FrontendSettings(

@@ -32,12 +32,11 @@ def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, s
             raise UnsupportedMediaType(
                 f"content-type is {found}: send application/json, {URL_ENCODED} or {MULTIPART}"
             )
-        fields = once(pairs) | once(read_pairs(query))
+        return once(pairs) | once(read_pairs(query))
     except ValueError as error:
         raise Unparsable(
             f"the form cannot be read: send at most {MOST_FIELDS} fields, encoded as UTF-8"
         ) from error
-    return fields
 
 
 def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
