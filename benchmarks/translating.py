@@ -84,6 +84,7 @@ class Translating(Supervisor):
         )
         for (entry, _), result in zip(batch, results, strict=True):
             ids = [int(token) for token in result.hypotheses[0]]
+            entry.accept()
             entry.answer.hypotheses = [Hypothesis(ids, [0.0] * len(ids), "length")]
         self._loop.call_soon_threadsafe(deliver, batch)
 

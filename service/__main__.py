@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import signal
 import sys
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from service.errors import StartupError
 from service.http.server import Server, bind
 from service.http.tracing import close_tracing, open_tracing
 from service.logs import configure_logs, flush_logs, open_standard_files
-from service.memory import return_large_blocks, return_small_blocks
+from service.memory import collect_rarely, return_large_blocks, return_small_blocks
 from service.settings import Settings
 
 
@@ -40,8 +39,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
         app.state.closing = asyncio.create_task(app.state.registry.close())
 
     async with app.router.lifespan_context(app):
-        gc.collect()
-        gc.freeze()  # else later collections would pause all threads to scan these objects
+        collect_rarely()
         trimming = asyncio.create_task(return_small_blocks())
         try:
             report = partial(report_start, settings, app.state.models)

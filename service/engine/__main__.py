@@ -1,6 +1,5 @@
 """Run an engine: python -m service.engine FD, the socket whose other end EngineClient holds."""
 
-import gc
 import os
 import pickle
 import signal
@@ -31,6 +30,7 @@ from service.engine.opening import open_engine
 from service.engine.wire import FrameDecoder, encode_message
 from service.errors import HeedError, PassFailed, StartupError
 from service.logs import configure_logs, flush_logs, log_error
+from service.memory import collect_rarely
 
 RECEIVE = 1 << 16  # bytes
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
@@ -95,8 +95,7 @@ class EngineServer:
             graph for graph in get_args(GraphName) if session.supports(graph)
         )
         engine.start()
-        gc.collect()
-        gc.freeze()  # else later collections would pause all threads to scan these objects
+        collect_rarely()
         self._send(
             order.number, Opened(session.precision, session.provider, session.workers, graphs)
         )
@@ -117,16 +116,17 @@ class EngineServer:
                     pass
 
     def _submit(self, engine: Engine, order: Submit) -> None:
-        self._entries.update(order.entries)
         for number, entry in order.entries:
             entry.on_progress = partial(self._send, number)
-            entry.result.add_done_callback(partial(self._answer, number))
-        entries = [entry for _, entry in order.entries]
         try:
-            engine.queue.put(entries, order.seconds)
+            engine.queue.put([entry for _, entry in order.entries], order.seconds)
         except HeedError as refusal:
-            for entry in entries:
-                entry.finish(refusal)
+            for number, entry in order.entries:
+                self._send(number, refusal, entry.request_id)
+            return
+        self._entries.update(order.entries)
+        for number, entry in order.entries:
+            entry.result.add_done_callback(partial(self._answer, number))
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
         """Send the outcome of an entry; one that was cancelled gets none."""

@@ -63,9 +63,12 @@ class Entry:
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
     `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
     log-probs of `target_ids` are computed. `language` holds the ids of the target language, if the
-    model's decoder starts with them. Cancelling `result` frees the rows before the next step.
-    If `streams`, the worker's thread calls `on_progress` after each step. `request_id` is for the
-    log.
+    model's decoder starts with them. If `streams`, the worker's thread calls `on_progress` after
+    each step. `request_id` is for the log.
+
+    The queue that accepts an entry gives it a `result` and an `answer`: the HTTP process holds
+    thousands of entries, and needs neither. Cancelling `result` frees the rows before the next
+    step.
     """
 
     source_ids: IntArray
@@ -77,8 +80,8 @@ class Entry:
     language: tuple[int, ...] = ()
     arrived: float = field(default_factory=time.monotonic)
     request_id: str = ""
-    result: Future[Answer] = field(default_factory=Future[Answer], init=False)
-    answer: Answer = field(default_factory=Answer, init=False)
+    result: Future[Answer] = field(init=False, repr=False)
+    answer: Answer = field(init=False, repr=False)
     on_progress: Callable[[Progress], None] = field(default=ignore, init=False)
     reported: bool = field(default=False, init=False)  # progress, which cannot be taken back
 
@@ -96,6 +99,9 @@ class Entry:
             self.request_id,
         )
         return Entry, asked
+
+    def accept(self) -> None:
+        self.result, self.answer = Future(), Answer()
 
     def report(self, progress: Progress) -> None:
         self.reported = True

@@ -109,7 +109,7 @@ class Queue:
         return self._waiting.rows
 
     def put(self, entries: Sequence[Entry], seconds: float = math.inf) -> None:
-        """Accept all entries of a request or none. The `result` of each accepted one will be set.
+        """Accept all entries of a request or none. Each accepted one gets its `result`, later set.
 
         Goes by the rate at which rows were taken lately. Raises DeadlineExceeded if the last of
         them would wait for longer than `seconds` even alone, Overloaded if it would beside the rows
@@ -123,6 +123,8 @@ class Queue:
                 self._waiting.remove_abandoned()
             if (wait := self._wait(rows, now)) > seconds:
                 self._refuse(rows, now, wait, seconds)
+            for entry in entries:
+                entry.accept()
             self._waiting.add(entries)
             if self._waiting.entries > self._clean_above:
                 self._waiting.remove_abandoned()

@@ -54,6 +54,7 @@ def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
     with ours, theirs:
         for number, answer in [(1, Answer(memory=Stubborn())), (2, Answer(seconds={"queue": 0.5}))]:
             server._entries[number] = entry = Entry(np.array([4]))
+            entry.accept()
             entry.result.add_done_callback(partial(server._answer, number))
             entry.finish(answer)
         decoder, arrived = FrameDecoder(), {}

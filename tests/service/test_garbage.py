@@ -1,0 +1,109 @@
+"""Requests leave nothing to the garbage collector: `collect_rarely` lets it run rarely."""
+
+import gc
+import json
+import signal
+import socket
+import time
+
+import httpx2
+import pytest
+
+from service.memory import YOUNG, collect_rarely
+from tests.service.test_process import running
+
+COUNTING = """
+import gc, os, signal
+from collections import Counter
+from service.__main__ import main
+
+def begin(*_):
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+
+def report(*_):
+    gc.collect()
+    with open({report!r} + ".new", "w") as file:
+        print(dict(Counter(type(each).__name__ for each in gc.garbage)), file=file)
+    os.rename({report!r} + ".new", {report!r})
+
+signal.signal(signal.SIGUSR1, begin)
+signal.signal(signal.SIGUSR2, report)
+main()
+"""
+REQUESTS = [
+    ("/v1/decode", {"source": "heed"}),
+    ("/v1/decode", {"source": ["heed", "hid"], "search": {"beam_size": 4}}),
+    ("/v1/decode", {"source": "heed", "stream": True}),
+    ("/v1/decode", {"source": "heed", "attention": {}}),
+    ("/v1/encode", {"source": "heed"}),
+    ("/v1/score", {"source": "heed", "target": "HH IY1 D"}),
+    ("/v1/attention", {"source": "heed", "target": "HH IY1 D"}),
+    ("/v1/decode", {}),
+    ("/v1/decode", {"source": 5}),
+    ("/v1/decode", {"source": "π"}),
+    ("/v1/decode", {"source": "heed", "search": {"beam_size": 4_000}}),
+    ("/v1/unknown", {"source": "heed"}),
+]
+
+
+@pytest.fixture
+def usual_collector():
+    """The collector's own settings after the test."""
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def send(port, path, content):
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return connection
+
+
+def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles(tmp_path):
+    report = tmp_path / "report"
+    with running("-c", COUNTING.format(report=str(report))) as (process, port):
+
+        def ask_all():
+            for path, body in REQUESTS:
+                httpx2.post(f"http://127.0.0.1:{port}{path}", json=body, timeout=60)
+            with send(port, "/v1/decode", b"{") as refused:
+                assert b" 400 " in refused.recv(1 << 16)
+            many = json.dumps({"source": ["heed"] * 64, "search": {"beam_size": 8}}).encode()
+            send(port, "/v1/decode", many).close()
+
+        ask_all()  # what the first request of a kind builds is kept
+        time.sleep(1)
+        process.send_signal(signal.SIGUSR1)
+        for _ in range(3):
+            ask_all()
+        time.sleep(1)  # those that left are noticed
+        process.send_signal(signal.SIGUSR2)
+        until = time.monotonic() + 30
+        while not report.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert report.read_text() == "{}\n"
+
+
+def test_the_collector_looks_at_new_objects_only_and_not_before_there_are_many(usual_collector):
+    looks = []
+
+    def look(phase, info):
+        looks.append((phase, info["generation"]))
+
+    collect_rarely()
+    gc.callbacks.append(look)
+    try:
+        kept = [[] for _ in range(YOUNG // 2)]
+        assert not looks
+        kept += [[] for _ in range(YOUNG)]
+    finally:
+        gc.callbacks.remove(look)
+    assert looks == [("start", 0), ("stop", 0)]
+    assert gc.get_freeze_count() > 10_000
+    assert len(kept) == YOUNG // 2 + YOUNG
