@@ -10,17 +10,17 @@ from starlette.concurrency import run_in_threadpool
 M_MMAP_THRESHOLD = -3  # of malloc.h
 LARGE = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
 EVERY = 10.0  # seconds between two returns of small blocks
-COLLECTED = 6  # before every sixth of them, garbage is collected
+COLLECTED = 6
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
 
 def collect_rarely() -> None:
-    """Keep the garbage collector from looking at objects that are in use.
+    """Freeze all objects, and collect garbage only after YOUNG new ones.
 
     By default Python looks at all of them whenever a quarter as many are new: 300,000 belong to 200
     requests in progress, and the process would stand still for 0.15 s, twice a second. Call this
-    when all is loaded: what exists then is never looked at again. Requests leave no garbage for the
-    collector, but for a stream that its client leaves: anyio's cancelled tasks refer to each other.
+    when all is loaded. Requests leave nothing to the collector, but for streams that their clients
+    leave: anyio's cancelled tasks refer to each other.
     """
     gc.collect()
     gc.freeze()
@@ -38,8 +38,8 @@ def return_large_blocks() -> None:
 
 
 async def return_small_blocks() -> None:
-    """Give back the pages of glibc's heaps that hold nothing, again and again. Before, collect
-    garbage now and then: it might hold large arrays."""
+    """Give back the free pages of glibc's heaps every EVERY seconds. Before every COLLECTED-th
+    time collect garbage, which might hold large arrays."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     for turn in itertools.count(1):
         await asyncio.sleep(EVERY)

@@ -146,6 +146,7 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return await future
     except PassFailed as error:
         faults.add(error, result)
+        error.with_traceback(None)  # its frame holds the future, which holds the error
         return Answer()
 
 

@@ -109,7 +109,7 @@ class Queue:
         return self._waiting.rows
 
     def put(self, entries: Sequence[Entry], seconds: float = math.inf) -> None:
-        """Accept all entries of a request or none. Each accepted one gets its `result`, later set.
+        """Accept all entries of a request or none. Each accepted one gets a `result`.
 
         Goes by the rate at which rows were taken lately. Raises DeadlineExceeded if the last of
         them would wait for longer than `seconds` even alone, Overloaded if it would beside the rows

@@ -45,8 +45,7 @@ class Observe:
             raise  # to the handler that answers
         finally:
             self._report(scope, record, status or HTTPStatus.INTERNAL_SERVER_ERROR)
-            # its frames refer to this scope: they would wait for the garbage collector
-            record.error = None
+            record.forget_error()
 
     def _report(self, scope: Scope, record: Record, status: int) -> None:
         seconds, route = time.monotonic() - record.started, route_of(scope)

@@ -119,8 +119,9 @@ class Protocol(HttpToolsProtocol):
         cancel(self._heading)
         cancel(self._watching)
         self._leave()
-        # asyncio's transport refers to itself: it would wait for the garbage collector
-        vars(self.transport).pop("_read_ready_cb", None)
+        for name in ("_read_ready_cb", "_write_ready"):
+            # methods by which asyncio's transport refers to itself, until garbage is collected
+            vars(self.transport).pop(name, None)
 
     def drop(self) -> None:
         """Close the connection at once, and discard what its client has not read."""

@@ -52,6 +52,13 @@ class Record:
         """Add a stage that ends now."""
         self.add_stage(name, started, time.monotonic() - started)
 
+    def forget_error(self) -> None:
+        """Drop the error once it has been reported. Its frames refer to the request and to the
+        futures that hold the error: only the garbage collector could free them."""
+        if self.error:
+            self.error.with_traceback(None).__context__ = None
+        self.error = None
+
     @property
     def seconds(self) -> dict[str, float]:
         return {name: stage.seconds for name, stage in self.stages.items()}
