@@ -1,15 +1,19 @@
 """Waiting for work beside the event loop."""
 
 import asyncio
+import gc
 import math
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 from anyio import CapacityLimiter
 from fastapi import Request
 
-from service.http.waiting import LARGE, LITTLE, Deadline, compute, compute_reading
+from service.errors import PassFailed
+from service.http.record import Record
+from service.http.waiting import LARGE, LITTLE, Deadline, compute, compute_reading, wait_for
 from service.settings import Settings
 
 
@@ -43,3 +47,27 @@ def test_large_reading_is_done_one_at_a_time():
     assert most == 1
     asyncio.run(run(LARGE))
     assert most > 1
+
+
+def test_a_reported_error_does_not_keep_its_request():
+    """Its frames hold the work that failed, which holds the error."""
+
+    async def wait_for_a_failure():
+        scope = {"type": "http", "state": {"deadline": Deadline(time.monotonic() + 60, 60)}}
+        request = Request(scope, asyncio.Event().wait)
+        work = asyncio.get_running_loop().create_future()
+        work.set_exception(PassFailed("the model failed"))
+        record = Record()
+        try:
+            await wait_for(request, work)
+        except PassFailed as error:
+            record.error = error
+        record.forget_error()
+        return weakref.ref(work), weakref.ref(request)
+
+    gc.disable()
+    try:
+        kept = asyncio.run(wait_for_a_failure())
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()
