@@ -157,11 +157,13 @@ class Worker:
             counts = {"entries": len(entries), "repeated": len(repeated)}
             asked = sorted({entry.request_id for entry in entries})
             name = self._manifest.name
-            log_error("pass failed", model=name, **counts, request_ids=asked, exc_info=error)
-            failure = as_failure(error)
-            for entry in entries:
-                if entry not in repeated:
-                    entry.finish(failure)
+            try:
+                log_error("pass failed", model=name, **counts, request_ids=asked, exc_info=error)
+            finally:  # even if there is no memory for the line
+                failure = as_failure(error)
+                for entry in entries:
+                    if entry not in repeated:
+                        entry.finish(failure)
 
     def _queue_repeats(self, entries: Sequence[Entry]) -> list[Entry]:
         """Queue entries to be computed again, one at a time, and return them. Skip an entry that
