@@ -4,6 +4,7 @@ requests and workers never wait for each other's interpreter lock (docs/adr/0007
 import asyncio
 import itertools
 import math
+import signal
 import socket
 import sys
 from asyncio.subprocess import Process
@@ -85,6 +86,11 @@ class EngineClient(asyncio.Protocol):
             ) from None
         except Unavailable:
             code = await self._exit_code()
+            if code == -signal.SIGXCPU:
+                raise StartupError(
+                    f"{self.bundle.root} takes much more processor time to open than an intact"
+                    " bundle of its size: export the bundle again"
+                ) from None
             raise StartupError(
                 f"{self.bundle.root}: the engine process died while it opened this bundle (exit"
                 f" code {code}): copy or export the bundle again, or free some memory"

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,9 @@ LEAST_MEMORY = 384 * MIB
 MEMORY_PER_BYTE = 8  # for each byte of the bundle's files
 MEMORY_PER_CORE = 32 * MIB  # the stacks of threads
 MEMORY = Path("/proc/self/statm")  # Linux only; the sixth number: pages of data
+# Seconds of processor time that opening may take: about 25 times what it takes on a server.
+LEAST_SECONDS = 8.0
+SECONDS_PER_BYTE = 1e-7
 
 
 def open_engine(bundle: Bundle, settings: Settings) -> Engine:
@@ -29,7 +33,7 @@ def open_engine(bundle: Bundle, settings: Settings) -> Engine:
     gigabytes, or end the process.
     """
     try:
-        with limited_memory(bundle, settings):
+        with limited(bundle, settings):
             with silenced():
                 open_tokenizers(bundle)
             return Engine(bundle, settings)
@@ -47,24 +51,32 @@ def open_engine(bundle: Bundle, settings: Settings) -> Engine:
 
 
 @contextmanager
-def limited_memory(bundle: Bundle, settings: Settings) -> Generator[None]:
-    """Let allocations fail that an intact bundle of this size does not need, on Linux and a CPU.
+def limited(bundle: Bundle, settings: Settings) -> Generator[None]:
+    """Let the process have what an intact bundle of this size needs: beyond, allocations fail (on
+    Linux), and SIGXCPU ends the process.
 
-    The drivers of a GPU reserve addresses without taking memory.
+    Without limits on a GPU: its drivers reserve addresses without taking memory, and TensorRT
+    compiles for minutes.
     """
-    if installed_provider(settings.provider) != PROVIDERS[Provider.cpu] or not MEMORY.exists():
+    if installed_provider(settings.provider) != PROVIDERS[Provider.cpu]:
         yield
         return
-    held = int(MEMORY.read_text().split()[5]) * resource.getpagesize()
     size = sum(file.size for file in bundle.manifest.files.values())
-    most = held + LEAST_MEMORY + MEMORY_PER_BYTE * size + MEMORY_PER_CORE * settings.cores
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [most, *(each for each in before if each != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    seconds = time.process_time() + LEAST_SECONDS + SECONDS_PER_BYTE * size
+    most = {resource.RLIMIT_CPU: round(seconds), resource.RLIMIT_CORE: 0}  # SIGXCPU dumps core
+    if MEMORY.exists():
+        held = int(MEMORY.read_text().split()[5]) * resource.getpagesize()
+        needed = LEAST_MEMORY + MEMORY_PER_BYTE * size + MEMORY_PER_CORE * settings.cores
+        most[resource.RLIMIT_DATA] = held + needed
+    before = {kind: resource.getrlimit(kind) for kind in most}
+    for kind, limit in most.items():
+        limits = [limit, *(each for each in before[kind] if each != resource.RLIM_INFINITY)]
+        resource.setrlimit(kind, (min(limits), before[kind][1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)
 
 
 @contextmanager
