@@ -40,12 +40,11 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
 
     async with app.router.lifespan_context(app):
         collect_rarely()
-        trimming = asyncio.create_task(return_small_blocks())
+        return_small_blocks()
         try:
             report = partial(report_start, settings, app.state.models)
             await Server(app, settings, listeners, report, give_up).serve([*listeners])
         finally:  # it ends by the KeyboardInterrupt of `stop`
-            trimming.cancel()
             if tracing:
                 close_tracing(tracing)
 

@@ -1,11 +1,10 @@
 """Give freed memory back to the system, and run the garbage collector rarely."""
 
-import asyncio
 import ctypes
 import gc
 import itertools
-
-from starlette.concurrency import run_in_threadpool
+import threading
+import time
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 LARGE = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
@@ -37,13 +36,17 @@ def return_large_blocks() -> None:
         mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
-async def return_small_blocks() -> None:
-    """Give back the free pages of glibc's heaps every EVERY seconds. Before every COLLECTED-th
-    time collect garbage, which might hold large arrays."""
+def return_small_blocks() -> None:
+    """Start a thread that gives back the free pages of glibc's heaps every EVERY seconds. Before
+    every COLLECTED-th time it collects garbage, which might hold large arrays."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    for turn in itertools.count(1):
-        await asyncio.sleep(EVERY)
-        if turn % COLLECTED == 0:
-            gc.collect()
-        if trim:
-            await run_in_threadpool(trim, 0)
+
+    def run() -> None:
+        for turn in itertools.count(1):
+            time.sleep(EVERY)
+            if turn % COLLECTED == 0:
+                gc.collect()
+            if trim:
+                trim(0)
+
+    threading.Thread(target=run, name="memory", daemon=True).start()
