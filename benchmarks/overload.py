@@ -10,7 +10,8 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -87,21 +88,37 @@ class Load:
 
         self.client.send(request, ended)
 
-    def closed(self, seconds: float, clients: int) -> float:
-        """Return right answers a second to clients that ask again as soon as they are answered."""
+    @contextmanager
+    def measured(self) -> Generator[None]:
+        began, cpu, right, found = time.perf_counter(), cpu_of_each(), self.right, self.outcome
+        yield
+        passed = time.perf_counter() - began
+        found.goodput = (self.right - right) / passed
+        found.cpu = [
+            (after - before) / passed for before, after in zip(cpu, cpu_of_each(), strict=True)
+        ]
+
+    def closed(self, seconds: float, clients: int) -> None:
+        """Let clients ask again as soon as they are answered."""
         requests, until = cycle(draw(random.Random(0), DRAWN)), time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            for _ in range(clients - len(self.client)):
-                self.request(next(requests))
-            self.client.wait(until)
-        answered = self.right
+        with self.measured():
+            while time.perf_counter() < until:
+                for _ in range(clients - len(self.client)):
+                    self.request(next(requests))
+                self.client.wait(until)
         self.client.drain(PATIENCE)
-        return answered / seconds
 
     def open(self, seconds: float, rate: float) -> None:
+        """Let requests arrive at random times. Then wait until the service answers as before."""
+        with self.measured():
+            self.arrive(seconds, rate)
+        self.recover()
+        self.client.drain(PATIENCE)
+
+    def arrive(self, seconds: float, rate: float) -> None:
         chance, arrival, found = random.Random(1), 0.0, self.outcome
         requests = cycle(draw(chance, DRAWN))
-        began, cpu, probed = time.perf_counter(), cpu_of_each(), 0.0
+        began, probed = time.perf_counter(), 0.0
         while (arrival := arrival + chance.expovariate(rate)) < seconds:
             self.client.wait_until(began + arrival)
             passed = time.perf_counter() - began
@@ -113,13 +130,6 @@ class Load:
             else:
                 found.sent += 1
                 self.request(next(requests))
-        passed = time.perf_counter() - began
-        found.goodput = self.right / passed
-        found.cpu = [
-            (after - before) / passed for before, after in zip(cpu, cpu_of_each(), strict=True)
-        ]
-        self.recover()
-        self.client.drain(PATIENCE)
 
     def probe(self) -> None:
         for path, request in PROBES.items():
@@ -142,17 +152,20 @@ class Load:
         self.outcome.recovery = time.perf_counter() - ended
 
 
-def measure(factors: Sequence[float], seconds: float) -> tuple[float, dict[float, Outcome]]:
-    """Return the capacity in requests a second, and the outcome at each multiple of it."""
+def measure(factors: Sequence[float], seconds: float) -> tuple[Outcome, dict[float, Outcome]]:
+    """Return the outcome of a closed loop, whose goodput is the capacity, and that of each multiple
+    of this."""
     found: dict[float, Outcome] = {}
     with serving(DEFAULT_BUNDLE) as port:
         judge = Judge(port)
-        capacity = Load(port, judge).closed(min(10.0, seconds), CLIENTS)
-        typer.echo(f"capacity {capacity:.0f}/s")
+        load = Load(port, judge)
+        load.closed(seconds, CLIENTS)
+        capacity = load.outcome
+        typer.echo(f"capacity {capacity.goodput:.0f}/s with {cores_of(capacity)} cores")
         for factor in factors:
             load = Load(port, judge)
             load.outcome.memory.append(memory_of_service())
-            load.open(seconds, factor * capacity)
+            load.open(seconds, factor * capacity.goodput)
             time.sleep(PAUSE)
             load.outcome.memory.append(memory_of_service())
             found[factor] = load.outcome
@@ -185,6 +198,7 @@ COLUMNS = [
     "429",
     "other",
     "right answers/s, of capacity",
+    "for the same CPU time of the service",
     "word, p50 and p99",
     "refusal, p50 and max",
     "/livez p99",
@@ -195,7 +209,16 @@ COLUMNS = [
 ]
 
 
-def columns(factor: float, capacity: float, found: Outcome) -> list[str]:
+def cores_of(found: Outcome) -> str:
+    return ", ".join(f"{cores:.2f}" for cores in found.cpu)
+
+
+def efficiency(found: Outcome) -> float:
+    """Return right answers for each second of processor time of the service."""
+    return found.goodput / sum(found.cpu[PROCESSES.index("client") + 1 :])
+
+
+def columns(factor: float, capacity: Outcome, found: Outcome) -> list[str]:
     others = sum(found.statuses.values()) - found.statuses[200] - found.statuses[429]
     live = [seconds for _, seconds in found.probes["/livez"]]
     ready = [status == 200 for status, _ in found.probes["/readyz"]]
@@ -206,14 +229,15 @@ def columns(factor: float, capacity: float, found: Outcome) -> list[str]:
         str(found.wrong),
         f"{found.statuses[429]:,}",
         str(others),
-        f"{found.goodput:.0f} ({found.goodput / capacity:.0%})",
+        f"{found.goodput:.0f} ({found.goodput / capacity.goodput:.0%})",
+        f"{efficiency(found) / efficiency(capacity):.0%}",
         " and ".join(seconds_of(found.words, each) for each in (0.5, 0.99)),
         " and ".join(seconds_of(found.refusals, each) for each in (0.5, 1.0)),
         seconds_of(live, 0.99),
         f"{sum(ready)}/{len(ready)}",
         f"{found.recovery:.1f} s",
         " and ".join(f"{held / 1e6:.0f}" for held in found.memory),
-        ", ".join(f"{cores:.2f}" for cores in found.cpu),
+        cores_of(found),
     ]
 
 

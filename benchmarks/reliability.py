@@ -12,7 +12,7 @@ import typer
 from benchmarks import fairness, soak
 from benchmarks.document import describe_machine, machine_line, table
 from benchmarks.mixed_requests import TOLERANCE
-from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, columns, measure
+from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, columns, cores_of, measure
 from benchmarks.report import DOCS
 
 HEAD = """# Reliability
@@ -28,8 +28,10 @@ After this page you know what overload, unfair clients and a long run do to a se
 The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
 with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
 times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
-of {clients} clients gets answered: {capacity:.0f} requests a second. The client shares the cores
-with the service: the last column says how many each process keeps busy. "Wrong" counts
+of {clients} clients gets answered in as long a time: {capacity:.0f} requests a second, with {cores}
+cores in use by client, HTTP process and engine. The client shares the cores with the service: the
+last column says how many each process keeps busy, and another compares the right answers for each
+second of processor time that the service got. "Wrong" counts
 answers that differ from those that the same requests get alone,
 by more than {tolerance:g} in a number, "other" all that were answered neither with 200 nor with
 429. Refused requests that do not say when to come back: {without_retry}. Recovery is the time from
@@ -50,7 +52,8 @@ def main(
         machine=machine_line(describe_machine()),
         seconds=seconds,
         clients=CLIENTS,
-        capacity=capacity,
+        capacity=capacity.goodput,
+        cores=cores_of(capacity),
         without_retry=sum(outcome.without_retry for outcome in found.values()),
         recovered=RECOVERED,
         tolerance=TOLERANCE,
