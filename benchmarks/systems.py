@@ -1,8 +1,9 @@
 """The systems that are compared. Each runs in a process of its own and answers calls."""
 
+import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.process import Call, Decode, Ids, Stopwatch, System, Timed
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:  # importing the network imports torch, whose memory would cou
 
 
 def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
+    sys.modules["rich"] = cast("Any", None)  # structlog would load it; it comes with `model` only
     import numpy as np
 
     from service.attention import NO_ATTENTION, Selection

@@ -37,16 +37,20 @@ def return_large_blocks() -> None:
 
 
 def return_small_blocks() -> None:
-    """Start a thread that gives back the free pages of glibc's heaps every EVERY seconds. Before
-    every COLLECTED-th time it collects garbage, which might hold large arrays."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    """Give back the free pages of glibc's heaps."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
+def keep_returning() -> None:
+    """Start a thread that returns small blocks every EVERY seconds. Before every COLLECTED-th time
+    it collects garbage, which might hold large arrays."""
 
     def run() -> None:
         for turn in itertools.count(1):
             time.sleep(EVERY)
             if turn % COLLECTED == 0:
                 gc.collect()
-            if trim:
-                trim(0)
+            return_small_blocks()
 
     threading.Thread(target=run, name="memory", daemon=True).start()

@@ -144,10 +144,13 @@ class Cache:
         return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
 
     def _fit_rows(self, held: int, needed: int) -> int:
-        """Return how many rows to hold: `held`, or 2 * `needed` if `held` is too few or far too
-        many. The factor 2 avoids a copy at every newcomer of a growing batch."""
+        """Return how many rows to hold: twice `held` if that is too few, which avoids a copy at
+        every newcomer of a growing batch; `needed` if twice is still too few, or `held` far too
+        many."""
+        if needed > held:
+            return max(needed, 2 * held)
         too_many = held > 4 * max(needed, FEWEST_ROWS) and self._is_large
-        return held if needed <= held and not too_many else 2 * needed
+        return needed if too_many else held
 
 
 def fit_length(held: int, needed: int, step: int) -> int:

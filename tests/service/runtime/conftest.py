@@ -32,9 +32,10 @@ def memory_of(cache):
 
 def bytes_of(cache):
     """Return the bytes that a cache holds, used or not; arrays are views of all layers."""
-    own, cross = memory_of(cache)
-    whole = isinstance(cache, Cache)
-    return sum((array.base if whole else array).nbytes for array in own + cross)
+    memory = memory_of(cache)
+    if isinstance(cache, Cache):
+        memory = ({id(array.base): array.base for array in each}.values() for each in memory)
+    return sum(array.nbytes for each in memory for array in each)
 
 
 def view(place, dtype):

@@ -154,6 +154,20 @@ def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
     assert bytes_of(cache) < busy / 10
 
 
+def test_a_first_batch_gets_the_rows_it_needs_and_newcomers_at_most_twice_as_many(session, bundle):
+    (_, one), (_, eight) = (session.encode(sources(bundle, [8] * count)) for count in (1, 8))
+    needed = 3 * sum(array.nbytes for array in eight.keys_values)  # 16 positions beside 8
+    cache = session.new_cache(rows_per_source=1)
+    cache.insert(eight)
+    cache.grow(16)
+    assert bytes_of(cache) == needed
+    cache = session.new_cache(rows_per_source=1)
+    for count in range(1, 9):
+        cache.insert(one)
+        cache.grow(16)
+        assert needed * count <= 8 * bytes_of(cache) <= 2 * needed * count
+
+
 def test_a_step_copies_no_cache(bundle):
     """What copies it takes at least as much memory again, as the same graph does when not bound."""
     command = [sys.executable, "-m", "tests.measure_copies", str(bundle.root)]
