@@ -194,7 +194,7 @@ class Settings(BaseSettings):
         default=200,
         ge=1,
         description="Most POST requests that are answered at once. More are let in while they are"
-        " expected to wait less than a second, which is known above about 64",
+        " expected to wait less than 0.25 seconds, which is known above about 64",
     )
     timeout: float = Field(
         default=60.0,

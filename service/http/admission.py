@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from service.pace import FEW, Pace, refuse
 
-SHORT = 1.0  # seconds that a request may be expected to wait where many are in progress
+SHORT = 0.25  # seconds that a request may be expected to wait where many are in progress
+RECENT = 1.0  # seconds: a rate says nothing about now if none was completed within them
 
 
 class Admission:
@@ -41,7 +42,7 @@ class Admission:
         wait = self.pace.wait(now, self.inside, self.inside)
         if self.inside < self.most:
             return None if wait is None or wait <= limit else wait - limit
-        moves = now - self.pace.completed <= SHORT
+        moves = now - self.pace.completed <= RECENT
         if wait is not None and wait <= SHORT and moves:
             return None
         return (wait or 0.0) - SHORT

@@ -1,14 +1,19 @@
 """Requests leave nothing to the garbage collector: `collect_rarely` lets it run rarely."""
 
+import asyncio
 import gc
 import json
 import signal
 import socket
 import time
+import weakref
 
 import httpx2
 import pytest
 
+from service.api.faults import Faults
+from service.api.steps import answer_or_note
+from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely
 from tests.service.test_process import running
 
@@ -96,6 +101,23 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
             assert time.monotonic() < until
             time.sleep(0.05)
         assert report.read_text() == "{}\n"
+
+
+def test_the_fault_of_a_failed_source_does_not_keep_its_future():
+    async def run():
+        faults, future = Faults(partial=True), asyncio.get_running_loop().create_future()
+        future.set_exception(PassFailed("the model computed NaN"))
+        gone = weakref.ref(future)
+        await answer_or_note(future, 0, faults)
+        del future
+        assert faults.size
+        assert gone() is None
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 def test_the_collector_looks_at_new_objects_only_and_not_before_there_are_many(usual_collector):

@@ -115,9 +115,9 @@ def test_nobody_is_refused_below_capacity(capacity):
 
 
 def test_many_connections_of_quick_requests_are_let_in():
-    """800 at once are answered in 0.8 seconds, so all of them may wait."""
-    simulation = Simulation(capacity=1000)
-    simulation.run(1000, 3)
+    """800 at once are answered in 0.2 seconds, so all of them may wait."""
+    simulation = Simulation(capacity=4000)
+    simulation.run(4000, 3)
     for _ in range(800):
         simulation.arrive()
     assert not simulation.refused
