@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -36,7 +36,7 @@ MOST_OPEN = 8000  # connections of the client at once; later arrivals are counte
 PAUSE = 5.0  # seconds after a load, before the memory is looked at
 RECOVERED = 0.5  # seconds within which a word is answered again
 PROCESSES = ("client", "HTTP", "engine")
-TICKS = os.sysconf("SC_CLK_TCK")  # of processor time, a second
+TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, a second
 
 
 @dataclass(slots=True)
@@ -110,14 +110,17 @@ class Load:
 
     def open(self, seconds: float, rate: float) -> None:
         """Let requests arrive at random times. Then wait until the service answers as before."""
+        chance = random.Random(1)
+        requests = cycle(draw(chance, DRAWN))
         with self.measured():
-            self.arrive(seconds, rate)
+            self.arrive(seconds, rate, chance, requests)
         self.recover()
         self.client.drain(PATIENCE)
 
-    def arrive(self, seconds: float, rate: float) -> None:
-        chance, arrival, found = random.Random(1), 0.0, self.outcome
-        requests = cycle(draw(chance, DRAWN))
+    def arrive(
+        self, seconds: float, rate: float, chance: random.Random, requests: Iterator[bytes]
+    ) -> None:
+        arrival, found = 0.0, self.outcome
         began, probed = time.perf_counter(), 0.0
         while (arrival := arrival + chance.expovariate(rate)) < seconds:
             self.client.wait_until(began + arrival)
@@ -153,8 +156,8 @@ class Load:
 
 
 def measure(factors: Sequence[float], seconds: float) -> tuple[Outcome, dict[float, Outcome]]:
-    """Return the outcome of a closed loop, whose goodput is the capacity, and that of each multiple
-    of this."""
+    """Return the outcome of a closed loop, whose goodput is the capacity, and the outcome at each
+    multiple of the capacity."""
     found: dict[float, Outcome] = {}
     with serving(DEFAULT_BUNDLE) as port:
         judge = Judge(port)
@@ -174,7 +177,7 @@ def measure(factors: Sequence[float], seconds: float) -> tuple[Outcome, dict[flo
 
 
 def cpu_of_each() -> list[float]:
-    """Return the seconds of processor time of each of PROCESSES."""
+    """Return the seconds of CPU time of each of PROCESSES."""
     spent = dict.fromkeys(PROCESSES, 0.0)
     for pid in family(os.getpid()):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -198,7 +201,7 @@ COLUMNS = [
     "429",
     "other",
     "right answers/s, of capacity",
-    "for the same CPU time of the service",
+    "right answers by the service's CPU time, of capacity",
     "word, p50 and p99",
     "refusal, p50 and max",
     "/livez p99",
@@ -214,7 +217,7 @@ def cores_of(found: Outcome) -> str:
 
 
 def efficiency(found: Outcome) -> float:
-    """Return right answers for each second of processor time of the service."""
+    """Return right answers for each second of the service's CPU time."""
     return found.goodput / sum(found.cpu[PROCESSES.index("client") + 1 :])
 
 

@@ -27,15 +27,14 @@ After this page you know what overload, unfair clients and a long run do to a se
 
 The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
 with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
-times for {seconds:g} seconds, each on a connection of its own, at multiples of what a closed loop
-of {clients} clients gets answered in as long a time: {capacity:.0f} requests a second, with {cores}
-cores in use by client, HTTP process and engine. The client shares the cores with the service: the
-last column says how many each process keeps busy, and another compares the right answers for each
-second of processor time that the service got. "Wrong" counts
-answers that differ from those that the same requests get alone,
-by more than {tolerance:g} in a number, "other" all that were answered neither with 200 nor with
-429. Refused requests that do not say when to come back: {without_retry}. Recovery is the time from
-the last arrival until a word is answered within {recovered:g} s.
+times for {seconds:g} seconds, each on a connection of its own. The rates are multiples of the
+capacity: {capacity:.0f} requests a second, which a closed loop of {clients} clients gets answered
+in as long a time. Cores in use then, by client, HTTP process and engine: {cores}. The client shares
+the cores with the service and takes more of them under overload. So one column compares right
+answers by the service's CPU time. "Wrong" counts answers that differ from those that the same
+requests get alone, by more than {tolerance:g} in a number, "other" all that were answered neither
+with 200 nor with 429. Refused requests that do not say when to come back: {without_retry}. Recovery
+is the time from the last arrival until a word is answered within {recovered:g} s.
 
 """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # importing the network imports torch, whose memory would cou
 
 
 def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
-    sys.modules["rich"] = cast("Any", None)  # structlog would load it; it comes with `model` only
+    sys.modules["rich"] = cast("Any", None)  # structlog would load it; the service lacks it
     import numpy as np
 
     from service.attention import NO_ATTENTION, Selection

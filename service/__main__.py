@@ -20,7 +20,7 @@ from service.errors import StartupError
 from service.http.server import Server, bind
 from service.http.tracing import close_tracing, open_tracing
 from service.logs import configure_logs, flush_logs, open_standard_files
-from service.memory import collect_rarely, keep_returning, return_large_blocks
+from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
 from service.settings import Settings
 
 
@@ -40,7 +40,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
 
     async with app.router.lifespan_context(app):
         collect_rarely()
-        keep_returning()
+        trim_heaps_regularly()
         try:
             report = partial(report_start, settings, app.state.models)
             await Server(app, settings, listeners, report, give_up).serve([*listeners])

@@ -5,11 +5,13 @@ import gc
 import itertools
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 LARGE = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
-EVERY = 10.0  # seconds between two returns of small blocks
-COLLECTED = 6
+EVERY = 10.0  # seconds between two trims
+COLLECTED = 6  # trims from one garbage collection to the next
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
 
@@ -36,21 +38,28 @@ def return_large_blocks() -> None:
         mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
-def return_small_blocks() -> None:
+def trim_heaps() -> None:
     """Give back the free pages of glibc's heaps."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    if trim := find_trim():
         trim(0)
 
 
-def keep_returning() -> None:
-    """Start a thread that returns small blocks every EVERY seconds. Before every COLLECTED-th time
+@cache
+def find_trim() -> Callable[[int], int] | None:
+    """Return glibc's malloc_trim; other C libraries have none. Each CDLL is a reference cycle."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def trim_heaps_regularly() -> None:
+    """Start a thread that trims the heaps every EVERY seconds. Before every COLLECTED-th time
     it collects garbage, which might hold large arrays."""
+    find_trim()  # now, and not when memory is short
 
     def run() -> None:
         for turn in itertools.count(1):
             time.sleep(EVERY)
             if turn % COLLECTED == 0:
                 gc.collect()
-            return_small_blocks()
+            trim_heaps()
 
     threading.Thread(target=run, name="memory", daemon=True).start()

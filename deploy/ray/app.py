@@ -14,7 +14,7 @@ from service.app import create_app
 from service.errors import StartupError
 from service.http.tracing import close_tracing, open_tracing
 from service.logs import configure_logs, flush_logs
-from service.memory import collect_rarely, keep_returning, return_large_blocks
+from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
 from service.settings import Settings
 
 MOST_MODELS = 3  # of HEED_MODELS in a replica at once, if the argument models_per_replica is absent
@@ -33,13 +33,13 @@ class Heed:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Return the application, whose lifespan Ray enters and leaves."""
         return_large_blocks()
-        keep_returning()
+        trim_heaps_regularly()
         configure_logs(self.settings.log_format)
         self.tracing = open_tracing()
         heed = create_app(self.settings, tracing=self.tracing)
         innermost = Middleware(Multiplexing, heed=heed, most=self.most_models)
         heed.user_middleware.append(innermost)
-        collect_rarely()
+        collect_rarely()  # Ray opens the models later: they are not frozen
         return heed
 
     async def check_health(self) -> None:

@@ -30,7 +30,7 @@ from service.engine.opening import open_engine
 from service.engine.wire import FrameDecoder, encode_message
 from service.errors import HeedError, PassFailed, StartupError
 from service.logs import configure_logs, flush_logs, log_error
-from service.memory import collect_rarely, keep_returning
+from service.memory import collect_rarely, trim_heaps_regularly
 
 RECEIVE = 1 << 16  # bytes
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
@@ -96,7 +96,7 @@ class EngineServer:
         )
         engine.start()
         collect_rarely()
-        keep_returning()
+        trim_heaps_regularly()
         self._send(
             order.number, Opened(session.precision, session.provider, session.workers, graphs)
         )

@@ -88,8 +88,8 @@ class EngineClient(asyncio.Protocol):
             code = await self._exit_code()
             if code == -signal.SIGXCPU:
                 raise StartupError(
-                    f"{self.bundle.root} takes much more processor time to open than an intact"
-                    " bundle of its size: export the bundle again"
+                    f"{self.bundle.root} takes much more CPU time to open than an intact bundle of"
+                    " its size: export the bundle again, use a faster CPU, or raise ulimit -t"
                 ) from None
             raise StartupError(
                 f"{self.bundle.root}: the engine process died while it opened this bundle (exit"

@@ -10,7 +10,7 @@ from service.engine.messages import Status, Steps
 from service.engine.queue import Queue
 from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
 from service.engine.worker import Worker
-from service.memory import return_small_blocks
+from service.memory import trim_heaps
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
@@ -28,7 +28,7 @@ class Engine:
         self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
-        return_small_blocks()  # opening needs more than serving
+        trim_heaps()  # opening takes more memory than serving
         manifest, count = bundle.manifest, self.session.workers
         scheduler = scheduler_of(bundle, settings, count)
         self.queue = Queue(scheduler, count)

@@ -21,9 +21,10 @@ LEAST_MEMORY = 384 * MIB
 MEMORY_PER_BYTE = 8  # for each byte of the bundle's files
 MEMORY_PER_CORE = 32 * MIB  # the stacks of threads
 MEMORY = Path("/proc/self/statm")  # Linux only; the sixth number: pages of data
-# Seconds of processor time that opening may take: about 25 times what it takes on a server.
+# Seconds of CPU time that opening may take: at least 25 times what intact bundles take on a server.
 LEAST_SECONDS = 8.0
 SECONDS_PER_BYTE = 1e-7
+SECONDS_PER_CORE = 0.25  # threads that share a product spin while they wait for each other
 
 
 def open_engine(bundle: Bundle, settings: Settings) -> Engine:
@@ -52,27 +53,29 @@ def open_engine(bundle: Bundle, settings: Settings) -> Engine:
 
 @contextmanager
 def limited(bundle: Bundle, settings: Settings) -> Generator[None]:
-    """Let the process have what an intact bundle of this size needs: beyond, allocations fail (on
-    Linux), and SIGXCPU ends the process.
+    """Limit CPU time, and on Linux memory, to what an intact bundle of this size needs.
 
-    Without limits on a GPU: its drivers reserve addresses without taking memory, and TensorRT
-    compiles for minutes.
+    Beyond the limits, SIGXCPU ends the process and allocations fail. With a GPU there are none: its
+    drivers reserve addresses without taking memory, and TensorRT compiles for minutes.
     """
     if installed_provider(settings.provider) != PROVIDERS[Provider.cpu]:
         yield
         return
     size = sum(file.size for file in bundle.manifest.files.values())
-    seconds = time.process_time() + LEAST_SECONDS + SECONDS_PER_BYTE * size
-    most = {resource.RLIMIT_CPU: round(seconds), resource.RLIMIT_CORE: 0}  # SIGXCPU dumps core
+    seconds = LEAST_SECONDS + SECONDS_PER_BYTE * size + SECONDS_PER_CORE * settings.cores
+    most = {
+        resource.RLIMIT_CPU: round(time.process_time() + seconds),
+        resource.RLIMIT_CORE: 0,  # else SIGXCPU would write all memory to a file
+    }
     if MEMORY.exists():
         held = int(MEMORY.read_text().split()[5]) * resource.getpagesize()
         needed = LEAST_MEMORY + MEMORY_PER_BYTE * size + MEMORY_PER_CORE * settings.cores
         most[resource.RLIMIT_DATA] = held + needed
     before = {kind: resource.getrlimit(kind) for kind in most}
-    for kind, limit in most.items():
-        limits = [limit, *(each for each in before[kind] if each != resource.RLIM_INFINITY)]
-        resource.setrlimit(kind, (min(limits), before[kind][1]))
     try:
+        for kind, limit in most.items():
+            limits = [limit, *(each for each in before[kind] if each != resource.RLIM_INFINITY)]
+            resource.setrlimit(kind, (min(limits), before[kind][1]))
         yield
     finally:
         for kind, limits in before.items():

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from service.pace import FEW, Pace, refuse
 
 SHORT = 0.25  # seconds that a request may be expected to wait where many are in progress
-RECENT = 1.0  # seconds: a rate says nothing about now if none was completed within them
+RECENT = 1.0  # seconds without a completed request after which a rate says nothing
 
 
 class Admission:
     """Counts the requests in progress and decides whether one more can be accepted.
 
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
-    more if they will be within SHORT seconds.
+    more if they will be within SHORT seconds and one was within the last RECENT seconds.
     """
 
     def __init__(

@@ -144,9 +144,9 @@ class Cache:
         return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
 
     def _fit_rows(self, held: int, needed: int) -> int:
-        """Return how many rows to hold: twice `held` if that is too few, which avoids a copy at
-        every newcomer of a growing batch; `needed` if twice is still too few, or `held` far too
-        many."""
+        """Return how many rows to hold. If `held` is too few: twice `held`, which avoids a copy at
+        every newcomer of a growing batch, or `needed` if that is more. If it is far too many:
+        `needed`."""
         if needed > held:
             return max(needed, 2 * held)
         too_many = held > 4 * max(needed, FEWEST_ROWS) and self._is_large
@@ -161,7 +161,8 @@ def fit_length(held: int, needed: int, step: int) -> int:
 
 def resized(array: CacheArray, rows: int, length: int, used: int) -> CacheArray:
     """Return `array` (L, rows, H, length, D) itself if it has that size, else a copy of its first
-    `used` rows that is cut or padded with zeros. Rows that are never written take no memory."""
+    `used` rows that is cut or padded with zeros. Unused rows may take memory too: NumPy asks for
+    huge pages."""
     layers, held_rows, heads, held_length, head_dim = array.shape
     if (held_rows, held_length) == (rows, length):
         return array

@@ -31,13 +31,33 @@ SERVED = {
     *("task with escapes", "prefix leaves one", "metadata", "a short Loop", "endless padding"),
     *("truncation", "no task", "no licence", "no attribution", *NOTICED_WHEN_USED),
 }
+OPENING = """
+import resource, sys
+from pathlib import Path
+from service.bundle import load_bundle
+from service.engine.opening import open_engine
+from service.settings import Settings
+
+def say_limits():
+    kinds = resource.RLIMIT_CPU, resource.RLIMIT_CORE, resource.RLIMIT_DATA
+    print(*(resource.getrlimit(kind)[0] for kind in kinds), sep=",")
+
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+say_limits()
+open_engine(load_bundle(Path(sys.argv[1])), Settings(provider="cpu"))
+say_limits()
+"""
 LONGEST = 500  # characters of a refusal
 MOST_MEMORY = 500 << 20  # bytes
 
 
 def answers_of(folder, every_weight):
     """Return what a bundle decodes, encodes, scores and attends to, with errors in their places,
-    and the text of some ids."""
+    and the text of some ids.
+
+    A bundle that loops for ever would end pytest by SIGXCPU here: it belongs to GREEDY.
+    """
     bundle = load_bundle(folder)
     engine = open_engine(bundle, SETTINGS)
     source, target = open_tokenizers(bundle)
@@ -121,8 +141,18 @@ def test_time_and_memory_of_opening_are_bounded(copy, name, capfd):
     with pytest.raises(StartupError) as error:
         asyncio.run(open_and_watch(client))
     check_refusal(str(error.value), copy)
-    assert "60 seconds" not in str(error.value)  # the process ended earlier, by itself
+    assert "60 seconds" not in str(error.value)  # another limit ended it earlier
+    assert ("CPU time" in str(error.value)) == (name == "an endless Loop")
     assert capfd.readouterr() == ("", "")
+
+
+def test_opening_restores_the_limits_of_the_process(tiny):
+    """In a process of its own: limits that an earlier test left would hide those of this one."""
+    command = [sys.executable, "-c", OPENING, str(tiny)]
+    before, after = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert before == after != "0,0,0"
 
 
 async def open_and_watch(client):

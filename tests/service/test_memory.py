@@ -12,7 +12,7 @@ from service import memory
 
 memory.EVERY, memory.COLLECTED = 0.05, 2
 memory.collect_rarely()
-memory.keep_returning()
+memory.trim_heaps_regularly()
 
 class Garbage:
     def __init__(self):

@@ -147,7 +147,7 @@ def test_the_time_to_come_back_is_when_there_will_be_room():
     simulation.run(60, 60)
     retries = [refusal.retry_after for refusal in simulation.refused[100:]]
     assert all(isinstance(each, Overloaded) for each in simulation.refused)
-    assert min(retries) >= 15  # 200 wait for 20 seconds, and a second is the limit
+    assert min(retries) >= 15  # 200 wait for 20 seconds, and a quarter of one is the limit
     assert max(retries) <= 25
 
 
