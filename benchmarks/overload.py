@@ -1,8 +1,8 @@
 """Send more requests than the service can answer: python -m benchmarks.overload
 
 Requests of mixed kinds arrive at random times, each on a connection of its own, at multiples of
-what a closed loop of 24 clients gets answered. Answers are compared with those that the same
-requests get alone.
+what a closed loop of 24 clients gets answered just before. Answers are compared with those that
+the same requests get alone.
 """
 
 import os
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -155,25 +155,43 @@ class Load:
         self.outcome.recovery = time.perf_counter() - ended
 
 
-def measure(factors: Sequence[float], seconds: float) -> tuple[Outcome, dict[float, Outcome]]:
-    """Return the outcome of a closed loop, whose goodput is the capacity, and the outcome at each
-    multiple of the capacity."""
-    found: dict[float, Outcome] = {}
+class Row(NamedTuple):
+    """The outcome of a load, and those of the closed loops just before and after it, since the
+    speed of a machine changes."""
+
+    factor: float
+    closed: tuple[Outcome, Outcome]
+    found: Outcome
+
+    @property
+    def capacity(self) -> float:
+        """Right answers a second in the closed loops."""
+        return statistics.mean(each.goodput for each in self.closed)
+
+
+def measure(factors: Sequence[float], seconds: float) -> list[Row]:
+    """Return the outcome at each multiple of the capacity, which the loop before it measured."""
+    rows: list[Row] = []
     with serving(DEFAULT_BUNDLE) as port:
         judge = Judge(port)
-        load = Load(port, judge)
-        load.closed(seconds, CLIENTS)
-        capacity = load.outcome
-        typer.echo(f"capacity {capacity.goodput:.0f}/s with {cores_of(capacity)} cores")
+
+        def closed() -> Outcome:
+            load = Load(port, judge)
+            load.closed(seconds / 2, CLIENTS)
+            return load.outcome
+
+        before = closed()
         for factor in factors:
             load = Load(port, judge)
             load.outcome.memory.append(memory_of_service())
-            load.open(seconds, factor * capacity.goodput)
+            load.open(seconds, factor * before.goodput)
             time.sleep(PAUSE)
             load.outcome.memory.append(memory_of_service())
-            found[factor] = load.outcome
-            typer.echo(" | ".join(columns(factor, capacity, load.outcome)))
-    return capacity, found
+            after = closed()
+            rows.append(Row(factor, (before, after), load.outcome))
+            typer.echo(" | ".join(columns(rows[-1])))
+            before = after
+    return rows
 
 
 def cpu_of_each() -> list[float]:
@@ -200,6 +218,7 @@ COLUMNS = [
     "wrong",
     "429",
     "other",
+    "capacity/s, before and after",
     "right answers/s, of capacity",
     "right answers by the service's CPU time, of capacity",
     "word, p50 and p99",
@@ -212,16 +231,13 @@ COLUMNS = [
 ]
 
 
-def cores_of(found: Outcome) -> str:
-    return ", ".join(f"{cores:.2f}" for cores in found.cpu)
-
-
 def efficiency(found: Outcome) -> float:
     """Return right answers for each second of the service's CPU time."""
     return found.goodput / sum(found.cpu[PROCESSES.index("client") + 1 :])
 
 
-def columns(factor: float, capacity: Outcome, found: Outcome) -> list[str]:
+def columns(row: Row) -> list[str]:
+    factor, closed, found = row
     others = sum(found.statuses.values()) - found.statuses[200] - found.statuses[429]
     live = [seconds for _, seconds in found.probes["/livez"]]
     ready = [status == 200 for status, _ in found.probes["/readyz"]]
@@ -232,15 +248,16 @@ def columns(factor: float, capacity: Outcome, found: Outcome) -> list[str]:
         str(found.wrong),
         f"{found.statuses[429]:,}",
         str(others),
-        f"{found.goodput:.0f} ({found.goodput / capacity.goodput:.0%})",
-        f"{efficiency(found) / efficiency(capacity):.0%}",
+        " and ".join(f"{each.goodput:.0f}" for each in closed),
+        f"{found.goodput:.0f} ({found.goodput / row.capacity:.0%})",
+        f"{efficiency(found) / statistics.mean(map(efficiency, closed)):.0%}",
         " and ".join(seconds_of(found.words, each) for each in (0.5, 0.99)),
         " and ".join(seconds_of(found.refusals, each) for each in (0.5, 1.0)),
         seconds_of(live, 0.99),
         f"{sum(ready)}/{len(ready)}",
         f"{found.recovery:.1f} s",
         " and ".join(f"{held / 1e6:.0f}" for held in found.memory),
-        cores_of(found),
+        ", ".join(f"{cores:.2f}" for cores in found.cpu),
     ]
 
 

@@ -12,7 +12,7 @@ import typer
 from benchmarks import fairness, soak
 from benchmarks.document import describe_machine, machine_line, table
 from benchmarks.mixed_requests import TOLERANCE
-from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, columns, cores_of, measure
+from benchmarks.overload import CLIENTS, COLUMNS, RECOVERED, columns, measure
 from benchmarks.report import DOCS
 
 HEAD = """# Reliability
@@ -28,10 +28,10 @@ After this page you know what overload, unfair clients and a long run do to a se
 The default model answers requests of mixed kinds: 60 % words, 12 % batches of 32 words, 10 % words
 with 8 beams, 8 % scores, 5 % words with all attention weights, 5 % encodings. They arrive at random
 times for {seconds:g} seconds, each on a connection of its own. The rates are multiples of the
-capacity: {capacity:.0f} requests a second, which a closed loop of {clients} clients gets answered
-in as long a time. Cores in use then, by client, HTTP process and engine: {cores}. The client shares
-the cores with the service and takes more of them under overload. So one column compares right
-answers by the service's CPU time. "Wrong" counts answers that differ from those that the same
+capacity: the requests a second that a closed loop of {clients} clients gets answered. It is
+measured before and after each load, since the speed of the machine changes. The client shares the
+cores with the service and takes more of them under overload. So one column compares right answers
+by the service's CPU time. "Wrong" counts answers that differ from those that the same
 requests get alone, by more than {tolerance:g} in a number, "other" all that were answered neither
 with 200 nor with 429. Refused requests that do not say when to come back: {without_retry}. Recovery
 is the time from the last arrival until a word is answered within {recovered:g} s.
@@ -45,19 +45,17 @@ def main(
     docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
 ) -> None:
     """Measure the default model under overload, and beside the largest requests."""
-    capacity, found = measure([float(each) for each in factors.split(",")], seconds)
-    rows = [columns(factor, capacity, outcome) for factor, outcome in found.items()]
+    rows = measure([float(each) for each in factors.split(",")], seconds)
     text = HEAD.format(
         machine=machine_line(describe_machine()),
         seconds=seconds,
         clients=CLIENTS,
-        capacity=capacity.goodput,
-        cores=cores_of(capacity),
-        without_retry=sum(outcome.without_retry for outcome in found.values()),
+        without_retry=sum(row.found.without_retry for row in rows),
         recovered=RECOVERED,
         tolerance=TOLERANCE,
     )
-    text += f"{table(COLUMNS, rows)}\n{fairness.render(fairness.measure(seconds))}\n"
+    text += f"{table(COLUMNS, [columns(row) for row in rows])}\n"
+    text += f"{fairness.render(fairness.measure(seconds))}\n"
     text += f"## A long run\n\n{soak.paragraph(json.loads((DOCS / 'soak.json').read_text()))}"
     (docs / "reliability.md").write_text(text, encoding="utf-8")
 

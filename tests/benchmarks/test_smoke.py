@@ -140,15 +140,15 @@ def test_overload(monkeypatch):
     for module in (mixed_requests, overload):
         monkeypatch.setattr(module, "WORDS", ["heed", "the"])
     monkeypatch.setattr(overload, "PAUSE", 0.1)
-    capacity, found = overload.measure([3.0], seconds=1.0)
-    (outcome,) = found.values()
-    assert capacity.goodput > 0
+    (row,) = overload.measure([3.0], seconds=1.0)
+    outcome = row.found
+    assert row.capacity > 0
     assert outcome.sent == sum(outcome.statuses.values()) > 0
     assert set(outcome.statuses) <= {200, 429}
     assert (outcome.wrong, outcome.without_retry) == (0, 0)
     assert {status for probes in outcome.probes.values() for status, _ in probes} == {200}
     assert min(outcome.cpu) >= 0
-    assert len(overload.columns(3.0, capacity, outcome)) == len(overload.COLUMNS)
+    assert len(overload.columns(row)) == len(overload.COLUMNS)
 
 
 def test_operators():
