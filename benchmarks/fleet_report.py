@@ -161,7 +161,7 @@ def holds_rows(capacity: dict[str, float]) -> list[list[str]]:
         ["memory with the default model", "at most 1.1 GB", memory],
         [
             "a load of ten times its capacity",
-            "answers for nine tenths of the capacity or more, 429 for the rest",
+            "answers for about nine tenths of the capacity, 429 for the rest",
             reliability,
         ],
     ]
