@@ -40,7 +40,7 @@ is the time from the last arrival until a word is answered within {recovered:g} 
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each load")] = 120.0,
     factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
     docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
 ) -> None:

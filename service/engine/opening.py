@@ -21,8 +21,8 @@ LEAST_MEMORY = 384 * MIB
 MEMORY_PER_BYTE = 8  # for each byte of the bundle's files
 MEMORY_PER_CORE = 32 * MIB  # the stacks of threads
 MEMORY = Path("/proc/self/statm")  # Linux only; the sixth number: pages of data
-# Seconds of CPU time that opening may take: at least 25 times what intact bundles take on a server.
-LEAST_SECONDS = 8.0
+# Seconds of CPU time that opening may take: over 20 times what intact bundles take on a server.
+LEAST_SECONDS = 7.0
 SECONDS_PER_BYTE = 1e-7
 SECONDS_PER_CORE = 0.25  # threads that share a product spin while they wait for each other
 
