@@ -59,13 +59,13 @@ def opened(systems: Sequence[System], folder: Path) -> Generator[list[Running]]:
 
 
 def measure(systems: Sequence[Running], call: Call, rounds: int, warm_ups: int = 2) -> Measured:
-    """Call every system once in each round, so that a slow moment of the machine hits all."""
+    """Give every system a turn in each round, so that a slow moment of the machine hits all."""
     answers = {system.name: [system(call) for _ in range(warm_ups)][-1].ids for system in systems}
     wall: Times = {system.name: [] for system in systems}
     cpu: Times = {system.name: [] for system in systems}
     for _ in range(rounds):
         for system in systems:
-            timed = system(call)
+            timed = system.turn(call)
             wall[system.name].append(1000 * timed.seconds)
             cpu[system.name].append(1000 * timed.cpu_seconds)
     return Measured(wall, cpu, answers)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).parents[1]
+TURN = 0.05  # seconds
 Ids = list[list[int]]
 
 
@@ -83,6 +85,16 @@ class Running:
     def __call__(self, call: Call) -> Timed:
         self._pipe.send(call)
         return self._pipe.recv()
+
+    def turn(self, call: Call) -> Timed:
+        """Answer a call again and again, for at least TURN seconds, and return the means. A first
+        answer, which warms the CPU's caches after the turns of others, does not count."""
+        self(call)
+        answers = [self(call)]
+        while sum(answer.seconds for answer in answers) < TURN:
+            answers.append(self(call))
+        seconds, cpu_seconds, ids = zip(*answers, strict=True)
+        return Timed(statistics.mean(seconds), statistics.mean(cpu_seconds), ids[-1])
 
     def close(self) -> float:
         """End the process and return its peak memory in MiB."""

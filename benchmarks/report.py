@@ -6,6 +6,7 @@ from typing import cast
 
 from benchmarks.agreement_report import render_agreement
 from benchmarks.document import machine_line, table
+from benchmarks.process import TURN
 from benchmarks.results import (
     SERVERS,
     Cell,
@@ -37,12 +38,13 @@ cost.
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
 in brackets. `CPU ratio` compares the CPU time, summed over the cores, of CTranslate2 at the same
 setting with Heed's: other work on the machine hardly changes it. `graphs` is the CPU time of Heed's
-graphs in a bare loop, divided by Heed's. `same` counts the sources that both systems decode to the
-same tokens.
+graphs in the bare loop of one worker, divided by Heed's; workers that share a batch also pay for the
+core that their threads share. `same` counts the sources that both systems decode to the same tokens.
 
 Each system runs in a process of its own, with the same random weights and sources, and generates
-the same number of tokens. Calls to the systems alternate. CTranslate2 gets its best setting in each
-cell, given as workers x threads; Heed uses its defaults.
+the same number of tokens. The systems take turns: each answers the same call again and again for at
+least {turn:g} ms, after one that does not count, and its time is the mean. CTranslate2 gets its
+best setting in each cell, given as workers x threads; Heed uses its defaults.
 
 {machine}
 
@@ -140,6 +142,7 @@ def render(results: Results) -> str:
     text = HEAD.format(
         machine=machine_line(results["machine"]),
         rounds=results["rounds"],
+        turn=1000 * TURN,
         models="\n".join(models),
     )
     text += table(COLUMNS, [cell_columns(cell) for cell in results["cells"]])
