@@ -211,7 +211,7 @@ SENTENCES = {
     "missing": "is required",
     "model_attributes_type": "must be a JSON object",
     "model_type": "must be a JSON object",
-    "path_not_directory": "must be a folder",
+    "path_not_directory": "must be an existing folder",
     "string_pattern_mismatch": "must match {pattern}",
     "string_too_long": "must have {max_length} or fewer characters",
     "string_too_short": "must have {min_length} or more characters",

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api import examples
-from service.api.answer_size import SEND_LESS, check_size, held_nbytes
+from service.api.answer_size import check_size, held_nbytes
 from service.api.attend_arrays import (
     attended_nbytes,
     check_finite,
@@ -26,7 +26,7 @@ from service.http.budget import hold
 from service.http.content import negotiate, send
 from service.http.json_route import JsonRoute
 from service.http.record import record_of
-from service.http.waiting import compute_limited
+from service.http.waiting import compute_limited, settings_of
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 
@@ -69,13 +69,19 @@ async def attend(
     if media_type in PICTURES:
         check_heatmaps(len(feeds["queries"]))
     nbytes = attended_nbytes(body.mechanism, feeds)
-    check_size(request, nbytes, SEND_LESS)
+    check_size(request, nbytes, fewer_queries(feeds, nbytes, settings_of(request).max_answer_bytes))
     await hold(request, held_nbytes(nbytes))
 
     def work() -> Pieces:
         return compute_answer(body, feeds, request, media_type)
 
     return send(request, await compute_limited(request, work), media_type)
+
+
+def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
+    """Return how many queries would fit, if their arrays take `nbytes`."""
+    queries = feeds["queries"].shape[1] * limit // nbytes
+    return f"send at most {queries} queries, or fewer keys" if queries else "send fewer keys"
 
 
 def compute_answer(body: AttendRequest, feeds: Feeds, request: Request, media_type: str) -> Pieces:

@@ -7,14 +7,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.responses import PROBLEMS, describe_files
-from service.api.steps import find_model, models_of
+from service.api.steps import failed_of, find_model, models_of, not_opened
 from service.api.validation_attention import ATTENTION_GRAPHS
 from service.attention import AttentionKind
 from service.bundle import Config, Decoding, Limits
 from service.bundle_examples import Example
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
-from service.engine.registry import Failure
 from service.errors import Unavailable
 from service.formats.json import JSON
 from service.http.content import negotiate
@@ -84,10 +83,6 @@ class ModelList(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok"]
-
-
-def failed_of(request: Request) -> dict[str, Failure]:
-    return request.app.state.registry.failed
 
 
 def describe(request: Request, model: Model) -> ModelCard:
@@ -205,11 +200,3 @@ async def model_ready(name: str, request: Request) -> Health:
     if not await is_ready(find_model(models_of(request), name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
-
-
-def not_opened(name: str) -> str:
-    """Return what to do about a model that failed at the start. The reason names files: probes,
-    which need no key, do not tell it."""
-    return (
-        f"model {name} could not be opened (/v1/models says why): mend and reload it, or unload it"
-    )

@@ -80,8 +80,8 @@ async def run_score(body: ScoreRequest, request: Request, *, padded: bool = Fals
     model = use_model(request, body.model)
     if "score" not in model.engine.opened.graphs:
         detail = (
-            f"model {model.name} cannot score targets: its score graph is missing from the bundle"
-            " or not loaded; choose another model"
+            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
+            " HEED_SCORE is false"
         )
         raise NotFound("not_supported", detail)
     faults = Faults()

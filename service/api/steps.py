@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from service.api.faults import Faults
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
+from service.engine.registry import Failure
 from service.errors import HeedError, Invalid, NotFound, PassFailed, TooLarge, Unavailable, shorten
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import SINGLE_SOURCE, WRITERS
@@ -50,9 +51,24 @@ def models_of(request: Request) -> dict[str, Model]:
     return request.app.state.models
 
 
+def failed_of(request: Request) -> dict[str, Failure]:
+    return request.app.state.registry.failed
+
+
+def not_opened(name: str) -> str:
+    """Return what to do about a model that failed at the start. The reason names files: only the
+    list of models, which may need a key, tells it."""
+    return (
+        f"model {name} could not be opened (the list of models says why): mend and reload it, or"
+        " unload it"
+    )
+
+
 def use_model(request: Request, name: str | None) -> Model:
     """Return the model of this name, or the only one; it is not closed before the request ends.
-    Raise the errors of `find_model`."""
+    Raise the errors of `find_model`, and Unavailable for a model that failed at the start."""
+    if name in failed_of(request):
+        raise Unavailable(not_opened(name))
     model = find_model(models_of(request), name)
     record_of(request).model = model.name
     model.use()

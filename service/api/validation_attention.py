@@ -66,12 +66,14 @@ def select(body: AttentionSelection, config: Config) -> Selection:
 
 
 def check_graphs(body: AttentionSelection, model: Model) -> None:
+    graphs = model.engine.opened.graphs
+    shown = [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
     for kind in body.kinds:
-        if ATTENTION_GRAPHS[kind] not in model.engine.opened.graphs:
+        if kind not in shown:
             raise NotFound(
                 "not_supported",
-                f"model {model.name} cannot show {kind} attention: GET /v1/models/{model.name}"
-                " lists the kinds it can show",
+                f"model {model.name} cannot show {kind} attention: its bundle lacks the graph, or"
+                f" HEED_ATTENTION is false; it can show {', '.join(shown) or 'none'}",
             )
 
 

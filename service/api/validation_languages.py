@@ -75,7 +75,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
         raise Invalid.at(
             f"/{slot}",
             f"is required, because this model has {len(codes)} {side} languages: give one, such as"
-            f" {', '.join(sorted(codes)[:NAMED])}; GET /v1/models/{model.name} lists all",
+            f" {', '.join(sorted(codes)[:NAMED])}; the description of model {model.name} lists all",
         )
     if given is None:
         return next(iter(codes.values())) if needed else []
@@ -85,11 +85,11 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
     if given not in codes:
         near = nearest(given, codes)
         some = ", ".join(sorted(codes)[:NAMED])
-        advice = f"did you mean {' or '.join(near)}?" if near else f"give another, such as {some};"
+        advice = f"did you mean {' or '.join(near)}?" if near else f"give another, such as {some}."
         raise Invalid.at(
             f"/{slot}",
             f"is {given!r}, which this model does not know: {advice}"
-            f" GET /v1/models/{model.name} lists its {side} languages",
+            f" Its description lists its {side} languages",
         )
     return codes[given]
 

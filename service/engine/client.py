@@ -257,7 +257,7 @@ class EngineClient(asyncio.Protocol):
     @property
     def _unavailable(self) -> Unavailable:
         why = (
-            "takes no requests now; try again later"
+            "is being closed, because the service stops or the model was unloaded; try again later"
             if self._closing
             else "has lost its engine, and another one is being started; try again later"
         )

@@ -142,7 +142,7 @@ class Registry:
     def _changes(self, name: str) -> Generator[None]:
         """Keep other operations from the model. Raise Conflict if one is in progress."""
         if name in self._changing:
-            raise Conflict(f"model {name} is being loaded or unloaded: wait until that is done")
+            raise Conflict(f"model {name} is being changed already: wait until that is done")
         self._changing.add(name)
         try:
             yield

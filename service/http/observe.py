@@ -8,7 +8,7 @@ import structlog
 from opentelemetry.trace import Tracer, format_trace_id, get_current_span
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import HeedError
+from service.errors import DeadlineExceeded, HeedError
 from service.http.metrics import RequestMetrics
 from service.http.prefix import path_of
 from service.http.record import QUIET, Record
@@ -93,7 +93,8 @@ def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -
         fields["code"] = error.code
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             fields["detail"] = error.detail
-            write = logger.error
+            late = isinstance(error, DeadlineExceeded)  # of which a client may cause any number
+            write = logger.warning if late else logger.error
     write("request", **fields)
 
 

@@ -74,8 +74,9 @@ async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
         if gone.done():
             raise Abandoned("the client closed the connection")
         raise DeadlineExceeded(
-            f"the request took longer than its limit of {deadline.limit:g} seconds: send less, or"
-            " try again later"
+            f"the request, with its wait for others, took longer than its limit of"
+            f" {deadline.limit:g} seconds: try again later, send less, or raise X-Request-Timeout"
+            " or HEED_TIMEOUT"
         )
     finally:
         gone.cancel()

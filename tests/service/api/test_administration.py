@@ -270,6 +270,9 @@ def test_a_bundle_that_does_not_open_stops_no_other(folder):
         assert line["reason"] == failed["reason"]
         assert "1000000 is outside" in failed["reason"]
         assert decode(client).status_code == 200
+        refused = client.post("/v1/decode", json={"source": "red", "model": "second"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "model second could not be opened" in refused.json()["detail"]
         ready = client.get("/readyz")
         assert (ready.status_code, "second" in ready.json()["detail"]) == (503, True)
         assert str(folder) not in ready.text, "probes need no key"

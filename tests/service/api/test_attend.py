@@ -1,5 +1,6 @@
 """/v1/attend, compared with NumPy query by query."""
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -177,12 +178,12 @@ def test_shapes_that_do_not_agree_are_both_named(client, changes, pointer, said)
 
 def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
     many = [0.0] * 6000
-    answer = client.post(
-        "/v1/attend",
-        json={"mechanism": "average", "queries": many, "keys": many, "values": many},
-    )
+    body = {"mechanism": "average", "queries": many, "keys": many, "values": many}
+    answer = client.post("/v1/attend", json=body)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-    assert answer.json()["detail"].endswith("send fewer or shorter sequences")
+    allowed = int(re.search(r"send at most (\d+) queries", answer.json()["detail"])[1])
+    each = 4 * (6000 + 1)  # bytes of a query's weights and output
+    assert allowed * each <= 128 << 20 < (allowed + 1) * each
 
 
 def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
