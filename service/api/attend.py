@@ -79,9 +79,10 @@ async def attend(
 
 
 def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
-    """Return how many queries would fit, if their arrays take `nbytes`."""
+    """Return what would fit instead of arrays of `nbytes`."""
     queries = feeds["queries"].shape[1] * limit // nbytes
-    return f"send at most {queries} queries, or fewer keys" if queries else "send fewer keys"
+    fewer = "fewer keys or sequences"
+    return f"send at most {queries} queries a sequence, or {fewer}" if queries else f"send {fewer}"
 
 
 def compute_answer(body: AttendRequest, feeds: Feeds, request: Request, media_type: str) -> Pieces:

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.responses import PROBLEMS, describe_files
-from service.api.steps import failed_of, find_model, models_of, not_opened
-from service.api.validation_attention import ATTENTION_GRAPHS
+from service.api.steps import failed_of, find_model, models_of
+from service.api.validation_attention import kinds_of
 from service.attention import AttentionKind
 from service.bundle import Config, Decoding, Limits
 from service.bundle_examples import Example
@@ -98,7 +98,7 @@ def describe(request: Request, model: Model) -> ModelCard:
         precision=opened.precision,
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),
-        attention=[kind for kind, graph in ATTENTION_GRAPHS.items() if graph in opened.graphs],
+        attention=kinds_of(model),
         limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,
@@ -142,7 +142,7 @@ async def show_model(name: str, request: Request) -> Response:
     """Return the limits, licence, examples and configuration of one model. If the Accept header
     asks for text/markdown, return its model card, a text on its data and its weak spots; 406 if its
     bundle has none."""
-    model = find_model(models_of(request), name)
+    model = find_model(models_of(request), name, failed_of(request))
     card = model.engine.bundle.card
     offered = [JSON, MARKDOWN] if card else [JSON]
     what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
@@ -195,8 +195,18 @@ async def ready(request: Request) -> Health:
 )
 async def model_ready(name: str, request: Request) -> Health:
     """Return 200 if this model accepts requests and its workers make progress, else 503."""
-    if name in failed_of(request):
+    served = models_of(request)
+    if name in failed_of(request) and name not in served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(find_model(models_of(request), name)):
+    if not await is_ready(find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
+
+
+def not_opened(name: str) -> str:
+    """Return what to do about a model that failed at the start. The reason names files: probes,
+    which need no key, do not tell it."""
+    return (
+        f"model {name} could not be opened (the list of models says why): mend it, then reload it"
+        " or restart the service, or unload it"
+    )

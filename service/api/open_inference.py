@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from service.api import models
 from service.api.inference_models import TASKS, Output, Result, Task, read_sequences
-from service.api.steps import Computed, find_model, models_of, write_pieces
+from service.api.steps import Computed, failed_of, find_model, models_of, write_pieces
 from service.api.tensors import (
     Form,
     InferRequest,
@@ -65,7 +65,7 @@ def find_task(request: Request, name: str, version: str | None = None) -> tuple[
         if not task.needs or task.needs & model.engine.opened.graphs
     }
     served |= {model.name: (model, TASKS[""]) for model in known}  # one may be named x.score
-    model, task = find_model(served, name)
+    model, task = find_model(served, name, failed_of(request))
     own = model.engine.bundle.version
     if version not in (None, own):
         detail = f"model {name} has no version {shorten(version)!r}: ask for {own}, or for none"

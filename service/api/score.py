@@ -81,7 +81,7 @@ async def run_score(body: ScoreRequest, request: Request, *, padded: bool = Fals
     if "score" not in model.engine.opened.graphs:
         detail = (
             f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
-            " HEED_SCORE is false"
+            " HEED_SCORE is false; use another model"
         )
         raise NotFound("not_supported", detail)
     faults = Faults()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,30 +55,19 @@ def failed_of(request: Request) -> dict[str, Failure]:
     return request.app.state.registry.failed
 
 
-def not_opened(name: str) -> str:
-    """Return what to do about a model that failed at the start. The reason names files: only the
-    list of models, which may need a key, tells it."""
-    return (
-        f"model {name} could not be opened (the list of models says why): mend and reload it, or"
-        " unload it"
-    )
-
-
 def use_model(request: Request, name: str | None) -> Model:
     """Return the model of this name, or the only one; it is not closed before the request ends.
-    Raise the errors of `find_model`, and Unavailable for a model that failed at the start."""
-    if name in failed_of(request):
-        raise Unavailable(not_opened(name))
-    model = find_model(models_of(request), name)
+    Raise the errors of `find_model`."""
+    model = find_model(models_of(request), name, failed_of(request))
     record_of(request).model = model.name
     model.use()
     request.scope["state"].setdefault("at_end", []).append(model.release)
     return model
 
 
-def find_model(models: Mapping[str, Found], name: str | None) -> Found:
+def find_model(models: Mapping[str, Found], name: str | None, failed: Container[str] = ()) -> Found:
     """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
-    Unavailable if there is none."""
+    Unavailable if there is none. Those of the names `failed` could not be opened at the start."""
     if not models:
         raise Unavailable("no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
@@ -87,10 +76,12 @@ def find_model(models: Mapping[str, Found], name: str | None) -> Found:
         detail = f"is required, because several models are served: give one of {', '.join(models)}"
         raise Invalid.at("/model", detail)
     if name not in models:
-        near = get_close_matches(shorten(name), models, 1)
-        advice = f"did you mean {near[0]}? " if near else ""
-        detail = f"no model {shorten(name)!r} is served: {advice}give one of {', '.join(models)}"
-        raise NotFound("unknown_model", detail)
+        why = f"no model {shorten(name)!r} is served: "
+        if name in failed:
+            why = f"model {name} could not be opened, which its operator must mend: "
+        elif near := get_close_matches(shorten(name), models, 1):
+            why += f"did you mean {near[0]}? "
+        raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")
     return models[name]
 
 

@@ -18,11 +18,11 @@ from service.api.split import Sources
 from service.api.steps import cancel_all, gather_answers, note_answers, submit
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
-from service.errors import Abandoned, DeadlineExceeded, HeedError
+from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.problems import problem
 from service.http.record import record_of
-from service.http.waiting import Deadline, compute, deadline_of, wait_for
+from service.http.waiting import Deadline, compute, deadline_of, too_late, wait_for
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 EVENT_STREAM = "text/event-stream"
@@ -108,10 +108,7 @@ class Stream:
         except TimeoutError:
             if left > PING_AFTER:
                 return [(0, [])]
-            raise DeadlineExceeded(
-                f"the answer was not complete within {deadline.limit:g} seconds: send fewer"
-                " sources, or lower max_new_tokens"
-            ) from None
+            raise too_late(self.request) from None
         while received[-1] is not None and not queue.empty():
             received.append(queue.get_nowait())
         return received

@@ -66,15 +66,23 @@ def select(body: AttentionSelection, config: Config) -> Selection:
 
 
 def check_graphs(body: AttentionSelection, model: Model) -> None:
-    graphs = model.engine.opened.graphs
-    shown = [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
+    shown = kinds_of(model)
+    why = (
+        f"select {' or '.join(shown)}"
+        if shown
+        else "its bundle lacks the graphs, or HEED_ATTENTION is false; use another model"
+    )
     for kind in body.kinds:
         if kind not in shown:
             raise NotFound(
-                "not_supported",
-                f"model {model.name} cannot show {kind} attention: its bundle lacks the graph, or"
-                f" HEED_ATTENTION is false; it can show {', '.join(shown) or 'none'}",
+                "not_supported", f"model {model.name} cannot show {kind} attention: {why}"
             )
+
+
+def kinds_of(model: Model) -> list[AttentionKind]:
+    """Return the kinds of attention that the model can show."""
+    graphs = model.engine.opened.graphs
+    return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
 
 
 def check_kinds(body: AttentionSelection) -> None:

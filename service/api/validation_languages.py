@@ -75,7 +75,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
         raise Invalid.at(
             f"/{slot}",
             f"is required, because this model has {len(codes)} {side} languages: give one, such as"
-            f" {', '.join(sorted(codes)[:NAMED])}; the description of model {model.name} lists all",
+            f" {', '.join(sorted(codes)[:NAMED])}; `languages` of model {model.name} lists all",
         )
     if given is None:
         return next(iter(codes.values())) if needed else []
@@ -89,7 +89,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
         raise Invalid.at(
             f"/{slot}",
             f"is {given!r}, which this model does not know: {advice}"
-            f" Its description lists its {side} languages",
+            f" `languages` of model {model.name} lists its {side} languages",
         )
     return codes[given]
 

@@ -257,7 +257,8 @@ class EngineClient(asyncio.Protocol):
     @property
     def _unavailable(self) -> Unavailable:
         why = (
-            "is being closed, because the service stops or the model was unloaded; try again later"
+            "is being closed, because the service stops, or the model was reloaded or unloaded:"
+            " send the request again"
             if self._closing
             else "has lost its engine, and another one is being started; try again later"
         )

@@ -117,7 +117,7 @@ class Queue:
         """
         with self._changed:
             if self._closed:
-                raise Unavailable("this model takes no requests now; try again later")
+                raise Unavailable("this model is being closed: send the request again")
             rows, now = sum(entry.rows for entry in entries), self._clock()
             if self._wait(rows, now) > seconds:
                 self._waiting.remove_abandoned()

@@ -73,14 +73,20 @@ async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
             return work.result()
         if gone.done():
             raise Abandoned("the client closed the connection")
-        raise DeadlineExceeded(
-            f"the request, with its wait for others, took longer than its limit of"
-            f" {deadline.limit:g} seconds: try again later, send less, or raise X-Request-Timeout"
-            " or HEED_TIMEOUT"
-        )
+        raise too_late(request)
     finally:
         gone.cancel()
         work.cancel()
+
+
+def too_late(request: Request) -> DeadlineExceeded:
+    """Return the error of a request that is not answered by its deadline."""
+    limit, longest = deadline_of(request).limit, settings_of(request).timeout
+    setting = "X-Request-Timeout" if limit < longest else "HEED_TIMEOUT"
+    return DeadlineExceeded(
+        f"the request, with its wait for others, took longer than its limit of {limit:g} seconds:"
+        f" send less, raise {setting}, or try again later"
+    )
 
 
 async def compute_limited(request: Request, work: Callable[[], Result]) -> Result:

@@ -271,8 +271,9 @@ def test_a_bundle_that_does_not_open_stops_no_other(folder):
         assert "1000000 is outside" in failed["reason"]
         assert decode(client).status_code == 200
         refused = client.post("/v1/decode", json={"source": "red", "model": "second"})
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert (refused.status_code, refused.json()["code"]) == (404, "unknown_model")
         assert "model second could not be opened" in refused.json()["detail"]
+        assert "model second could not be opened" in client.get("/v1/models/second").text
         ready = client.get("/readyz")
         assert (ready.status_code, "second" in ready.json()["detail"]) == (503, True)
         assert str(folder) not in ready.text, "probes need no key"
@@ -283,6 +284,16 @@ def test_a_bundle_that_does_not_open_stops_no_other(folder):
         assert change(client, "reload", "second").status_code == 200
         assert client.get("/readyz").status_code == 200
         assert client.get("/v1/models").json()["failed"] == []
+
+
+def test_a_folder_that_does_not_open_hides_no_model_of_its_name(folder):
+    (folder / "second" / "bundle.json").unlink()
+    unreadable = (folder / "second").rename(folder / "first-too") / "first"
+    shutil.copytree(unreadable.parent, unreadable)
+    with opened(folder / "first", unreadable) as client:
+        assert [each["name"] for each in client.get("/v1/models").json()["failed"]] == ["first"]
+        assert decode(client, model="first").status_code == 200
+        assert client.get("/readyz/first").status_code == 200
 
 
 def test_a_bundle_that_does_not_open_is_given_up(folder):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.api import examples
+from service.api.attend import fewer_queries
 from service.api.attend_arrays import attended_nbytes
 from service.app import create_app
 from service.settings import Provider, Settings
@@ -181,9 +182,15 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_computed(client):
     body = {"mechanism": "average", "queries": many, "keys": many, "values": many}
     answer = client.post("/v1/attend", json=body)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-    allowed = int(re.search(r"send at most (\d+) queries", answer.json()["detail"])[1])
+    allowed = int(re.search(r"send at most (\d+) queries a sequence", answer.json()["detail"])[1])
     each = 4 * (6000 + 1)  # bytes of a query's weights and output
     assert allowed * each <= 128 << 20 < (allowed + 1) * each
+
+
+def test_what_would_fit_counts_the_queries_of_each_sequence():
+    feeds = {"queries": np.zeros((10, 600, 3))}
+    assert fewer_queries(feeds, nbytes=6000, limit=5999).startswith("send at most 599 queries a")
+    assert fewer_queries(feeds, nbytes=6000, limit=9) == "send fewer keys or sequences"
 
 
 def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():

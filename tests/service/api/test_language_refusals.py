@@ -36,51 +36,51 @@ REFUSED = [
         "slots",
         {"target_language": "fra_Latn"},
         "/source_language is required, because this model has 3 source languages: give one, such"
-        " as deu_Latn, eng_Cyrl, eng_Latn; the description of model slots lists all",
+        " as deu_Latn, eng_Cyrl, eng_Latn; `languages` of model slots lists all",
     ),
     (
         "slots",
         {"source_language": "eng_Latn"},
         "/target_language is required, because this model has 2 target languages: give one, such"
-        " as fra_Latn, fry_Latn; the description of model slots lists all",
+        " as fra_Latn, fry_Latn; `languages` of model slots lists all",
     ),
     (
         "slots",
         {**LANGUAGES, "source_language": "EN"},
         "/source_language is 'EN', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? Its description lists its source languages",
+        " eng_Latn? `languages` of model slots lists its source languages",
     ),
     (
         "slots",
         {**LANGUAGES, "target_language": "frz_Latn"},
         "/target_language is 'frz_Latn', which this model does not know: did you mean fry_Latn or"
-        " fra_Latn? Its description lists its target languages",
+        " fra_Latn? `languages` of model slots lists its target languages",
     ),
     (
         "slots",
         {**LANGUAGES, "target_language": "zh"},
         "/target_language is 'zh', which this model does not know: give another, such as fra_Latn,"
-        " fry_Latn. Its description lists its target languages",
+        " fry_Latn. `languages` of model slots lists its target languages",
     ),
     (
         "slots",
         {**LANGUAGES, "source_language": "English"},
         "/source_language is 'English', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? Its description lists its source languages",
+        " eng_Latn? `languages` of model slots lists its source languages",
     ),
     (
         "only",
         {"target_language": "fr_XX"},
         "/target_language is 'fr_XX', which this model does not know: did you mean fr?"
-        " Its description lists its target languages",
+        " `languages` of model only lists its target languages",
     ),
     (
         "slots",
         {"source_language": "eng", "target_language": "fra"},
         "/source_language is 'eng', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? Its description lists its source languages; /target_language is 'fra',"
-        " which this model does not know: did you mean fra_Latn? Its description lists its"
-        " target languages",
+        " eng_Latn? `languages` of model slots lists its source languages; /target_language is"
+        " 'fra', which this model does not know: did you mean fra_Latn? `languages` of model slots"
+        " lists its target languages",
     ),
     (
         "slots",

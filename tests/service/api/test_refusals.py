@@ -153,6 +153,7 @@ def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
     with TestClient(create_app(settings), "http://localhost") as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
+        assert refused.json()["detail"].endswith("cannot show cross attention: select encoder")
         kinds = {"attention": {"kinds": ["encoder"]}}
         assert blind.post("/v1/attention", json={"source": "red", **kinds}).status_code == 200
         assert blind.get("/v1/models").json()["models"][0]["attention"] == ["encoder"]
@@ -163,5 +164,6 @@ def test_attention_that_a_setting_leaves_out_is_not_supported(tiny):
     with TestClient(create_app(settings), "http://localhost") as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
+        assert "HEED_ATTENTION is false" in refused.json()["detail"]
         assert blind.post("/v1/decode", json={"source": "red"}).status_code == 200
         assert blind.get("/v1/models").json()["models"][0]["attention"] == []
