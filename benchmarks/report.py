@@ -38,9 +38,9 @@ cost.
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
 in brackets. `CPU ratio` compares the CPU time, summed over the cores, of CTranslate2 at the same
 setting with Heed's: other work on the machine hardly changes it. `graphs` is the CPU time of Heed's
-graphs in the bare loop of one worker, divided by Heed's: where two workers share a batch, they slow
-each other down on a core that both use. `same` counts the sources that both systems decode to the
-same tokens.
+graphs in the bare loop of one worker, divided by Heed's: where two workers share a batch, each has
+the costs of a step that do not depend on its rows. `same` counts the sources that both systems
+decode to the same tokens.
 
 Each system runs in a process of its own, with the same random weights and sources, and generates
 the same number of tokens. The systems take turns: each answers the same call again and again for at
