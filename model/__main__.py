@@ -14,10 +14,15 @@ try:
     from model.evaluate import by_source, predict, score
     from model.export.answers import answer
     from model.export.bundle import Progress, WeightType, write_bundle
-    from model.export.calibrate import samples
     from model.export.manifest import Card, Precision
     from model.export.mechanisms import export_mechanisms
-    from model.export.weights import fp32_products, linear_layers, release_weights
+    from model.export.samples import samples
+    from model.export.weights import (
+        fp32_products,
+        linear_layers,
+        release_weights,
+        round_weights,
+    )
     from model.flags import Examples, Pairs, existing_file, positive
     from model.network.config import InputError
     from model.network.transformer import Transformer
@@ -105,6 +110,7 @@ def export(
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )
     trained, progress = load_model(model), timed_progress()
+    round_weights(trained.transformer, weights)
     write_bundle(trained, card, weights, bundle, precision, progress=progress)
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     typer.echo(f"{bundle}: {size / 1e6:.1f} MB")

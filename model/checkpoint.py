@@ -21,12 +21,17 @@ TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A network with the tokenizers of its two sides. Without a `usage` it was trained here."""
+    """A network with the tokenizers of its two sides. Without a `usage` it was trained here.
+
+    `pairs` are ids that the encoder and the decoder read, on which int8 and fp16 are measured; if
+    there are none, random sources and what the network decodes from them.
+    """
 
     transformer: Transformer
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     usage: Usage | None = None
+    pairs: Sequence[tuple[list[int], list[int]]] = ()
 
 
 def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: Tokenizer) -> None:

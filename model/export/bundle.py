@@ -17,13 +17,13 @@ from model.export.half_range import check_half_range
 from model.export.manifest import Card, Precision, check_examples, describe
 from model.export.parity import parity
 from model.export.quantize import quantize
-from model.export.tensor_file import refer_to, write_tensors
+from model.export.samples import Pairs, samples
+from model.export.tensor_file import converted, refer_to, write_tensors
 from model.export.weights import (
     WeightType,
     exact_sources,
     int8_names,
     int8_sources,
-    round_weights,
 )
 from model.export.work_folder import replacement
 from model.network.config import InputError
@@ -46,8 +46,8 @@ def write_bundle(
 ) -> None:
     """Write a bundle, and replace an existing one only once the new one is whole.
 
-    Rounds the model's own weights to `weight_type`, because a copy may not fit into memory. `prove`
-    sees the folder with its graphs, and returns the model and the card that the bundle describes.
+    Weights that `weight_type` holds exactly are stored so, others at fp32. `prove` sees the folder
+    with its graphs, and returns the model and the card that the bundle describes.
     Raises InputError if `bundle` is something else, the card has examples that no bundle may hold,
     or the model cannot be exported.
     """
@@ -55,7 +55,7 @@ def write_bundle(
     check_examples(card.examples)
     try:
         with replacement(bundle) as new:
-            write_model(trained.transformer, weight_type, precision, new, progress)
+            write_model(trained, weight_type, precision, new, progress)
             tokenizers = trained.source_tokenizer, trained.target_tokenizer
             for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 # its own save raises no OSError when the disk is full
@@ -83,31 +83,29 @@ def check_target(bundle: Path, name: str) -> None:
 
 
 def write_model(
-    model: Transformer,
+    trained: TrainedModel,
     weight_type: WeightType,
     precision: Precision,
     bundle: Path,
     progress: Progress,
 ) -> None:
-    """Write weights, parity.npz and graphs, one graph at a time.
-
-    The model is rounded first: torch's outputs, the graphs and the int8 scales then all belong to
-    the rounded model.
-    """
-    round_weights(model, weight_type)
+    """Write weights, parity.npz and graphs, one graph at a time."""
+    model = trained.transformer
     progress("computing torch's results for the self-check")
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
+    rounds = precision is not Precision.fp32
+    pairs = trained.pairs or (samples(model) if rounds else ())
     writers: list[SaveGraph] = []
     if Precision.fp32 in precision.folders:
         progress(f"writing the weights at {weight_type}")
         writers.append(write_fp32(model, weight_type, bundle / "fp32"))
     if Precision.fp16 in precision.folders:
         progress("writing the weights of the fp16 graphs")
-        writers.append(write_fp16(model, bundle / "fp16"))
+        writers.append(write_fp16(model, bundle / "fp16", pairs))
     if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
-        writers.append(write_int8(model, bundle / "int8"))
+        writers.append(write_int8(model, bundle / "int8", pairs))
     names = " and ".join(precision.folders)
     for name, proto in export_graphs(
         model, lambda graph: progress(f"exporting {graph}, at {names}")
@@ -129,12 +127,13 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
     return save
 
 
-def write_fp16(model: Transformer, folder: Path) -> SaveGraph:
+def write_fp16(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
     """Write the weights as float16, and return a function that halves a graph and saves it beside
     them. Raises InputError if the model's numbers exceed float16."""
-    check_half_range(model)
+    check_half_range(model, pairs)
     folder.mkdir()
-    stored = write_tensors(folder / WEIGHTS, exact_sources(model.state_dict(), torch.float16))
+    sources = {name: converted(each, torch.float16) for name, each in model.state_dict().items()}
+    stored = write_tensors(folder / WEIGHTS, sources)
 
     def save(name: str, proto: onnx.ModelProto) -> None:
         halve(proto, {each for each, found in stored.items() if found.dtype is torch.float16})
@@ -144,9 +143,9 @@ def write_fp16(model: Transformer, folder: Path) -> SaveGraph:
     return save
 
 
-def write_int8(model: Transformer, folder: Path) -> SaveGraph:
+def write_int8(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
     """Write the weights, and return a function that quantises a graph and saves it beside them."""
-    found, tensors = calibrate(model), model.state_dict()
+    found, tensors = calibrate(model, pairs), model.state_dict()
     names = int8_names(model, found.fp32)
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     biases -= {f"{layer}.bias" for layer in found.fp32}

@@ -11,24 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.export.calibrate import run_hooked, samples
+from model.export.calibrate import run_hooked
+from model.export.samples import Pairs
 from model.export.tensor_file import pieces_of
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
 LARGEST = torch.finfo(torch.float16).max
-MARGIN = 2.0  # room above the numbers that random samples give
+MARGIN = 2.0  # room above the numbers that the pairs give
 ADVICE = "give --precision fp32, int8 or both"
 
 
 @torch.no_grad()
-def check_half_range(model: Transformer) -> None:
+def check_half_range(model: Transformer, pairs: Pairs) -> None:
     """Raise InputError naming what exceeds float16: a weight, or what a module reads or computes
-    for random sources and the targets that the model decodes from them."""
+    for `pairs`."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and max(map(largest, pieces_of(tensor))) > LARGEST:
             raise InputError(f"{name} has weights above {LARGEST:,.0f}, where fp16 ends: {ADVICE}")
-    found = largest_numbers(model)
+    found = largest_numbers(model, pairs)
     name = max(found, key=lambda each: found[each])
     if not found[name] * MARGIN <= LARGEST:
         raise InputError(
@@ -37,9 +38,8 @@ def check_half_range(model: Transformer) -> None:
         )
 
 
-def largest_numbers(model: Transformer) -> dict[str, float]:
+def largest_numbers(model: Transformer, pairs: Pairs) -> dict[str, float]:
     """Return the largest absolute number that each innermost module reads or computes."""
-    pairs = samples(model)  # before the hooks are set: they would record the search as well
     found: defaultdict[str, float] = defaultdict(float)
     hooks = [
         module.register_forward_hook(recorder(found, name))

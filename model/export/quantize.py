@@ -14,10 +14,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from model.export.int8_products import Scales
 from model.export.rewrite import MICROSOFT, biased_products, replace_nodes
 from model.export.weights import scale_name
-
-Scales = dict[str, float]  # largest activation that a linear layer receives, by the layer's name
 
 
 class Quantizer:

@@ -51,22 +51,42 @@ def release_weights(model: Transformer) -> None:
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
-    return {name: converted(tensor, dtype) for name, tensor in tensors.items()}
+    """Return all weights as `dtype`, but at fp32 those that `dtype` does not hold exactly.
+
+    A converted checkpoint has weights that are not its own: a query projection times sqrt(d_qk), or
+    a computed position table.
+    """
+    return {
+        name: converted(tensor, dtype if holds(dtype, tensor) else torch.float32)
+        for name, tensor in tensors.items()
+    }
+
+
+def holds(dtype: torch.dtype, tensor: Tensor) -> bool:
+    """Return whether `dtype` has every number of the tensor."""
+    return all(torch.equal(piece.to(dtype).to(piece.dtype), piece) for piece in pieces_of(tensor))
+
+
+def int8_modules(model: Transformer) -> list[str]:
+    """Return the names of the modules whose matrices int8 may store: linear layers, and large
+    embeddings."""
+    state = model.state_dict()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        or (
+            isinstance(module, nn.Embedding)
+            and state[stored_name(model, name)].nbytes >= LARGE_EMBEDDING
+        )
+    ]
 
 
 def int8_names(model: Transformer, fp32: Collection[str] = ()) -> set[str]:
-    """Return the matrices to store as int8: those of linear layers, and large embeddings.
-
-    Matrices of the linear layers `fp32` are excluded, even if an embedding shares them.
-    """
-    state = model.state_dict()
-    found: set[str] = set()
-    for module_name, module in model.named_modules():
-        name = stored_name(model, module_name)
-        large = isinstance(module, nn.Embedding) and state[name].nbytes >= LARGE_EMBEDDING
-        if large or isinstance(module, nn.Linear):
-            found.add(name)
-    return found - {stored_name(model, each) for each in fp32}
+    """Return the matrices to store as int8: those of `int8_modules` that no module of `fp32`
+    reads."""
+    names = {stored_name(model, each) for each in int8_modules(model)}
+    return names - {stored_name(model, each) for each in fp32}
 
 
 def stored_name(model: Transformer, module: str) -> str:

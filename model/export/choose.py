@@ -1,0 +1,88 @@
+"""Choose what int8 may compute, by what it does to the output of the network.
+
+The error of a product alone says little: softmax amplifies a small one of queries and keys, and a
+norm hides a large one. Small errors of products are almost independent, so that the damage of all
+is about the sum of the damages of each.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from model.export.damage import Damage
+from model.export.weights import int8_modules, stored_name
+from model.network.transformer import Transformer
+
+TOLERANCE = 1e-4  # nats a token
+MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
+LAYER = re.compile(r"\.layers\.\d+\.")
+Unit = tuple[str, ...]  # modules that are int8 together, or not at all
+Damages = dict[tuple[Unit, ...], float]  # of groups of units
+
+
+@dataclass(slots=True)
+class Choice:
+    """Modules of int8, and those of them whose input has a scale for each row."""
+
+    int8: set[str]
+    per_row: set[str]
+
+
+def choose(model: Transformer, damage: Damage, constant: Collection[str]) -> Choice:
+    """Take modules out of int8, the most damaging first, until the damage of the others is within
+    TOLERANCE. Modules of `constant` get a scale for each row first."""
+    modules = int8_modules(model)
+    choice = Choice({*modules}, {*modules} - {*constant})
+    found = damage.of(choice.int8, choice.per_row)
+    if found <= TOLERANCE:
+        return choice
+    groups = group_by_place(units_of(model, modules))
+    damages: Damages = {group: damage.of(modules_of(group), choice.per_row) for group in groups}
+    allowed = TOLERANCE
+    while found > TOLERANCE:
+        reduce_damages(damages, allowed, choice, damage)
+        found = damage.of(choice.int8, choice.per_row)
+        allowed /= 2
+    return choice
+
+
+def reduce_damages(damages: Damages, allowed: float, choice: Choice, damage: Damage) -> None:
+    """Reduce the sum of the damages to `allowed`.
+
+    The worst group is measured unit by unit. A unit gets a scale for each row; one that has it
+    already leaves int8.
+    """
+    while sum(damages.values()) > allowed:
+        worst = max(damages, key=lambda group: damages[group])
+        names = modules_of(worst)
+        del damages[worst]
+        if len(worst) > 1:
+            damages |= {(unit,): damage.of(unit, choice.per_row) for unit in worst}
+        elif names <= choice.per_row:
+            choice.int8 -= names
+        else:
+            choice.per_row |= names
+            damages[worst] = damage.of(names, choice.per_row)
+
+
+def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
+    """Return the modules that share a matrix, or a product of the graphs."""
+    units: defaultdict[str, list[str]] = defaultdict(list)
+    for name in modules:
+        attention, _, part = name.rpartition(".")
+        merged = attention.endswith("self_attention") and part in MERGED
+        units[attention if merged else stored_name(model, name)].append(name)
+    return [tuple(names) for names in units.values()]
+
+
+def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """Return the units that have the same place in each layer."""
+    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[LAYER.sub(".", unit[0])].append(unit)
+    return [tuple(group) for group in groups.values()]
+
+
+def modules_of(group: tuple[Unit, ...]) -> set[str]:
+    return {name for unit in group for name in unit}
