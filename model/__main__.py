@@ -23,7 +23,7 @@ try:
         release_weights,
         round_weights,
     )
-    from model.flags import Examples, Pairs, existing_file, positive
+    from model.flags import Examples, Pairs, existing_file, positive, share
     from model.network.config import InputError
     from model.network.transformer import Transformer
     from model.train_command import train_command
@@ -41,7 +41,7 @@ app = typer.Typer(
 
 PRECISION_HELP = (
     "arithmetic of the graphs; int8 has 8-bit products, for CPUs; fp16 is for GPUs; both: fp32 and"
-    " int8; all: these and fp16"
+    " int8; auto: fp32, and int8 unless its proof fails; all: fp32, int8 and fp16"
 )
 
 app.command(name="train")(train_command)
@@ -95,6 +95,8 @@ def export(
     ] = Precision.fp32,
 ) -> None:
     """Write a bundle, the folder that the service serves a model from."""
+    if precision is Precision.auto:
+        raise InputError("--precision auto is of convert, which reads texts: give both or fp32")
     if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
         raise InputError(
             f"--precision {precision} measures its error with onnxruntime, which is not installed:"
@@ -171,7 +173,7 @@ def convert_command(
     precision: Annotated[
         Precision,
         typer.Option(help=PRECISION_HELP),
-    ] = Precision.both,
+    ] = Precision.auto,
     weights: Annotated[
         WeightType | None,
         typer.Option(help="number type of the weights on disk; the checkpoint's own if omitted"),
@@ -183,6 +185,20 @@ def convert_command(
             " refused for networks with a table of positions"
         ),
     ] = None,
+    texts: Annotated[
+        Path | None,
+        existing_file(
+            "texts for the proofs and for int8, one a line up to a tab, such as the model is made"
+            " for; built-in sentences that its tokenizer reads if omitted"
+        ),
+    ] = None,
+    expected: Annotated[
+        Path | None,
+        existing_file("right answers of greedy search, lines source<TAB>target, to compare with"),
+    ] = None,
+    expected_share: Annotated[
+        float, share("least share of the expected answers that must come out, 0 to 1")
+    ] = 1.0,
 ) -> None:
     """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
 
@@ -191,7 +207,8 @@ def convert_command(
     """
     try:
         from model.importers.convert import FailedProof, Options, convert
-        from model.importers.proofs import as_text
+        from model.importers.expected import Expected
+        from model.importers.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: run pip install 'heed[model,convert]'"
@@ -203,6 +220,8 @@ def convert_command(
         max_length=max_length,
         precision=precision,
         weights=weights,
+        texts=texts,
+        expected=None if expected is None else Expected(expected, expected_share),
     )
     try:
         proofs = convert(checkpoint, bundle, options, timed_progress())
@@ -216,6 +235,10 @@ def convert_command(
             typer.echo(f"heed: use --precision fp32 for this model, instead of {names}", err=True)
         raise typer.Exit(3) from error
     typer.echo(as_text(proofs))
+    if any(proof.otherwise == LEFT_OUT for proof in proofs):
+        typer.echo(
+            f"heed: int8 would change what this model writes: {bundle} has fp32 alone", err=True
+        )
 
 
 @app.command()

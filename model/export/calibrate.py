@@ -21,7 +21,9 @@ from model.network.transformer import Transformer
 
 LIKE = 4.0  # rows share one scale if the largest is at most this many times the median
 MARGIN = 1.15  # room above the largest row that calibration saw
-MOST = 2e11  # multiplications of a pass that measures damage: seconds of two cores
+# Multiplications of a pass that measures damage, and of all passes that measure single modules:
+# about a second, and a minute, of two cores.
+A_PASS, ALL_PASSES = 5e10, 3e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,19 @@ def calibrate(model: Transformer, pairs: Pairs) -> Calibration:
     Raises InputError if a layer receives NaN or infinity.
     """
     scales = constant_scales(largest_inputs(model, pairs))
-    choice = choose(model, Damage(model, scales, affordable(model, pairs)), scales)
+    measured, passes = affordable(model, pairs)
+    choice = choose(model, Damage(model, scales, measured), scales, passes)
     kept = {name: each for name, each in scales.items() if name in choice.int8 - choice.per_row}
     return Calibration(kept, {*int8_modules(model)} - choice.int8)
 
 
-def affordable(model: Transformer, pairs: Pairs) -> Pairs:
-    """Return the first pairs, one at least, that a pass computes with MOST multiplications."""
+def affordable(model: Transformer, pairs: Pairs) -> tuple[Pairs, int]:
+    """Return the first pairs, one at least, that a pass computes with A_PASS multiplications, and
+    how many passes over them take ALL_PASSES."""
     weights = sum(model.get_parameter(f"{name}.weight").numel() for name in linear_layers(model))
     longest = max(max(len(source), len(target)) for source, target in pairs)
-    return pairs[: max(1, int(MOST / weights / longest))]
+    measured = pairs[: max(1, int(A_PASS / weights / longest))]
+    return measured, int(ALL_PASSES / weights / longest / len(measured))
 
 
 def constant_scales(received: dict[str, Tensor]) -> dict[str, float]:

@@ -7,14 +7,17 @@ is about the sum of the damages of each.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from model.export.damage import Damage
 from model.export.weights import int8_modules, stored_name
 from model.network.transformer import Transformer
 
-TOLERANCE = 1e-4  # nats a token
+# Most damage, in parts of the entropy of the network's predictions: what a network is certain of is
+# changed by less. A network that is certain of everything has a limit, too, in nats a token.
+TOLERANCE, LEAST = 1e-3, 1e-5
 MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
 Unit = tuple[str, ...]  # modules that are int8 together, or not at all
@@ -29,35 +32,48 @@ class Choice:
     per_row: set[str]
 
 
-def choose(model: Transformer, damage: Damage, constant: Collection[str]) -> Choice:
-    """Take modules out of int8, the most damaging first, until the damage of the others is within
-    TOLERANCE. Modules of `constant` get a scale for each row first."""
+def choose(model: Transformer, damage: Damage, constant: Collection[str], passes: int) -> Choice:
+    """Take modules out of int8, the most damaging for their size first, until the damage of the
+    others is tolerable. Modules of `constant` get a scale for each row first.
+
+    The modules of a place, such as the keys of all layers, are measured together first. After
+    `passes` they are not measured one by one any more.
+    """
+    tolerable = max(LEAST, TOLERANCE * damage.entropy)
     modules = int8_modules(model)
     choice = Choice({*modules}, {*modules} - {*constant})
     found = damage.of(choice.int8, choice.per_row)
-    if found <= TOLERANCE:
+    if found <= tolerable:
         return choice
     groups = group_by_place(units_of(model, modules))
     damages: Damages = {group: damage.of(modules_of(group), choice.per_row) for group in groups}
-    allowed = TOLERANCE
-    while found > TOLERANCE:
-        reduce_damages(damages, allowed, choice, damage)
+    size = partial(size_of, model)
+    allowed = tolerable
+    while found > tolerable and damages:
+        reduce_damages(damages, allowed, choice, damage, size, passes)
         found = damage.of(choice.int8, choice.per_row)
         allowed /= 2
     return choice
 
 
-def reduce_damages(damages: Damages, allowed: float, choice: Choice, damage: Damage) -> None:
+def reduce_damages(
+    damages: Damages,
+    allowed: float,
+    choice: Choice,
+    damage: Damage,
+    size: Callable[[tuple[Unit, ...]], int],
+    passes: int,
+) -> None:
     """Reduce the sum of the damages to `allowed`.
 
-    The worst group is measured unit by unit. A unit gets a scale for each row; one that has it
-    already leaves int8.
+    The worst group is measured unit by unit. It gets a scale for each row; if it has that already,
+    it leaves int8.
     """
     while sum(damages.values()) > allowed:
-        worst = max(damages, key=lambda group: damages[group])
+        worst = max(damages, key=lambda group: damages[group] / size(group))
         names = modules_of(worst)
         del damages[worst]
-        if len(worst) > 1:
+        if len(worst) > 1 and damage.passes < passes:
             damages |= {(unit,): damage.of(unit, choice.per_row) for unit in worst}
         elif names <= choice.per_row:
             choice.int8 -= names
@@ -82,6 +98,12 @@ def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
     for unit in units:
         groups[LAYER.sub(".", unit[0])].append(unit)
     return [tuple(group) for group in groups.values()]
+
+
+def size_of(model: Transformer, group: tuple[Unit, ...]) -> int:
+    """Return the number of weights of a group; a matrix that several modules share counts once."""
+    names = {stored_name(model, name) for name in modules_of(group)}
+    return sum(model.get_parameter(name).numel() for name in names)
 
 
 def modules_of(group: tuple[Unit, ...]) -> set[str]:

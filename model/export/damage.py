@@ -33,9 +33,12 @@ class Damage:
     def __init__(self, model: Transformer, scales: Scales, pairs: Pairs) -> None:
         self._model = model
         self._scales = scales
+        self.passes = 0
         by_length = sorted(pairs, key=lambda pair: len(pair[1]))
         chunks = (by_length[first : first + PAIRS] for first in range(0, len(pairs), PAIRS))
         self._batches = [self._exact(chunk) for chunk in chunks]
+        entropies = torch.cat([entropy(batch.log_probs) for batch in self._batches])
+        self.entropy = entropies.mean().item()  # nats a token, of fp32
 
     @torch.no_grad()
     def of(self, int8: Collection[str], per_row: Collection[str] = ()) -> float:
@@ -46,6 +49,7 @@ class Damage:
         """
         scales = {name: each for name, each in self._scales.items() if name not in per_row}
         total = count = 0.0
+        self.passes += 1
         with rounded(self._model, int8, scales):
             for batch in self._batches:
                 hidden = self._hidden(batch.source, batch.target)
@@ -79,9 +83,18 @@ class Damage:
 
 
 def divergence(exact: Tensor, other: Tensor) -> Tensor:
-    """Return sum p log(p / q) (N,), given log p and log q (N, K) of some tokens: the rest of both
-    distributions is one token more."""
-    p, q = exact.exp(), other.exp()
-    listed = (p * (exact - other)).sum(-1)
-    rest_p, rest_q = ((1 - each.sum(-1)).clamp(min=1e-9) for each in (p, q))
-    return listed + rest_p * (rest_p / rest_q).log()
+    """Return sum p log(p / q) (N,), given log p and log q (N, K) of some tokens."""
+    exact, other = with_rest(exact), with_rest(other)
+    return (exact.exp() * (exact - other)).sum(-1)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Return - sum p log p (N,), given log p (N, K) of some tokens."""
+    whole = with_rest(log_probs)
+    return -(whole.exp() * whole).sum(-1)
+
+
+def with_rest(log_probs: Tensor) -> Tensor:
+    """(N, K) -> (N, K + 1): all other tokens are one more."""
+    rest = (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=1e-9)
+    return torch.cat([log_probs, rest.log()], -1)

@@ -24,13 +24,14 @@ class Precision(StrEnum):
     int8 = "int8"
     fp16 = "fp16"
     both = "both"  # fp32 and int8
+    auto = "auto"  # fp32, and int8 unless its proof fails
     all = "all"
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Names of the precisions that this stands for: each has a folder in the bundle."""
         match self:
-            case Precision.both:
+            case Precision.both | Precision.auto:
                 return ("fp32", "int8")
             case Precision.all:
                 return FOLDERS

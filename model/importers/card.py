@@ -11,7 +11,7 @@ import yaml
 from model.export.manifest import Card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import NAMES
-from model.importers.proofs import Proof, as_text
+from model.importers.proof import Proof, as_text
 from model.network.config import InputError
 from model.usage import Usage
 

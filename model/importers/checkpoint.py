@@ -55,12 +55,12 @@ class Checkpoint:
     """The configuration and the tensors of a folder; `unread` names those that were never read.
 
     Weights are memory-mapped: pages that were read count as memory of this process until `close`
-    and until all tensors are freed.
+    and until all tensors are freed. They are rounded to the number type `rounding`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rounding: torch.dtype | None = None) -> None:
         """Raise InputError if the configuration or the weights are missing or damaged."""
-        self.folder = folder
+        self.folder, self.rounding = folder, rounding
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"
         path = folder / self.config_name
         if not path.is_file():
@@ -96,7 +96,8 @@ class Checkpoint:
         tensor = self._tensors[name]()
         if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
             raise InputError(f"{self.folder}: tensor {name} holds NaN or infinity")
-        return tensor
+        rounds = self.rounding is not None and tensor.is_floating_point()
+        return tensor.to(self.rounding) if rounds else tensor
 
     def close(self) -> None:
         """Let go of the weights. The configuration and the other files can still be read."""

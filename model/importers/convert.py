@@ -1,5 +1,6 @@
 """Convert a checkpoint to a bundle, and prove that nothing was lost on the way."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,37 +11,36 @@ from model.checkpoint import TrainedModel
 from model.export.answers import answer
 from model.export.bundle import Progress, check_target, write_bundle
 from model.export.manifest import Card, Precision, check_examples
+from model.export.samples import Pairs, decode
 from model.export.weights import WeightType, fp32_products, release_weights
 from model.importers import bart, t5
 from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
+from model.importers.expected import Expected, prove_expected
 from model.importers.folders import check_folder
 from model.importers.plain import read_plain
-from model.importers.probes import probes
+from model.importers.proof import LEFT_OUT, Proof, as_text
 from model.importers.proofs import (
+    INT8,
     ROUNDED,
-    Proof,
-    as_text,
     ask_hugging_face,
     prove_graphs,
     prove_network,
-    prove_pieces,
     versions,
 )
+from model.importers.prove_tokenizers import prove_pieces
 from model.importers.t5 import read_t5
+from model.importers.texts import Reader, read_texts
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
-from model.usage import Slot, Usage
+from model.usage import Usage
 
 BANNED = -1e4  # added to the logit of a token that is never generated
-PAIRS = 32  # texts that the network and the graphs are compared on
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
-
-Pairs = list[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
 
 
 class FailedProof(Exception):
@@ -64,6 +64,8 @@ class Options:
     max_length: int | None  # longest text of a network without a position table; None: t5.LONGEST
     precision: Precision
     weights: WeightType | None  # None: as the checkpoint stores them
+    texts: Path | None = None  # None: built-in sentences
+    expected: Expected | None = None
 
 
 def convert(folder: Path, bundle: Path, options: Options, progress: Progress) -> list[Proof]:
@@ -78,7 +80,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     check_examples(options.examples)
     check_folder(folder)
     progress("reading the checkpoint")
-    checkpoint = Checkpoint(folder)
+    rounding = options.weights.dtype if options.weights else None
+    checkpoint = Checkpoint(folder, rounding)
     config = read_model(checkpoint, options.max_length).config
     licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
@@ -89,17 +92,27 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
-    pairs = read_pairs(vocabularies, usage, config)
+    reader = Reader(vocabularies.source, usage, config)
+    texts = read_texts(reader, usage, options.texts)
+    proofs.append(texts.proof())
     progress("comparing the network with Hugging Face's")
-    theirs = ask_hugging_face(checkpoint, pairs)
-    model = read_model(Checkpoint(folder), options.max_length)
-    proofs.append(theirs if isinstance(theirs, Proof) else prove_network(model, pairs, theirs))
+    theirs = ask_hugging_face(checkpoint, texts, config)
+    model = read_model(Checkpoint(folder, rounding), options.max_length)
+    proofs.append(theirs if isinstance(theirs, Proof) else prove_network(model, theirs))
     del theirs
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
+    if options.expected is not None:
+        progress("decoding the texts of the expected answers")
+        proofs.append(
+            prove_expected(model, reader, vocabularies.target, texts.start, options.expected)
+        )
+        raise_failed(proofs)
+    progress("decoding texts, for int8 and the proofs of the graphs")
+    measured, proved = halves(decode(model, texts.sources, texts.start, texts.longest))
     packages, hashes = versions(*PACKAGES), hash_files(folder)
     trained = TrainedModel(
-        model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage
+        model, vocabularies.source.tokenizer, vocabularies.target.tokenizer, usage, measured
     )
 
     def card(proofs: Sequence[Proof]) -> Card:
@@ -108,9 +121,11 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
 
     def prove(files: Path) -> tuple[TrainedModel, Card]:
         progress("computing torch's answers for the graphs")
-        answers = answer(model, pairs)
+        answers = answer(model, proved)
         release_weights(model)  # they are written, and the graphs need memory for theirs
-        proofs.extend(prove_graphs(files, model, answers, progress))
+        proofs.extend(prove_graphs(files, model, answers, len(texts.start), progress))
+        if options.precision is Precision.auto:
+            leave_out_int8(files, proofs)
         raise_failed(proofs)
         origin = {
             "checkpoint": folder.resolve().name,
@@ -126,6 +141,19 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     weights = options.weights or stored_type(checkpoint)
     write_bundle(trained, card(proofs), weights, bundle, options.precision, prove, progress)
     return proofs
+
+
+def halves(pairs: Pairs) -> tuple[Pairs, Pairs]:
+    """Return pairs to measure int8 on, and others to prove it on; the same if there is only one."""
+    return pairs[::2], pairs[1::2] or pairs
+
+
+def leave_out_int8(files: Path, proofs: list[Proof]) -> None:
+    """Remove the int8 graphs if their proof fails."""
+    for i, proof in enumerate(proofs):
+        if proof.name == INT8 and proof.holds is False:
+            proofs[i] = replace(proof, holds=None, otherwise=LEFT_OUT)
+            shutil.rmtree(files / "int8")
 
 
 def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transformer:
@@ -183,30 +211,6 @@ def check_languages(usage: Usage) -> None:
             "--example gives a text without its languages, and this model has several: convert"
             " without it, then write examples into bundle.json (docs/bundle.md)"
         )
-
-
-def read_pairs(vocabularies: Vocabularies, usage: Usage, config: TransformerConfig) -> Pairs:
-    """Return texts as the encoder reads them, and others as the decoder does."""
-    texts = probes()
-    languages = {
-        "source_language": next(iter(usage.source_languages.values()), []),
-        "target_language": next(iter(usage.target_languages.values()), []),
-    }
-
-    def fill(template: list[int | Slot]) -> list[int]:
-        filled: list[int] = []
-        for each in template:
-            filled += [each] if isinstance(each, int) else languages[each]
-        return filled
-
-    pairs: Pairs = []
-    for source, target in zip(texts[:PAIRS], texts[PAIRS:], strict=False):
-        ids = vocabularies.source.tokenizer.encode(source, add_special_tokens=False).ids
-        read = [*fill(usage.source_prefix), *ids, *fill(usage.source_suffix)]
-        written = vocabularies.target.tokenizer.encode(target, add_special_tokens=False).ids
-        decoded = [*fill(usage.decoder_start), *written]
-        pairs.append((read[-config.max_source_length :], decoded[: config.max_target_length]))
-    return pairs
 
 
 def raise_failed(proofs: list[Proof]) -> None:

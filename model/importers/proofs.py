@@ -1,4 +1,4 @@
-"""Prove a conversion: the pieces, the network and the graphs give the original's numbers."""
+"""Prove a conversion: the network and the graphs give the original's numbers."""
 
 import gc
 from collections.abc import Sequence
@@ -16,79 +16,41 @@ from model.export.bundle import Progress
 from model.export.manifest import FOLDERS
 from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
-from model.importers.piece_file import PieceFile
-from model.importers.probes import probes
-from model.importers.tokenizer_file import encode_with
-from model.importers.vocabularies import Side, Vocabularies
+from model.importers.proof import Proof
+from model.importers.texts import Texts
+from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-4  # largest difference of a log-prob from the original's
 NETWORK = "network"
-ROUNDED = {"int8 graphs": "int8", "fp16 graphs": "fp16"}  # proofs that fp32 graphs do not need
-PAIRS = 8  # pairs of the network's proof
+INT8 = "int8 graphs"
+ROUNDED = {INT8: "int8", "fp16 graphs": "fp16"}  # proofs that fp32 graphs do not need
+PAIRS = 8  # texts of the network's proof
 SAME_BEST = 0.9  # least share of positions at which int8 has fp32's most probable token
+SPOILED = 0.05  # largest share of spoiled texts (`Difference`)
 # Largest errors of fp16's log-probs. Torch in half precision is off by 0.001 on average and 0.012
 # at most for the default model; larger logits are rounded by more, those of 32 by up to 0.016.
 FP16_MEAN, FP16_LARGEST = 0.01, 0.1
 
-Pairs = Sequence[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
+Pair = tuple[list[int], list[int]]  # ids that the encoder and the decoder read
 LogProbs = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """A line of the table that `convert` prints: what was compared, with what, and the result."""
+class Reference:
+    """What Hugging Face's model decodes from some sources, and its log-probs (T, V) of it."""
 
-    name: str
-    reference: str
-    result: str
-    holds: bool | None  # None: not compared
-
-    @property
-    def verdict(self) -> str:
-        return "not compared" if self.holds is None else "holds" if self.holds else "FAILS"
+    pairs: list[Pair]
+    log_probs: list[LogProbs]
 
 
-def prove_pieces(vocabularies: Vocabularies) -> list[Proof]:
-    """Compare the ids of the built-in texts, on each side, with those of the original tokenizer."""
-    proofs: list[Proof] = []
-    sides = {"source": vocabularies.source, "target": vocabularies.target}
-    for name, side in sides.items():
-        if side.original is None:
-            proofs.append(Proof(f"{name} tokenizer", "-", "there is no reference tokenizer", None))
-            continue
-        library, encode = reference_of(side)
-        different = compare_pieces(side.converted, encode)
-        example = f", such as {different[0][:40]!r}" if different else ""
-        result = f"{len(different)} of {len(probes())} texts have other ids{example}"
-        if isinstance(side.original, PieceFile) and side.converted.dropped:
-            result += f"; {side.converted.dropped} pieces of {side.original.path.name} have no id"
-        reference = f"{library} {version(library)}"
-        proofs.append(Proof(f"{name} tokenizer", reference, result, not different))
-    return proofs
+def ask_hugging_face(
+    checkpoint: Checkpoint, texts: Texts, config: TransformerConfig
+) -> Reference | Proof:
+    """Return what Hugging Face's own model of this folder decodes from the first texts, or a proof
+    that says why there is nothing.
 
-
-def reference_of(side: Side) -> tuple[str, Encode]:
-    """Return the package that reads the original of a tokenizer, and its encoding of texts.
-
-    The encoding returns None for texts with tokens that only one of the two finds in typed text.
-    """
-    if isinstance(side.original, PieceFile):
-        package, encode = "sentencepiece", sentencepiece_encoder(side.original, side.names)
-        typed = [name for name in side.original.user_defined if side.hides(name)]
-    else:
-        assert side.original is not None
-        package, encode = "tokenizers", encode_with(side.original)
-        typed = [name for name in side.original.get_vocab() if side.hides(name)]
-    return package, lambda text: None if any(token in text for token in typed) else encode(text)
-
-
-def ask_hugging_face(checkpoint: Checkpoint, pairs: Pairs) -> list[LogProbs] | Proof:
-    """Return the log-probs (T, V) of Hugging Face's own model of this folder for the first pairs,
-    or a proof that says why there are none.
-
-    It is gone from memory when this returns, for ours may not fit beside it.
+    The model is gone from memory when this returns, for ours may not fit beside it.
     """
     if checkpoint.config_name == OWN:
         return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)
@@ -104,21 +66,61 @@ def ask_hugging_face(checkpoint: Checkpoint, pairs: Pairs) -> list[LogProbs] | P
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         reference = f"transformers {version('transformers')}"
         return Proof(NETWORK, reference, f"it cannot load the folder: {error}"[:200], False)
-    log_probs = [their_log_probs(theirs, source, target) for source, target in pairs[:PAIRS]]
+    if checkpoint.rounding is not None:
+        round_like(theirs, checkpoint.rounding)
+    pairs = generate(theirs, texts, config)
+    log_probs = [their_log_probs(theirs, source, target) for source, target in pairs]
     del theirs
     gc.collect()  # its modules refer to each other
-    return log_probs
+    return Reference(pairs, log_probs)
 
 
-def prove_network(model: Transformer, pairs: Pairs, theirs: Sequence[LogProbs]) -> Proof:
+@torch.no_grad()
+def round_like(theirs: Any, dtype: torch.dtype) -> None:
+    """Round the weights that `--weights` rounds: all but computed position tables."""
+    fixed = {name for name, each in theirs.named_parameters() if not each.requires_grad}
+    for name, tensor in theirs.state_dict().items():
+        if name not in fixed and tensor.is_floating_point():
+            tensor.copy_(tensor.to(dtype))
+
+
+@torch.no_grad()
+def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]:
+    """Decode the first texts greedily with `generate`, without the checkpoint's own options.
+
+    As in `decode`, a target has no eos, nor the last token of a text that is cut off.
+    """
+    from transformers import GenerationConfig
+
+    theirs.generation_config = GenerationConfig(
+        do_sample=False,
+        max_length=len(texts.start) + texts.longest - 1,
+        pad_token_id=config.pad_id,
+        eos_token_id=config.eos_id,
+        decoder_start_token_id=texts.start[0],
+    )
+    if texts.longest == 1:  # no room for a token
+        return [(source, texts.start) for source in texts.sources[:PAIRS]]
+    pairs: list[Pair] = []
+    for source in texts.sources[:PAIRS]:
+        start = torch.tensor([texts.start])
+        (found,) = theirs.generate(torch.tensor([source]), decoder_input_ids=start).tolist()
+        written = found[len(texts.start) :]
+        end = written.index(config.eos_id) if config.eos_id in written else len(written)
+        pairs.append((source, [*texts.start, *written[:end]]))
+    return pairs
+
+
+def prove_network(model: Transformer, theirs: Reference) -> Proof:
     """Compare log-probs with those of Hugging Face."""
     largest, holds = 0.0, True
-    for (source, target), expected in zip(pairs, theirs, strict=False):
+    for (source, target), expected in zip(theirs.pairs, theirs.log_probs, strict=True):
         difference = np.abs(torch_log_probs(model, source, target) - expected)
         largest = max(largest, float(difference.max()))
         holds &= bool((difference <= ABSOLUTE + RELATIVE * np.abs(expected)).all())
     reference = f"transformers {version('transformers')}"
-    return Proof(NETWORK, reference, f"log-probs differ by at most {largest:.1e}", holds)
+    result = f"log-probs of {len(theirs.pairs)} decoded texts differ by at most {largest:.1e}"
+    return Proof(NETWORK, reference, result, holds)
 
 
 @torch.no_grad()
@@ -132,9 +134,10 @@ def their_log_probs(theirs: Any, source: list[int], target: list[int]) -> LogPro
 
 
 def prove_graphs(
-    folder: Path, model: Transformer, answers: Sequence[Answer], progress: Progress
+    folder: Path, model: Transformer, answers: Sequence[Answer], start: int, progress: Progress
 ) -> list[Proof]:
-    """Compare the graphs of each precision in a bundle's folder with the network's answers.
+    """Compare the graphs of each precision in a bundle's folder with the network's answers, whose
+    targets the network decoded after `start` ids.
 
     The model may have lost its weights.
     """
@@ -149,28 +152,25 @@ def prove_graphs(
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
         progress(f"comparing the {precision} graphs with torch")
-        found = compare(folder / precision, answers)
+        found = compare(folder / precision, answers, start)
         result = (
-            f"{found.same_best:.1%} of the most probable tokens are the same; log-probs of probable"
-            f" tokens differ by {found.mean:.1e} on average, by {found.largest:.1e} at most"
+            f"{found.same_texts} of {found.texts} texts are decoded to the same tokens,"
+            f" {found.spoiled_texts} are spoiled; {found.same_best:.1%} of the most probable tokens"
+            " are the same; log-probs of probable tokens differ by"
+            f" {found.mean:.1e} on average, by {found.largest:.1e} at most"
         )
         if precision == "int8":
             kept = len(fp32_products(model, folder / precision))
             result = f"{kept} of {len(linear_layers(model))} products stay fp32; {result}"
+        right = found.spoiled_texts <= SPOILED * found.texts
         holds = {
-            "fp32": found.largest <= ABSOLUTE * 10,
-            "int8": found.same_best >= SAME_BEST,
-            "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST,
+            "fp32": found.largest <= ABSOLUTE * 10 and not found.spoiled_texts,
+            "int8": found.same_best >= SAME_BEST and right,
+            "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST and right,
         }[precision]
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, result, holds))
     return proofs
-
-
-def as_text(proofs: Sequence[Proof]) -> str:
-    """Return the proofs as a table in Markdown."""
-    rows = [f"| {p.name} | {p.reference} | {p.result} | {p.verdict} |" for p in proofs]
-    return "\n".join(["| proof | compared with | result | |", "|---|---|---|---|", *rows])
 
 
 def versions(*names: str) -> dict[str, str]:

@@ -6,16 +6,16 @@ import torch
 from onnx import numpy_helper
 
 from model.data.pairs import pad
-from model.export.calibrate import MARGIN, calibrate, decoder_inputs, samples
+from model.export.calibrate import MARGIN, calibrate
 from model.export.graphs import export_graphs
 from model.export.parity import parity
 from model.export.quantize import quantize
+from model.export.samples import decode, samples
 from model.export.weights import int8_names
 from model.network.attention import TORCH_KERNEL
 from model.network.config import InputError, TransformerConfig
 from model.network.positions import Position
 from model.network.transformer import Transformer
-from model.search import greedy_search
 
 
 def small(**changes):
@@ -82,18 +82,19 @@ def test_parity_asks_for_ordinary_tokens_within_the_models_lengths(changes):
 
 @unusual
 def test_every_model_that_trains_can_be_calibrated(changes):
-    assert all(0 < scale < np.inf for scale in calibrate(small(**changes)).scales.values())
+    model = small(**changes)
+    assert all(0 < scale < np.inf for scale in calibrate(model, samples(model)).scales.values())
 
 
 @torch.no_grad()
 def test_padding_does_not_change_scales():
     model = small()
-    before = calibrate(model)
+    before = calibrate(model, samples(model))
     model.encoder.embedding.tokens.weight[model.config.pad_id] *= 3
-    assert calibrate(model) == before
+    assert calibrate(model, samples(model)) == before
 
 
-@pytest.mark.parametrize("measure", [calibrate, parity])
+@pytest.mark.parametrize("measure", [samples, parity])
 def test_a_vocabulary_of_specials_alone_is_refused(measure):
     model = small(source_vocab_size=3)
     with pytest.raises(InputError, match="a vocabulary of 3 has no token but pad, bos and eos"):
@@ -101,7 +102,11 @@ def test_a_vocabulary_of_specials_alone_is_refused(measure):
 
 
 @pytest.mark.parametrize(
-    ("measure", "message"), [(calibrate, "cannot be calibrated"), (parity, "NaN or infinity")]
+    ("measure", "message"),
+    [
+        (lambda model: calibrate(model, samples(model)), "cannot be calibrated"),
+        (parity, "NaN or infinity"),
+    ],
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @torch.no_grad()
@@ -133,7 +138,7 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
     name, proto = next(export_graphs(model))
     assert name == "encoder"
     biases = {name for name, tensor in model.state_dict().items() if tensor.dim() == 1}
-    quantize(proto, calibrate(model).scales, int8_names(model), biases)
+    quantize(proto, calibrate(model, samples(model)).scales, int8_names(model), biases)
     constants = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
     scales = {
         node.name: constants[node.input[2]]
@@ -147,16 +152,27 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
 
 
 @unusual
-def test_cached_decoding_gives_the_targets_of_the_search(changes):
+@pytest.mark.parametrize("forced", [[], [3, 1]], ids=["", "forced"])
+def test_cached_decoding_gives_the_targets_of_the_search(changes, forced):
     """Ids after eos, of sources that end before others, are no part of a target."""
     model = small(**changes)
     config = model.config
     with torch.no_grad():
         model.generator.bias[config.eos_id] += 0.5
     sources = [[3 % config.source_vocab_size] * n for n in range(1, 1 + config.max_source_length)]
-    padded = pad(sources[:12], config.pad_id)
-    longest = max(1, min(9, config.max_target_length - 1))
-    inputs = decoder_inputs(model, *padded, longest)
-    found = greedy_search(model, *padded, longest)
-    for ours, theirs in zip(inputs, found, strict=True):
-        assert ours == [config.bos_id, *theirs.token_ids[:-1]]
+    start = [config.bos_id, *forced][: config.max_target_length]
+    longest = max(1, min(9, config.max_target_length + 1 - len(start)))
+    for source, target in decode(model, sources[:12], start, longest):
+        assert target == plain_search(model, source, start, longest)
+
+
+@torch.no_grad()
+def plain_search(model, source, start, longest):
+    """Decode one source without a cache, and leave out eos and the last token of a cut text."""
+    ids = [*start]
+    for _ in range(longest - 1):
+        best = model(*pad([source], 0), *pad([ids], 0))[0, -1].argmax().item()
+        if best == model.config.eos_id:
+            break
+        ids.append(best)
+    return ids

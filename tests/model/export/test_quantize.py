@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from model.checkpoint import load_model
 from model.export.answers import answer
-from model.export.calibrate import samples
 from model.export.compare import compare
 from model.export.kernel import OPSET
 from model.export.quantize import quantize
+from model.export.samples import samples
 from model.export.tensor_file import refer_to, write_tensors
 from model.export.weights import int8_names, int8_sources
 from model.network.config import TransformerConfig

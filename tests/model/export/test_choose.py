@@ -1,0 +1,224 @@
+"""Products that int8 would spoil stay fp32: found by what they do to the log-probs."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+from model.checkpoint import TrainedModel, load_model
+from model.export import choose
+from model.export.answers import answer, torch_log_probs
+from model.export.bundle import write_model
+from model.export.calibrate import affordable, calibrate
+from model.export.compare import compare
+from model.export.damage import Damage, divergence, entropy
+from model.export.int8_products import rounded
+from model.export.manifest import Precision
+from model.export.samples import samples
+from model.export.weights import WeightType, fp32_products, int8_modules, int8_names
+from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
+from model.network.transformer import Transformer
+
+T5 = {"norm": NormKind.rms_norm, "norm_first": True, "embedding_scale": 1.0, "tied": Tied.all}
+DOWN = [
+    f"{side}.layers.{layer}.feed_forward.down"
+    for side in ("encoder", "decoder")
+    for layer in (0, 1)
+]
+
+
+def like_t5(**changes):
+    """A network of T5's kind with the attention of a trained one: not too sharp."""
+    torch.manual_seed(0)
+    sizes = {
+        "source_vocab_size": 300,
+        "target_vocab_size": 300,
+        "d_model": 32,
+        "d_ff": 64,
+        "num_heads": 2,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "positions": Positions.none,
+        "relative_distance": 16,
+    }
+    model = Transformer(TransformerConfig(**T5 | sizes | changes)).eval()
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, float("norm" in name), 0.1 if "attention" in name else 0.3)
+    return model
+
+
+@torch.no_grad()
+def plant(model, factor, channels=8):
+    """Scale some channels of every hidden layer, and undo it in the next matrix: the same model."""
+    for name in DOWN:
+        layer = model.get_submodule(name.removesuffix(".down"))
+        layer.up.weight[:channels] *= factor
+        layer.up.bias[:channels] *= factor
+        layer.down.weight[:, :channels] /= factor
+    return model
+
+
+GATED = {"gated": True, "activation": Activation.gelu_tanh}
+kinds = pytest.mark.parametrize("kind", [{}, GATED], ids=["plain", "gated"])
+
+
+@kinds
+def test_products_of_outliers_leave_int8(kind):
+    """And what is left is within the limit: no more than needed, since one more module is worse."""
+    model = plant(like_t5(**kind), 100)
+    pairs = samples(model)
+    found = calibrate(model, pairs)
+    assert found.fp32 & {*DOWN}
+    damage = Damage(model, found.scales, pairs)
+    kept = {*int8_modules(model)} - found.fp32
+    most = max(choose.LEAST, choose.TOLERANCE * damage.entropy)
+    assert damage.of(kept) <= most < damage.of(int8_modules(model))
+
+
+def test_a_network_that_int8_does_not_change_stays_int8(g2p, tiny):
+    for bundle in (g2p, tiny):
+        model = load_model(bundle).transformer
+        found = calibrate(model, samples(model))
+        assert found.fp32 == set()
+        assert int8_names(model, found.fp32) == int8_names(model)
+        linear = [name for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+        assert found.scales.keys() == {*linear}  # none has lost its constant scale
+
+
+@torch.no_grad()
+def test_what_softmax_amplifies_leaves_first(monkeypatch):
+    """A small error of queries and keys passes through a sharp softmax."""
+    model = like_t5()
+    model.decoder.layers[0].cross_attention.query.weight *= 100
+    pairs = samples(model)
+    whole = Damage(model, calibrate(model, pairs).scales, pairs).of(int8_modules(model))
+    monkeypatch.setattr(choose, "LEAST", whole / 3)
+    monkeypatch.setattr(choose, "TOLERANCE", 0)
+    name = "decoder.layers.0.cross_attention"
+    assert {f"{name}.query", f"{name}.key"} & calibrate(model, pairs).fp32
+    assert len(calibrate(model, pairs).fp32) < len(int8_modules(model)) / 3
+
+
+@torch.no_grad()
+def test_damage_is_the_divergence_of_the_log_probs():
+    """Beside torch's own divergence, pair by pair, over a vocabulary that is listed whole."""
+    model = like_t5(source_vocab_size=12, target_vocab_size=12)
+    pairs = samples(model)[:11]
+    names = int8_modules(model)
+    exact = [torch.from_numpy(torch_log_probs(model, *pair)) for pair in pairs]
+    with rounded(model, names, {}):
+        other = [torch.from_numpy(torch_log_probs(model, *pair)) for pair in pairs]
+    p, q = torch.cat(exact), torch.cat(other)
+    expected = nn.functional.kl_div(q, p, reduction="batchmean", log_target=True).item()
+    damage = Damage(model, {}, pairs)
+    assert damage.of(names) == pytest.approx(expected, rel=0.05)  # halves are rounded either way
+    assert damage.entropy == pytest.approx(-(p.exp() * p).sum(-1).mean().item(), rel=1e-3)
+    assert damage.of([]) == pytest.approx(0, abs=1e-7)
+
+
+def test_tokens_that_are_not_listed_count_as_one():
+    p, q = torch.tensor([[0.5, 0.3, 0.1, 0.1]]), torch.tensor([[0.4, 0.4, 0.15, 0.05]])
+    summed = [torch.cat([x[:, :2], x[:, 2:].sum(1, keepdim=True)], 1) for x in (p, q)]
+    expected = (summed[0] * (summed[0] / summed[1]).log()).sum().item()
+    assert divergence(p[:, :2].log(), q[:, :2].log()).item() == pytest.approx(expected, rel=1e-5)
+    expected = -(summed[0] * summed[0].log()).sum().item()
+    assert entropy(p[:, :2].log()).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_large_network_is_measured_on_fewer_pairs(monkeypatch):
+    model = like_t5()
+    pairs = samples(model)
+    measured, passes = affordable(model, pairs)
+    assert len(measured) == len(pairs)
+    assert passes > 1000
+    monkeypatch.setattr("model.export.calibrate.A_PASS", 1)
+    monkeypatch.setattr("model.export.calibrate.ALL_PASSES", 1)
+    assert affordable(model, pairs) == (pairs[:1], 0)
+
+
+def test_without_passes_a_place_leaves_int8_in_all_layers(monkeypatch):
+    monkeypatch.setattr("model.export.calibrate.ALL_PASSES", 1)
+    model = plant(like_t5(), 100)
+    found = calibrate(model, samples(model))
+    downs = [{name for name in DOWN if name.startswith(side)} for side in ("encoder", "decoder")]
+    assert any(names <= found.fp32 for names in downs)
+    assert all(names <= found.fp32 or not names & found.fp32 for names in downs)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("largest", [None, 3.0], ids=["per row", "constant"])
+@pytest.mark.parametrize("positive", [False, True])
+def test_a_rounded_product_is_integer_arithmetic(largest, positive):
+    random = np.random.default_rng(0)
+    weight, x = (random.standard_normal((n, 16)).astype(np.float32) for n in (24, 5))
+    x[:, 0] *= 50
+    x = np.abs(x) if positive else x
+    levels, low, high = (255, 0, 255) if positive else (127, -128, 127)
+    sizes = np.abs(x).max(1, keepdims=True) if largest is None else np.full((5, 1), largest)
+    scale = np.abs(weight).max(1) / 127
+    integers = np.clip(np.rint(x / sizes * levels), low, high) @ np.rint(weight.T / scale)
+    module = nn.Module()
+    module.product = nn.Linear(16, 24)
+    module.product.weight.copy_(torch.from_numpy(weight))
+    with rounded(module, ["product"], {} if largest is None else {"product": largest}):
+        found = module.product(torch.from_numpy(x)) - module.product.bias
+    np.testing.assert_allclose(found, integers * sizes / levels * scale, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        module.product(torch.from_numpy(x)) - module.product.bias,
+        x @ weight.T,
+        rtol=1e-4,
+        atol=1e-3,
+    )
+
+
+@torch.no_grad()
+def test_a_merged_product_stays_fp32_as_a_whole():
+    model = like_t5()
+    norm = model.get_parameter("encoder.layers.1.self_sublayer.norm.weight")
+    norm[:2] *= 300
+    attention = "encoder.layers.1.self_attention"
+    for part in ("query", "key", "value"):
+        weight = model.get_parameter(f"{attention}.{part}.weight")
+        weight[:, :2] /= 300 if part == "key" else 1
+    parts = {f"{attention}.{part}" for part in ("query", "key", "value")}
+    assert parts <= calibrate(model, samples(model)).fp32
+
+
+def test_a_shared_matrix_stays_fp32_for_all_that_read_it(monkeypatch):
+    monkeypatch.setattr("model.export.weights.LARGE_EMBEDDING", 1)
+    monkeypatch.setattr(choose, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(choose, "LEAST", 1e-12)
+    model = like_t5()
+    found = calibrate(model, samples(model))
+    shared = {"generator", "encoder.embedding.tokens", "decoder.embedding.tokens"}
+    assert shared <= found.fp32
+    assert not {"encoder.embedding.tokens.weight"} & int8_names(model, found.fp32)
+
+
+@pytest.mark.long
+@kinds
+def test_outliers_cost_no_tokens(kind, tmp_path, monkeypatch):
+    """The graphs, beside torch: with the rule, and without it."""
+    model = plant(like_t5(**kind), 100)
+    kept = write(model, tmp_path / "kept")
+    names = fp32_products(model, kept)
+    assert {*names} & {*DOWN}
+    stored = load_file(kept / "model.safetensors")
+    for name in names:
+        weight = model.get_parameter(f"{name}.weight").detach().numpy()
+        assert np.array_equal(stored[f"{name}.weight"], weight)
+        assert f"{name}.weight_scale" not in stored
+    answers = answer(model, samples(model, seed=1))
+    assert compare(kept, answers).same_best >= 0.9
+    monkeypatch.setattr(choose, "LEAST", np.inf)
+    spoiled = write(model, tmp_path / "spoiled")
+    assert fp32_products(model, spoiled) == []
+    assert compare(spoiled, answers).same_best < 0.9
+
+
+def write(model, folder):
+    folder.mkdir()
+    trained = TrainedModel(model, None, None)
+    write_model(trained, WeightType.fp32, Precision.int8, folder, lambda _: None)
+    return folder / "int8"
