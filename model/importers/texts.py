@@ -1,7 +1,7 @@
 """Texts for proofs and for int8: those that the model can read."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from model.usage import Codes, Slot, Usage
 
 MOST = 64  # texts
 LONGEST = 96  # ids of a text
+ALIKE = 1.5  # in tokens a letter, and in mean ids, of languages that one vocabulary is made for
+ENOUGH = 16  # texts
+ENGLISH = "English"
 SPARE = 8  # tokens by which a target may be longer than the longest source
 RANDOM = 24  # most ids of a row of random tokens
 READABLE = 0.05  # largest share of unknown tokens in a built-in sentence
@@ -130,7 +133,8 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
         rows = [reader.encode(line) for line in lines[:: -(-len(lines) // MOST)]]
         origin = file.name
     else:
-        rows, origin = readable(reader), "built-in sentences"
+        spoken = [ENGLISH] if usage.source_languages else SENTENCES
+        rows, origin = readable(reader, spoken), "built-in sentences"
     if not rows:
         rows, origin = random_tokens(reader), "random tokens"
     unknown = reader.unknown([i for row in rows for i in row])
@@ -141,18 +145,25 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     return Texts(origin, sources, start, longest, unknown)
 
 
-def readable(reader: Reader) -> list[list[int]]:
-    """Return the built-in sentences with few unknown tokens: first those of the languages that the
-    vocabulary is made for, which need the fewest tokens a letter, and the first tokens of it."""
+def readable(reader: Reader, languages: Collection[str]) -> list[list[int]]:
+    """Return the ids of built-in sentences that have few unknown tokens.
+
+    First come those of the languages that the vocabulary was made for: they need the fewest tokens
+    a letter, and the first tokens of it. Others follow only if these have fewer than ENOUGH.
+    """
     found: list[tuple[float, float, list[list[int]]]] = []
-    for sentences in SENTENCES.values():
-        rows = [reader.encode(text) for text in sentences]
+    for language in languages:
+        rows = [reader.encode(text) for text in SENTENCES[language]]
         known = [ids for ids in rows if ids and reader.unknown(ids) <= READABLE]
-        if 2 * len(known) > len(sentences):
-            count, letters = sum(map(len, rows)), sum(map(len, sentences))
-            mean_id = sum(map(sum, rows)) / count
-            found.append((round(count / letters, 2), mean_id, known))
-    ranked = [ids for *_, rows in sorted(found) for ids in rows]
+        if 2 * len(known) > len(rows):
+            count, letters = sum(map(len, rows)), sum(map(len, SENTENCES[language]))
+            found.append((round(count / letters, 2), sum(map(sum, rows)) / count, known))
+    found.sort()
+    ranked: list[list[int]] = []
+    for tokens, mean_id, rows in found:
+        alike = tokens <= ALIKE * found[0][0] and mean_id <= ALIKE * found[0][1]
+        if alike or len(ranked) < ENOUGH:
+            ranked += rows
     return ranked[:MOST]
 
 

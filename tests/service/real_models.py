@@ -1,0 +1,96 @@
+"""Two models that no one here made, from packages of PyPI: their folders, and their right answers.
+
+`ruaccent-predictor` puts stress marks into Russian sentences; `lemmaturk` finds the lemmas of
+Turkish words. Both read and write letters.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+TEXTS = Path(__file__).parent / "real"
+LETTERS = """
+unit = "letters"
+source_vocabulary = "vocab.json"
+target_vocabulary = "vocab.json"
+"""
+ACCENTS = f"""kind = "torch"
+weights = "acc_model.pt"
+source_embedding = "embed.char_embed.weight"
+target_embedding = "embed.char_embed.weight"
+output = "output_proj.weight"
+positions = "embed.pos_encoding"
+embedding_scale = "sqrt"
+num_heads = 8
+pad_id = 0
+start_id = 1
+eos_id = 2
+source_prefix_ids = [1]
+source_suffix_ids = [2]
+max_source_length = 256
+max_target_length = 256
+unknown_token = "<unk>"
+{LETTERS}"""
+LEMMAS = f"""kind = "torch"
+weights = "best_transformer.pth"
+source_embedding = "src_tok_emb.embedding.weight"
+target_embedding = "trg_tok_emb.embedding.weight"
+output = "generator.weight"
+positions = "positional_encoding.pe"
+embedding_scale = "sqrt"
+num_heads = 8
+pad_id = 0
+start_id = 2
+eos_id = 3
+source_prefix_ids = []
+source_suffix_ids = [3]
+max_source_length = 64
+max_target_length = 64
+unknown_token = "<UNK>"
+{LETTERS}"""
+
+
+def read(name):
+    return (TEXTS / name).read_text(encoding="utf-8").splitlines()
+
+
+def write(folder, package, files, description):
+    """Copy a package's weights and vocabulary into a folder, and describe them."""
+    (found,) = find_spec(package).submodule_search_locations
+    folder.mkdir()
+    for file in files:
+        shutil.copy(Path(found) / file, folder)
+    (folder / "heed.toml").write_text(description)
+    return folder
+
+
+def write_accents(folder):
+    files = "model/acc_model.pt", "model/vocab.json"
+    return write(folder, "ruaccent", files, ACCENTS)
+
+
+def write_lemmas(folder, description=LEMMAS):
+    files = "weights/best_transformer.pth", "weights/vocab.json"
+    return write(folder, "lemmaturk", files, description)
+
+
+@torch.no_grad()
+def accent(sentences):
+    """Return what the package's own network writes for each sentence alone, without the padding
+    that its batches attend to."""
+    from ruaccent import load_accentor
+
+    accentor = load_accentor(device="cpu")
+    texts = []
+    for sentence in sentences:
+        ids = accentor._text_to_tensor(sentence)[:, : len(sentence) + 2]
+        texts.append(accentor._tensor_to_text(accentor.model.generate(ids)))
+    return texts
+
+
+def lemmatize(words):
+    from lemmaturk import Lemmatizer
+
+    return [*map(Lemmatizer(device="cpu").lemmatize, words)]

@@ -1,0 +1,94 @@
+"""Real models from outside are converted with the defaults, and answer as their own code does."""
+
+import warnings
+
+import pytest
+from typer.testing import CliRunner
+
+from model.__main__ import app as commands
+from tests.conftest import opened
+from tests.service.real_models import (
+    LEMMAS,
+    accent,
+    lemmatize,
+    read,
+    write_accents,
+    write_lemmas,
+)
+
+SENTENCES, WORDS = read("sentences.ru.txt"), read("words.tr.txt")
+WRITERS = {"accents": write_accents, "lemmas": write_lemmas}
+TEXTS = {"accents": SENTENCES, "lemmas": WORDS}
+OWN = {"accents": accent, "lemmas": lemmatize}
+FEW = {"accents": SENTENCES[::28], "lemmas": WORDS[::9]}
+BATCH = 64
+
+
+def convert(*arguments):
+    return CliRunner().invoke(commands, ["convert", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def converted(request, tmp_path_factory):
+    """The name of a real model, and the bundle that the default options make of its folder."""
+    folder = tmp_path_factory.mktemp(request.param)
+    WRITERS[request.param](folder / "checkpoint")
+    done = convert(folder / "checkpoint", folder / "bundle")
+    assert done.exit_code == 0, done.output
+    return request.param, folder / "bundle"
+
+
+def decode(bundle, texts, precision):
+    found = []
+    with opened(bundle, precision=precision) as client:
+        for first in range(0, len(texts), BATCH):
+            answer = client.post("/v1/decode", json={"source": texts[first : first + BATCH]})
+            assert answer.status_code == 200, answer.text
+            found += [each["hypotheses"][0]["text"] for each in answer.json()["results"]]
+    return found
+
+
+def own(kind, texts):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.nn.Transformer
+        return OWN[kind](texts)
+
+
+def test_texts_are_those_of_the_models_own_code(converted):
+    kind, bundle = converted
+    expected = own(kind, FEW[kind])
+    assert decode(bundle, FEW[kind], "fp32") == expected
+    same = sum(a == b for a, b in zip(decode(bundle, FEW[kind], "int8"), expected, strict=True))
+    assert same >= len(expected) - 1
+
+
+def test_a_wrong_number_of_heads_is_found_by_expected_answers(tmp_path):
+    """Every other proof holds: nothing in the tensors says how many heads they are of."""
+    expected = tmp_path / "expected.tsv"
+    words = WORDS[:24]
+    lines = [f"{word}\t{lemma}\n" for word, lemma in zip(words, own("lemmas", words), strict=True)]
+    expected.write_text("".join(lines), encoding="utf-8")
+    wrong = LEMMAS.replace("num_heads = 8", "num_heads = 4")
+    folder, bundle = write_lemmas(tmp_path / "wrong", wrong), tmp_path / "bundle"
+    done = convert(folder, bundle, "--expected", expected)
+    assert done.exit_code == 3
+    assert "answers come out" in done.stderr
+    assert not bundle.exists()
+
+
+@pytest.mark.long
+def test_all_texts_agree(converted):
+    kind, bundle = converted
+    texts = TEXTS[kind]
+    exact, rounded = (decode(bundle, texts, precision) for precision in ("fp32", "int8"))
+    assert exact == own(kind, texts)
+    same = sum(a == b for a, b in zip(exact, rounded, strict=True))
+    assert same >= {"accents": 330, "lemmas": 454}[kind]
+    if kind == "accents":
+        assert count_copied(texts, rounded) >= count_copied(texts, exact) - 2
+
+
+def count_copied(sentences, texts):
+    """How many texts are their sentence, but for its stress marks."""
+    without = (text.replace("'", "") for text in texts)
+    return sum(a == b for a, b in zip(sentences, without, strict=True))
