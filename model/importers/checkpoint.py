@@ -6,41 +6,23 @@ refuses everything but tensors.
 """
 
 import json
-import pickle
-import re
-import struct
 import tomllib
-import warnings
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.export.tensor_file import pieces_of
-from model.importers.files import check_pointer, head_of, read
+from model.importers.files import check_pointer, read
+from model.importers.foreign import describe_files
+from model.importers.names import AVERAGED, shared_prefix, without_wrappers
+from model.importers.pickle_file import open_pickle
 from model.network.config import InputError
 
-DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-    struct.error,
-)
-OBJECT = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")  # how torch names it
 GENERATION = "generation_config.json"
-LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # begins a file of torch before 1.6
-PICKLE = b"\x80"
 OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
 WEIGHTS = (  # the first of these that exists is read
     "model.safetensors",
@@ -49,6 +31,8 @@ WEIGHTS = (  # the first of these that exists is read
     "pytorch_model.bin.index.json",
     "model.pt",
 )
+OTHERS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # of weights that heed.toml may name
+PREFIXES = ("module.", "model.")  # before all names; that of Hugging Face's may be the second
 
 
 class Checkpoint:
@@ -69,9 +53,20 @@ class Checkpoint:
                 f" save_pretrained wrote, or describe a model of your own in {OWN}"
             )
         self.config = read_toml(path) if path.name == OWN else read_json(path)
-        entry = str(self.config.get("state", "")) if path.name == OWN else ""
-        self._tensors = open_weights(folder, entry)
+        own = self.config if path.name == OWN else {}
+        found = open_weights(folder, str(own.get("weights", "")), str(own.get("state", "")))
+        found = {without_wrappers(name): read for name, read in found.items()}
+        self._prefix = shared_prefix(
+            [name for name in found if name != AVERAGED], PREFIXES if own else PREFIXES[:1]
+        )
+        self._tensors = {
+            self.unwrapped(name): read for name, read in found.items() if name != AVERAGED
+        }
         self._unread = set(self._tensors)
+
+    def unwrapped(self, name: str) -> str:
+        """Return a name without what wrappers, such as DataParallel, put before all names."""
+        return without_wrappers(name).removeprefix(self._prefix)
 
     @property
     def names(self) -> list[str]:
@@ -86,14 +81,20 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor as it is stored. Raise InputError if there is none of this name, or if it
-        holds NaN or infinity."""
+        is empty or holds NaN or infinity."""
         if name not in self._tensors:
             raise InputError(
                 f"{self.folder} has no tensor {name}: the checkpoint is incomplete, so download its"
                 f" weights again, or {self.config_name} belongs to another model"
             )
-        self._unread.discard(name)
-        tensor = self._tensors[name]()
+        read = self._tensors[name]
+        self._unread.difference_update(n for n, other in self._tensors.items() if other is read)
+        tensor = read()
+        if not tensor.numel():
+            raise InputError(
+                f"{self.folder}: tensor {name} is empty, as DeepSpeed leaves it where it splits the"
+                " weights: run its zero_to_fp32.py, and give the weights that it writes"
+            )
         if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
             raise InputError(f"{self.folder}: tensor {name} holds NaN or infinity")
         rounds = self.rounding is not None and tensor.is_floating_point()
@@ -130,22 +131,31 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def open_weights(folder: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
+def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], Tensor]]:
     """Return, for each tensor's name, a function that reads it.
 
-    `entry` is the key of a pickle that holds the state dict; "" if the pickle is the state dict.
+    `name` is the file; "" for the first that has a name of Hugging Face's. `entry` is the key of a
+    pickle that holds the state dict; "" if the pickle is the state dict.
     """
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    names = (name,) if name else WEIGHTS
+    path = next((folder / each for each in names if (folder / each).is_file()), None)
     if path is None:
-        raise InputError(f"{folder} has no weights: it needs {' or '.join(WEIGHTS)}")
-    if path.suffix in (".bin", ".pt"):
-        check_pointer(path)
-        return open_pickle(path, entry)
-    if entry:
-        raise InputError(
-            f"{folder / OWN} has state {entry!r}, but {path.name} has no entries: remove it"
-        )
-    return open_shards(folder, path.name) if path.suffix == ".json" else open_file(path)
+        raise InputError(f"{folder} {describe_missing(folder, names)}")
+    if path.suffix in (".json", ".safetensors"):
+        if entry:
+            raise InputError(
+                f"{folder / OWN} has state {entry!r}, but {path.name} has no entries: remove it"
+            )
+        return open_shards(folder, path.name) if path.suffix == ".json" else open_file(path)
+    return open_file(path, entry)
+
+
+def describe_missing(folder: Path, names: Sequence[str]) -> str:
+    lacks = f"has no weights: it needs {' or '.join(names)}"
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS)
+    if others and (folder / OWN).is_file():
+        return f'{lacks}; or name a file in {OWN}, such as weights = "{others[-1]}"'
+    return describe_files(folder) or lacks
 
 
 def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
@@ -162,9 +172,9 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
     return tensors
 
 
-def open_file(path: Path) -> dict[str, Callable[[], Tensor]]:
+def open_file(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     check_pointer(path)
-    return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path)
+    return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path, entry)
 
 
 def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
@@ -172,50 +182,7 @@ def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
         file = cast("Any", safe_open(path, "pt"))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is damaged or cut short: {error}") from error
-    return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # about the pickle
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
-    except DAMAGED as error:
-        if found := OBJECT.search(str(error)):
-            raise InputError(
-                f"{path} holds more than tensors, namely {found[1]}, and loading that could run"
-                " code: save the weights alone with torch.save(model.state_dict(), path)"
-            ) from error
-        if is_other_pickle(path):
-            raise InputError(
-                f"{path} is a pickle that torch.save did not write: its objects are not loaded,"
-                " because that could run code; save the weights with"
-                " torch.save(model.state_dict(), path)"
-            ) from error
-        raise InputError(
-            f"{path} is damaged, or is not written by torch.save(model.state_dict(), path)"
-        ) from error
-    held = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    state = held.get(entry) if entry else held
-    tensors = {
-        name: lambda tensor=tensor: tensor
-        for name, tensor in cast("dict[str, Any]", state if isinstance(state, dict) else {}).items()
-        if isinstance(tensor, Tensor)
-    }
-    if not tensors:
-        place = f"under {entry!r}" if entry else "at its top"
-        raise InputError(
-            f"{path} has no tensors {place}, but {', '.join(map(str, held)) or 'nothing'}: save"
-            f" model.state_dict(), or name the entry that holds it as state in {OWN}"
-        )
-    return tensors
-
-
-def is_other_pickle(path: Path) -> bool:
-    """Return whether the file is a pickle, but not one of torch's."""
-    head = head_of(path, len(LEGACY))
-    return head.startswith(PICKLE) and not LEGACY.startswith(head)
-
-
-def is_zip(path: Path) -> bool:
-    """Return whether torch 1.6 or later wrote the file: only such files are mapped into memory."""
-    return zipfile.is_zipfile(path)
+    tensors = {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
+    aliases = cast("dict[str, str]", file.metadata() or {})  # of tied matrices, stored once
+    kept = {alias: tensors[name] for alias, name in aliases.items() if name in tensors}
+    return kept | tensors

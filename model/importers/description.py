@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.names import ANY
 from model.network.config import Activation, InputError
 
 SINUSOIDAL, SQRT = "sinusoidal", "sqrt"
+UNITS = WORDS, LETTERS = "words", "letters"
+TENSORS = (  # keys whose values are names of tensors
+    "transformer",
+    "source_embedding",
+    "target_embedding",
+    "output",
+    "output_bias",
+    "ignore",
+    "positions",
+    "names",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +33,9 @@ class Description:
 
     path: Path
     kind: str
+    weights: str
     state: str
+    names: dict[str, str]
     transformer: str
     source_embedding: str
     target_embedding: str
@@ -43,7 +57,13 @@ class Description:
     source_suffix_ids: list[int]
     source_vocabulary: str
     target_vocabulary: str
+    unit: tuple[str, str]
     unknown_token: str
+
+    def tensors(self) -> set[str]:
+        """Return the tensors that are not of a layer."""
+        embeddings = self.source_embedding, self.target_embedding
+        return {*embeddings, self.output, self.output_bias, *self.positions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,18 @@ def is_positions(value: Any) -> bool:
     return is_name(value) or (is_list(value, is_name) and len(value) == 2)
 
 
+def is_unit(value: Any) -> bool:
+    both: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value] * 2
+    return len(both) == 2 and all(each in UNITS for each in both)
+
+
+def is_names(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        is_name(target) and target.count(ANY) == pattern.count(ANY)
+        for pattern, target in cast("dict[str, Any]", value).items()
+    )
+
+
 def is_file_name(value: Any) -> bool:
     return is_name(value) and Path(value).name == value
 
@@ -82,18 +114,27 @@ TENSOR = Rule("the name of a tensor", is_name)
 ID = Rule("an id, such as 1", is_whole)
 IDS = Rule("a list of ids, such as [2] or []", lambda value: is_list(value, is_whole))
 COUNT = Rule("a whole number", is_whole)
-LINES = Rule("the name of a file in this folder, one token a line", is_file_name)
+FILE = Rule("the name of a file in this folder", is_file_name)
 RULES = {
+    "weights": FILE,
     "state": Rule("the entry of the weights file that is the state dict", is_name),
     "transformer": Rule(
         'the start of its tensors\' names, such as "transformer."',
         lambda value: isinstance(value, str),
     ),
+    "names": Rule(
+        "a table at the end of the file: patterns of the tensors' names, in quotes, and names of"
+        ' torch with as many stars, such as "enc.*.q.*" = "encoder.layers.*.self_attn.q_proj.*"',
+        is_names,
+    ),
     "source_embedding": TENSOR,
     "target_embedding": TENSOR,
     "output": TENSOR,
     "output_bias": TENSOR,
-    "ignore": Rule("a list of names of tensors", lambda value: is_list(value, is_name)),
+    "ignore": Rule(
+        "a list of names of tensors, or of patterns with stars",
+        lambda value: is_list(value, is_name),
+    ),
     "positions": Rule(
         f'"{SINUSOIDAL}", the name of a tensor, or a list of two: for source and target',
         is_positions,
@@ -113,16 +154,23 @@ RULES = {
     "eos_id": ID,
     "source_prefix_ids": IDS,
     "source_suffix_ids": IDS,
-    "source_vocabulary": LINES,
-    "target_vocabulary": LINES,
-    "unknown_token": Rule("the token that stands for unknown words", is_name),
+    "source_vocabulary": FILE,
+    "target_vocabulary": FILE,
+    "unit": Rule(
+        f"one of {', '.join(UNITS)}, or a list of two: for source and target",
+        is_unit,
+    ),
+    "unknown_token": Rule("the token that stands for unknown words or letters", is_name),
 }
 OPTIONAL: dict[str, Any] = {
+    "weights": "",
     "state": "",
+    "names": {},
     "output_bias": "",
     "ignore": [],
     "source_vocabulary": "",
     "target_vocabulary": "",
+    "unit": WORDS,
     "unknown_token": "",
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -160,14 +208,26 @@ def read_description(checkpoint: Checkpoint) -> Description:
             )
         if not RULES[key].holds(value):
             raise InputError(f"{path} has {key} {value!r}: give {RULES[key].expected}")
+    given |= {key: unwrapped(checkpoint, given[key]) for key in TENSORS if key in given}
     values = {**OPTIONAL, **default_values(kind, given), **given}
     if missing := [key for key in RULES if key not in values]:
         needs = "; ".join(f"{key}, {RULES[key].expected}" for key in missing)
         raise InputError(f"{path} lacks keys that a model of kind {kind!r} needs: {needs}")
-    positions = values["positions"]
-    values["positions"] = (positions, positions) if isinstance(positions, str) else (*positions,)
+    for key in ("positions", "unit"):
+        one = values[key]
+        values[key] = (one, one) if isinstance(one, str) else (*one,)
     values["output_bias"] = values["output_bias"] or bias_of(values["output"])
     return Description(path=path, kind=kind, **values)
+
+
+def unwrapped(checkpoint: Checkpoint, value: Any) -> Any:
+    """Return names of tensors without what wrappers add to them, as those of the checkpoint."""
+    if isinstance(value, str):
+        return checkpoint.unwrapped(value)
+    if isinstance(value, list):
+        return [unwrapped(checkpoint, each) for each in cast("list[Any]", value)]
+    patterns = cast("dict[str, str]", value)
+    return {checkpoint.unwrapped(pattern): target for pattern, target in patterns.items()}
 
 
 def default_values(kind: str, given: dict[str, Any]) -> dict[str, Any]:

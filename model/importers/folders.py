@@ -4,15 +4,11 @@ import re
 from pathlib import Path
 
 from model.importers.checkpoint import OWN, WEIGHTS
+from model.importers.foreign import describe_files
 from model.network.config import InputError
 
 ADAPTER = "adapter_config.json"
 HUB_ID = re.compile(r"([\w.-]+/)?[\w.-]+")
-VOCABULARIES = ("shared_vocabulary.*", "source_vocabulary.*")  # beside CTranslate2's model.bin
-FORMATS = (  # of transformers 4: file, program, and the option to load it with
-    ("tf_model.h5", "TensorFlow", "from_tf"),
-    ("flax_model.msgpack", "Flax", "from_flax"),
-)
 
 
 def check_folder(folder: Path) -> None:
@@ -31,8 +27,17 @@ def check_folder(folder: Path) -> None:
             f"{folder} is a bundle already: serve it with HEED_BUNDLES={folder}, or give the"
             " checkpoint that it was made from"
         )
-    if not any((folder / name).is_file() for name in (OWN, *WEIGHTS)):
-        check_formats(folder)
+    if not has_weights(folder) and (foreign := describe_files(folder)):
+        raise InputError(f"{folder} {foreign}")
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether there are weights with a name that is read. Only a folder with a configuration
+    has them in model.pt, which is a name of many programs."""
+    if (folder / OWN).is_file():
+        return True
+    names = WEIGHTS if (folder / "config.json").is_file() else WEIGHTS[:-1]
+    return any((folder / name).is_file() for name in names)
 
 
 def describe_missing(folder: Path) -> str:
@@ -57,23 +62,3 @@ def describe_snapshots(folder: Path) -> str:
     if not snapshots:
         return "it has no snapshot, so download the model again"
     return f"give {' or '.join(map(str, snapshots))}"
-
-
-def check_formats(folder: Path) -> None:
-    """Raise InputError if the only weights are those of another program."""
-    for name, program, option in FORMATS:
-        if (folder / name).is_file():
-            raise InputError(
-                f"{folder} has weights of {program} only ({name}): download model.safetensors or"
-                f" pytorch_model.bin, or load it in transformers 4 with {option}=True and save it"
-            )
-    if (folder / "model.bin").is_file() and any(any(folder.glob(name)) for name in VOCABULARIES):
-        raise InputError(
-            f"{folder} holds a model of CTranslate2: give the checkpoint that it was converted from"
-        )
-    for suffix, found in (("GGUF", folder.glob("*.gguf")), ("ONNX", folder.rglob("*.onnx"))):
-        if any(found):
-            raise InputError(
-                f"{folder} has weights in {suffix} only: give the checkpoint that they were made"
-                " from, with model.safetensors or pytorch_model.bin"
-            )

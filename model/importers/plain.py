@@ -1,87 +1,100 @@
 """Read models of your own: torch.nn.Transformer inside a module, or The Annotated Transformer."""
 
-from dataclasses import dataclass
+import re
 
-import torch
 from torch import Tensor
 
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.description import SINUSOIDAL, SQRT, Description, read_description
+from model.importers.layers import NAMES, Layers
+from model.importers.names import grouped, matches, rename
 from model.importers.state import StateReader, shortened
-from model.network.config import (
-    Activation,
-    InputError,
-    NormKind,
-    Positions,
-    Tied,
-    TransformerConfig,
-)
+from model.network.config import Activation, InputError, Positions, Tied, TransformerConfig
 from model.network.positions import sinusoidal_positions
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
 
 SIDES = ("encoder", "decoder")
-PROJECTIONS = ("query", "key", "value")  # in the order of both kinds
-ADVICE = "name them in heed.toml: as what they are, or in ignore if the model does not need them"
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names that a kind of layer gives its parts. Norms are in the order of the sublayers."""
-
-    norm: NormKind
-    packed: bool  # the projections of queries, keys and values are one matrix
-    cross_attention: str
-    up: str
-    down: str
-    sublayer_norms: tuple[str, str, str]
-    weight: str  # of a norm
-    bias: str
-
-
-NAMES = {
-    "torch": Names(
-        NormKind.layer_norm,
-        True,
-        "multihead_attn",
-        "linear1",
-        "linear2",
-        ("norm1", "norm2", "norm3"),
-        "weight",
-        "bias",
-    ),
-    "annotated": Names(
-        NormKind.unbiased_layer_norm,
-        False,
-        "src_attn",
-        "feed_forward.w_1",
-        "feed_forward.w_2",
-        ("sublayer.0.norm", "sublayer.1.norm", "sublayer.2.norm"),
-        "a_2",
-        "b_2",
-    ),
-}
+NUMBER = re.compile(r"\.\d+\.")  # in the name of a tensor of a layer
+LISTED = 60  # names, as patterns, in a message about the weights
 
 
 def read_plain(checkpoint: Checkpoint) -> Transformer:
     """Return the network. Raise InputError if heed.toml and the tensors do not fit each other."""
     description = read_description(checkpoint)
     check_names(checkpoint, description)
-    check_stacks(checkpoint, description.transformer)
-    reader, names = StateReader(checkpoint), NAMES[description.kind]
+    reader = StateReader(checkpoint)
     tied = read_matrices(reader, description)
-    config = read_config(reader, description, tied)
-    lengths = config.max_source_length, config.max_target_length
-    layers = config.num_encoder_layers, config.num_decoder_layers
-    for i, side in enumerate(SIDES):
-        table = position_table(checkpoint, description.positions[i], lengths[i], config.d_model)
-        reader.put(f"{side}.embedding.positions", table, description.positions[i])
-        for layer in range(layers[i]):
-            read_layer(reader, names, f"{side}.layers.{layer}", description.transformer)
-        if config.final_norm:
-            read_norm(reader, names, f"{side}.norm", f"{description.transformer}{side}.norm")
-    checkpoint.ignore(*description.ignore)
-    return reader.build(config, ADVICE)
+    layers = read_layers(reader, description)
+    d_model = reader.state[SOURCE].size(-1)
+    lengths = description.max_source_length, description.max_target_length
+    for side, name, length in zip(SIDES, description.positions, lengths, strict=True):
+        table = position_table(checkpoint, name, length, d_model)
+        reader.put(f"{side}.embedding.positions", table, name)
+    checkpoint.ignore(*ignored(checkpoint, description))
+    check_complete(layers, description)
+    return reader.build(read_config(layers, description, tied))
+
+
+def read_layers(reader: StateReader, description: Description) -> Layers:
+    """Read both stacks, and the norms after them if there are any."""
+    checkpoint, start = reader.checkpoint, description.transformer
+    others = {*description.tensors(), *ignored(checkpoint, description)}
+    names = [name for name in checkpoint.names if name not in others]
+    try:
+        stored = rename(names, description.names, start)
+    except InputError as error:
+        raise InputError(f"{description.path}: {error}") from error
+    layers = Layers(reader, NAMES[description.kind], stored, description.num_heads)
+    final_norm = has_final_norm(layers, description)
+    for side in SIDES:
+        numbers = layers.numbers(f"{start}{side}.layers.")
+        if not numbers:
+            raise InputError(f"{description.path}: {describe_stack(layers, description, side)}")
+        for i, number in enumerate(numbers):
+            layers.read(f"{side}.layers.{i}", f"{start}{side}.layers.{number}")
+        if final_norm:
+            layers.norm(f"{side}.norm", f"{start}{side}.norm")
+    return layers
+
+
+def has_final_norm(layers: Layers, description: Description) -> bool:
+    return f"{description.transformer}encoder.norm.{layers.names.weight}" in layers.stored
+
+
+def describe_stack(layers: Layers, description: Description, side: str) -> str:
+    """Say how to name the layers of a stack that has none of the expected names."""
+    marker, start = "encoder.layers.0.", description.transformer
+    starts = {name.partition(marker)[0] for name in layers.stored if marker in name}
+    said = f"transformer is {start!r}, but no tensor's name begins with {start}{side}.layers.0."
+    if starts - {start}:
+        return f"{said}; give {' or '.join(map(repr, sorted(starts)))}"
+    others = shortened(grouped(layers.stored.values()), LISTED)
+    return f"{said}; map these to names of torch.nn.Transformer under [names]: {others}"
+
+
+def check_complete(layers: Layers, description: Description) -> None:
+    """Raise InputError naming all tensors that are missing, and all that nothing reads."""
+    unread = layers.reader.checkpoint.unread
+    faults: list[str] = []
+    if layers.missing:
+        faults.append(f"have no {shortened(grouped(layers.missing), LISTED)}")
+    if unread:
+        faults.append(f"have {shortened(grouped(unread), LISTED)}, which nothing reads")
+    if faults:
+        raise InputError(
+            f"{description.path} does not fit the weights, which {', and '.join(faults)}: map names"
+            " to those of the kind under [names], and list tensors that the model does not need in"
+            " ignore"
+        )
+
+
+def ignored(checkpoint: Checkpoint, description: Description) -> list[str]:
+    return [
+        name
+        for name in checkpoint.names
+        if any(matches(pattern, name) is not None for pattern in description.ignore)
+    ]
 
 
 def check_names(checkpoint: Checkpoint, description: Description) -> None:
@@ -97,30 +110,12 @@ def check_names(checkpoint: Checkpoint, description: Description) -> None:
         named["output_bias"] = [description.output_bias]
     for key, names in named.items():
         for name in names:
-            if name not in checkpoint:
-                others = [other for other in checkpoint.names if ".layers." not in other]
+            if not any(matches(name, stored) is not None for stored in checkpoint.names):
+                others = [other for other in checkpoint.names if not NUMBER.search(other)]
                 raise InputError(
                     f"{description.path}: {key} is {name!r}, but the weights have no such tensor;"
                     f" outside of layers they have {shortened(others, most=12)}"
                 )
-
-
-def check_stacks(checkpoint: Checkpoint, start: str) -> None:
-    """Raise InputError if the weights have no encoder or no decoder whose names begin so."""
-    for side in SIDES:
-        if not count_layers(checkpoint, f"{start}{side}.layers."):
-            marker = "encoder.layers.0."
-            starts = {name.partition(marker)[0] for name in checkpoint.names if marker in name}
-            known = " or ".join(repr(start) for start in sorted(starts))
-            raise InputError(
-                f"{checkpoint.folder / OWN}: transformer is {start!r}, but no tensor's name begins"
-                f" with {start}{side}.layers.0.; give {known or 'another kind of model'}"
-            )
-
-
-def count_layers(checkpoint: Checkpoint, start: str) -> int:
-    names = [name.removeprefix(start) for name in checkpoint.names if name.startswith(start)]
-    return len({name.partition(".")[0] for name in names})
 
 
 def read_matrices(reader: StateReader, description: Description) -> Tied:
@@ -138,27 +133,29 @@ def read_matrices(reader: StateReader, description: Description) -> Tied:
     return tied
 
 
-def read_config(reader: StateReader, description: Description, tied: Tied) -> TransformerConfig:
-    checkpoint, start = reader.checkpoint, description.transformer
-    names = NAMES[description.kind]
-    source_vocab_size, d_model = matrix(checkpoint, description.source_embedding).shape
+def read_config(layers: Layers, description: Description, tied: Tied) -> TransformerConfig:
+    state = layers.reader.state
+    source_vocab_size, d_model = state[SOURCE].shape
     check_ids(description, source_vocab_size)
     scale = description.embedding_scale
     computed = description.positions == (SINUSOIDAL, SINUSOIDAL)
-    up = f"{start}encoder.layers.0.{names.up}.weight"
+    encoder, decoder = (
+        sum(name.startswith(f"{side}.layers.") and name.endswith(".up.weight") for name in state)
+        for side in SIDES
+    )
     try:
         return TransformerConfig(
             source_vocab_size=source_vocab_size,
-            target_vocab_size=len(matrix(checkpoint, description.output)),
+            target_vocab_size=len(state["generator.bias"]),
             d_model=d_model,
-            d_ff=len(matrix(checkpoint, up)),
+            d_ff=len(state["encoder.layers.0.feed_forward.up.weight"]),
             num_heads=description.num_heads,
-            num_encoder_layers=count_layers(checkpoint, f"{start}encoder.layers."),
-            num_decoder_layers=count_layers(checkpoint, f"{start}decoder.layers."),
-            norm=names.norm,
+            num_encoder_layers=encoder,
+            num_decoder_layers=decoder,
+            norm=layers.names.norm,
             norm_epsilon=description.norm_epsilon,
             norm_first=description.norm_first,
-            final_norm=f"{start}encoder.norm.{names.weight}" in checkpoint,
+            final_norm=has_final_norm(layers, description),
             embedding_scale=0.0 if scale == SQRT else float(scale),
             positions=Positions.sinusoidal if computed else Positions.learned,
             activation=Activation(description.activation),
@@ -210,49 +207,3 @@ def position_table(checkpoint: Checkpoint, name: str, length: int, d_model: int)
             " max_source_length or max_target_length"
         )
     return table.reshape(-1, d_model)[:length]
-
-
-def read_layer(reader: StateReader, names: Names, ours: str, start: str) -> None:
-    theirs = start + ours
-    attentions = {"self": "self_attn"}
-    if ours.startswith("decoder"):
-        attentions["cross"] = names.cross_attention
-    for kind, name in attentions.items():
-        read = read_packed if names.packed else read_linears
-        read(reader, f"{ours}.{kind}_attention", f"{theirs}.{name}")
-    reader.linear(f"{ours}.feed_forward.up", f"{theirs}.{names.up}")
-    reader.linear(f"{ours}.feed_forward.down", f"{theirs}.{names.down}")
-    for kind, norm in zip((*attentions, "feed_forward"), names.sublayer_norms, strict=False):
-        read_norm(reader, names, f"{ours}.{kind}_sublayer.norm", f"{theirs}.{norm}")
-
-
-def read_linears(reader: StateReader, ours: str, theirs: str) -> None:
-    """Read the projections of an attention of The Annotated Transformer: a list of four."""
-    for i, part in enumerate((*PROJECTIONS, "output")):
-        reader.linear(f"{ours}.{part}", f"{theirs}.linears.{i}")
-
-
-def read_packed(reader: StateReader, ours: str, theirs: str) -> None:
-    """Read the projections of a torch.nn.MultiheadAttention: three in one matrix, and the output.
-
-    A bias that the checkpoint lacks is zero.
-    """
-    weights = matrix(reader.checkpoint, f"{theirs}.in_proj_weight")
-    name = f"{theirs}.in_proj_bias"
-    zeros = torch.zeros(len(weights))
-    biases = reader.checkpoint.tensor(name).flatten() if name in reader.checkpoint else zeros
-    packed = zip(PROJECTIONS, weights.tensor_split(3), biases.tensor_split(3), strict=True)
-    for part, weight, bias in packed:
-        reader.put(f"{ours}.{part}.weight", weight, f"{theirs}.in_proj_weight")
-        reader.put(f"{ours}.{part}.bias", bias, name)
-    reader.linear(f"{ours}.output", f"{theirs}.out_proj")
-
-
-def read_norm(reader: StateReader, names: Names, ours: str, theirs: str) -> None:
-    """Read a norm. A bias that the checkpoint lacks is zero."""
-    weight, bias = f"{theirs}.{names.weight}", f"{theirs}.{names.bias}"
-    reader.copy(f"{ours}.weight", weight)
-    if bias in reader.checkpoint:
-        reader.copy(f"{ours}.bias", bias)
-    else:
-        reader.put(f"{ours}.bias", torch.zeros_like(reader.state[f"{ours}.weight"]), weight)

@@ -60,7 +60,7 @@ def convert_library(library: Tokenizer, path: Path, languages: Collection[str] =
 
 def unknown_of(model: Mapping[str, Any]) -> str | None:
     """Return the name of the unknown token; None if the model has none, as byte-level BPE."""
-    if model["type"] == "BPE":
+    if model["type"] != "Unigram":
         return model["unk_token"]
     return None if model["unk_id"] is None else model["vocab"][model["unk_id"]][0]
 

@@ -7,6 +7,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
 from model.importers.fields import number, special_id
+from model.importers.own_tokenizers import refused_unknown
 from model.importers.pieces import HIDDEN
 from model.importers.vocabularies import Vocabularies, kind_of
 from model.network.config import InputError, TransformerConfig
@@ -37,7 +38,9 @@ def read_usage(
             source_suffix=[*own.source_suffix_ids],
             decoder_start=[own.start_id],
             max_new_tokens=config.max_target_length,
-            unknown_id=None,
+            unknown_id=refused_unknown(
+                own, vocabularies.source.tokenizer, vocabularies.target.tokenizer
+            ),
         )
     compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
     if len(compose) > 1:
