@@ -23,7 +23,8 @@ def plain_tokenizers(checkpoint: Checkpoint) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of source and target.
 
     Each has a vocabulary that heed.toml names, or else is source.tokenizer.json or
-    target.tokenizer.json. Raise InputError if one is missing, damaged, or does not fit the weights.
+    target.tokenizer.json. The tokens of padding, start and end are special. Raise InputError if one
+    is missing, damaged, or does not fit the weights.
     """
     description = read_description(checkpoint)
     vocabularies = description.source_vocabulary, description.target_vocabulary
@@ -34,20 +35,20 @@ def plain_tokenizers(checkpoint: Checkpoint) -> tuple[Tokenizer, Tokenizer]:
         rows = len(checkpoint.tensor(matrix))
         if vocabulary:
             path = checkpoint.folder / vocabulary
-            built.append(vocabulary_tokenizer(path, unit, description, rows))
+            tokenizer = vocabulary_tokenizer(path, unit, description, rows)
         else:
-            built.append(stored_tokenizer(checkpoint.folder / name, description, rows))
+            tokenizer = stored_tokenizer(checkpoint.folder / name, description, rows)
+        special = dict.fromkeys((description.pad_id, description.start_id, description.eos_id))
+        names = [tokenizer.id_to_token(i) for i in special]
+        tokenizer.add_special_tokens([name for name in names if name is not None])
+        tokenizer.encode_special_tokens = True  # typed ones are text
+        built.append(tokenizer)
     return built[0], built[1]
-
-
-def special_names(tokenizer: Tokenizer, description: Description) -> list[str]:
-    ids = dict.fromkeys((description.pad_id, description.start_id, description.eos_id))
-    return [name for i in ids if (name := tokenizer.id_to_token(i)) is not None]
 
 
 def stored_tokenizer(path: Path, description: Description, rows: int) -> Tokenizer:
     """Read a file of `tokenizers` without the special ids, padding and truncation that it may add
-    to texts. The tokens of padding, start and end become special."""
+    to texts."""
     if not path.is_file():
         side = path.name.partition(".")[0]
         raise InputError(
@@ -61,7 +62,6 @@ def stored_tokenizer(path: Path, description: Description, rows: int) -> Tokeniz
             " the tokenizer that the model was trained with"
         )
     tokenizer = with_readable_unknown(tokenizer, description)
-    tokenizer.add_special_tokens(special_names(tokenizer, description))
     check_spaces(path, tokenizer)
     return tokenizer
 
@@ -73,22 +73,26 @@ def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tok
     model: dict[str, Any] = document["model"]
     pad, unknown = tokenizer.id_to_token(description.pad_id), unknown_of(model)
     if model["type"] == "Unigram":
-        if unknown is None and description.pad_id < len(model["vocab"]):
+        known = unknown is not None
+        if not known and description.pad_id < len(model["vocab"]):
             model["unk_id"] = description.pad_id
-    elif unknown not in model["vocab"] and pad in model["vocab"]:
-        model["unk_token"] = pad
-    document["added_tokens"] = [
-        token for token in document["added_tokens"] if token["content"] != unknown
-    ]
+    else:
+        known = unknown in model["vocab"]
+        if not known and pad in model["vocab"]:
+            model["unk_token"] = pad
+    added: list[dict[str, Any]] = document["added_tokens"]
+    document["added_tokens"] = [t for t in added if not known or t["content"] != unknown]
     return Tokenizer.from_str(json.dumps(document))
 
 
 def refused_unknown(description: Description, *tokenizers: Tokenizer) -> int | None:
     """Return the id of padding if a tokenizer reads unknown text as such; None if both have a token
     for it, which the model was trained to read."""
-    pads = {tokenizer.id_to_token(description.pad_id) for tokenizer in tokenizers} - {None}
-    unknown = {unknown_of(json.loads(each.to_str())["model"]) for each in tokenizers}
-    return description.pad_id if pads & unknown else None
+    refused = any(
+        unknown_of(json.loads(each.to_str())["model"]) == each.id_to_token(description.pad_id)
+        for each in tokenizers
+    )
+    return description.pad_id if refused else None
 
 
 def check_spaces(path: Path, tokenizer: Tokenizer) -> None:
@@ -127,7 +131,6 @@ def vocabulary_tokenizer(path: Path, unit: str, description: Description, rows: 
     if unit == LETTERS:
         tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
         tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(special_names(tokenizer, description))
     return tokenizer
 
 
