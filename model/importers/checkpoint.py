@@ -7,7 +7,7 @@ refuses everything but tensors.
 
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -137,10 +137,12 @@ def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], 
     `name` is the file; "" for the first that has a name of Hugging Face's. `entry` is the key of a
     pickle that holds the state dict; "" if the pickle is the state dict.
     """
+    if name and not (folder / name).is_file():
+        raise InputError(f"{folder / OWN} has weights {name!r}, but the folder has no such file")
     names = (name,) if name else WEIGHTS
     path = next((folder / each for each in names if (folder / each).is_file()), None)
     if path is None:
-        raise InputError(f"{folder} {describe_missing(folder, names)}")
+        raise InputError(f"{folder} {describe_missing(folder)}")
     if path.suffix in (".json", ".safetensors"):
         if entry:
             raise InputError(
@@ -150,8 +152,8 @@ def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], 
     return open_file(path, entry)
 
 
-def describe_missing(folder: Path, names: Sequence[str]) -> str:
-    lacks = f"has no weights: it needs {' or '.join(names)}"
+def describe_missing(folder: Path) -> str:
+    lacks = f"has no weights: it needs {' or '.join(WEIGHTS)}"
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS)
     if others and (folder / OWN).is_file():
         return f'{lacks}; or name a file in {OWN}, such as weights = "{others[-1]}"'

@@ -10,7 +10,9 @@ WRAPPER = re.compile(  # what torch.compile, FSDP and checkpointing put before a
     r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
 AVERAGED = "n_averaged"  # what torch's AveragedModel counts beside the weights
-VARYING = re.compile(r"(?<![^.])(\d+|weight|bias)(?![^.])")
+LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+PARAMETER = re.compile(r"(?<=\.)(weight|bias)$")
+LISTED = 60  # names, as patterns, in a message
 
 
 def without_wrappers(name: str) -> str:
@@ -55,7 +57,11 @@ def rename(names: Iterable[str], patterns: Mapping[str, str], start: str) -> dic
             raise InputError(f"names calls two tensors {new}: {renamed[new]} and {name}")
         renamed[new] = name
     if unused:
-        raise InputError(f"names has {', '.join(sorted(unused))}, which matches no tensor")
+        stayed = [name for new, name in renamed.items() if new == name]
+        raise InputError(
+            f"names has {', '.join(sorted(unused))}, which matches no tensor; names that stay are"
+            f" {grouped(stayed) or 'none'}"
+        )
     return renamed
 
 
@@ -64,12 +70,18 @@ def fill(target: str, texts: Sequence[str]) -> str:
     return first + "".join(text + other for text, other in zip(texts, others, strict=True))
 
 
-def grouped(names: Iterable[str]) -> list[str]:
-    """Return names as patterns with counts: numbers, weights and biases become stars."""
+def grouped(names: Iterable[str]) -> str:
+    """List names as patterns with counts: the number of a layer, weight and bias become stars."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(VARYING.sub(ANY, name), []).append(name)
-    return [
+        groups.setdefault(PARAMETER.sub(ANY, LAYER.sub(ANY, name, count=1)), []).append(name)
+    patterns = [
         group[0] if len(group) == 1 else f"{pattern} ({len(group)})"
         for pattern, group in groups.items()
     ]
+    return shortened(patterns, LISTED)
+
+
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

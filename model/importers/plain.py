@@ -7,8 +7,8 @@ from torch import Tensor
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.description import SINUSOIDAL, SQRT, Description, read_description
 from model.importers.layers import NAMES, Layers
-from model.importers.names import grouped, matches, rename
-from model.importers.state import StateReader, shortened
+from model.importers.names import grouped, matches, rename, shortened
+from model.importers.state import StateReader
 from model.network.config import Activation, InputError, Positions, Tied, TransformerConfig
 from model.network.positions import sinusoidal_positions
 from model.network.transformer import Transformer
@@ -16,7 +16,6 @@ from model.network.tying import OUTPUT, SOURCE, TARGET
 
 SIDES = ("encoder", "decoder")
 NUMBER = re.compile(r"\.\d+\.")  # in the name of a tensor of a layer
-LISTED = 60  # names, as patterns, in a message about the weights
 
 
 def read_plain(checkpoint: Checkpoint) -> Transformer:
@@ -69,7 +68,7 @@ def describe_stack(layers: Layers, description: Description, side: str) -> str:
     said = f"transformer is {start!r}, but no tensor's name begins with {start}{side}.layers.0."
     if starts - {start}:
         return f"{said}; give {' or '.join(map(repr, sorted(starts)))}"
-    others = shortened(grouped(layers.stored.values()), LISTED)
+    others = grouped(layers.stored.values())
     return f"{said}; map these to names of torch.nn.Transformer under [names]: {others}"
 
 
@@ -78,9 +77,9 @@ def check_complete(layers: Layers, description: Description) -> None:
     unread = layers.reader.checkpoint.unread
     faults: list[str] = []
     if layers.missing:
-        faults.append(f"have no {shortened(grouped(layers.missing), LISTED)}")
+        faults.append(f"have no {grouped(layers.missing)}")
     if unread:
-        faults.append(f"have {shortened(grouped(unread), LISTED)}, which nothing reads")
+        faults.append(f"have {grouped(unread)}, which nothing reads")
     if faults:
         raise InputError(
             f"{description.path} does not fit the weights, which {', and '.join(faults)}: map names"

@@ -1,12 +1,13 @@
 """Give the tensors of a checkpoint the names of our network, and build it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from model.importers.checkpoint import Checkpoint
+from model.importers.names import shortened
 from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
@@ -98,8 +99,3 @@ class StateReader:
 def same(one: Tensor, other: Tensor) -> bool:
     shared = one.data_ptr() == other.data_ptr()
     return one.shape == other.shape and (shared or torch.equal(one, other))
-
-
-def shortened(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -257,4 +257,4 @@ def test_heed_toml_may_name_the_file_of_the_weights(checkpoint, tmp_path, state,
     read = read_plain(Checkpoint(tmp_path))
     assert torch.equal(read.encoder.embedding.tokens.weight, state["source.weight"])
     (tmp_path / name).unlink()
-    assert f"has no weights: it needs {name}" in refusal(Checkpoint, tmp_path)
+    assert f"has weights '{name}', but the folder has no" in refusal(Checkpoint, tmp_path)
