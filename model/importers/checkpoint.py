@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, dtype
 
 from model.export.tensor_file import pieces_of
 from model.importers.files import check_pointer, read
@@ -42,7 +42,7 @@ class Checkpoint:
     and until all tensors are freed. They are rounded to the number type `rounding`.
     """
 
-    def __init__(self, folder: Path, rounding: torch.dtype | None = None) -> None:
+    def __init__(self, folder: Path, rounding: dtype | None = None) -> None:
         """Raise InputError if the configuration or the weights are missing or damaged."""
         self.folder, self.rounding = folder, rounding
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"

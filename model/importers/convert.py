@@ -18,6 +18,7 @@ from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
+from model.importers.description import read_description
 from model.importers.expected import Expected, prove_expected
 from model.importers.folders import check_folder
 from model.importers.plain import read_plain
@@ -93,7 +94,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
     reader = Reader(vocabularies.source, usage, config)
-    texts = read_texts(reader, usage, options.texts)
+    texts = read_texts(reader, usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())
     progress("comparing the network with Hugging Face's")
     theirs = ask_hugging_face(checkpoint, texts, config)
@@ -104,9 +105,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     usage = ban_words(checkpoint, model, usage)
     if options.expected is not None:
         progress("decoding the texts of the expected answers")
-        proofs.append(
-            prove_expected(model, reader, vocabularies.target, texts.start, options.expected)
-        )
+        target = vocabularies.target.tokenizer
+        proofs.append(prove_expected(model, reader, target, texts.start, options.expected))
         raise_failed(proofs)
     progress("decoding texts, for int8 and the proofs of the graphs")
     measured, proved = halves(decode(model, texts.sources, texts.start, texts.longest))
@@ -141,6 +141,12 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     weights = options.weights or stored_type(checkpoint)
     write_bundle(trained, card(proofs), weights, bundle, options.precision, prove, progress)
     return proofs
+
+
+def own_texts(checkpoint: Checkpoint) -> Path | None:
+    """Return the file of texts that heed.toml names."""
+    name = read_description(checkpoint).texts if checkpoint.config_name == OWN else ""
+    return checkpoint.folder / name if name else None
 
 
 def halves(pairs: Pairs) -> tuple[Pairs, Pairs]:

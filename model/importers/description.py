@@ -59,6 +59,7 @@ class Description:
     target_vocabulary: str
     unit: tuple[str, str]
     unknown_token: str
+    texts: str
 
     def tensors(self) -> set[str]:
         """Return the tensors that are not of a layer."""
@@ -161,6 +162,7 @@ RULES = {
         is_unit,
     ),
     "unknown_token": Rule("the token that stands for unknown words or letters", is_name),
+    "texts": Rule("the name of a file in this folder, one text a line", is_file_name),
 }
 OPTIONAL: dict[str, Any] = {
     "weights": "",
@@ -172,6 +174,7 @@ OPTIONAL: dict[str, Any] = {
     "target_vocabulary": "",
     "unit": WORDS,
     "unknown_token": "",
+    "texts": "",
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "torch": {  # those of torch.nn.Transformer
