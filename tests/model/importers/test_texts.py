@@ -75,7 +75,7 @@ def test_random_known_tokens_stand_for_sentences_that_it_cannot_read(letters):
 def test_a_file_gives_the_texts_up_to_a_tab(tmp_path):
     reader, usage = reader_of("abc")
     file = tmp_path / "texts.tsv"
-    file.write_text("ab\tx\n\nabcz\na\n" * 50, encoding="utf-8")
+    file.write_text("ab\tx\n\nabcz\na\n" * 20, encoding="utf-8")
     texts = read_texts(reader, usage, file)
     assert texts.origin == "texts.tsv"
     assert [1, 4, 5, 2] in texts.sources
