@@ -6,7 +6,7 @@ from typing import Any
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
-from model.importers.fields import number, special_id
+from model.importers.fields import CONFIG, id_of, start_id
 from model.importers.pieces import HIDDEN
 from model.importers.vocabularies import Vocabularies, kind_of
 from model.network.config import InputError, TransformerConfig
@@ -65,7 +65,7 @@ def read_usage(
 def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation) -> Ends:
     options = checkpoint.optional_json("tokenizer_config.json")
     eos = source_end(checkpoint, vocabularies, options)
-    start = special_id(checkpoint, "decoder_start_token_id")
+    start = start_id(checkpoint)
     forced: Ids = [] if generation.forced_bos_id is None else [generation.forced_bos_id]
     language: Ids = [TARGET] if vocabularies.languages else []
     match kind_of(checkpoint):
@@ -76,7 +76,7 @@ def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Ge
         case "nllb" | "m2m_100" | "mbart":
             return Ends([SOURCE], [eos], [start, TARGET])
         case "bart":
-            return Ends([number(checkpoint, "bos_token_id")], [eos], [start, *forced])
+            return Ends([id_of(checkpoint, CONFIG, "bos_token_id")], [eos], [start, *forced])
         case _:  # Marian, Pegasus and T5, whose language, if any, is that of the target
             return Ends(language, [eos], [start, *forced])
 
