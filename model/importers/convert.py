@@ -16,6 +16,7 @@ from model.importers.bart import read_bart
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
+from model.importers.fields import architectures
 from model.importers.folders import check_folder
 from model.importers.plain import read_plain
 from model.importers.probes import probes
@@ -29,6 +30,7 @@ from model.importers.proofs import (
     prove_pieces,
     versions,
 )
+from model.importers.reference import describe_differences
 from model.importers.t5 import read_t5
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
@@ -84,6 +86,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
     usage = read_usage(checkpoint, vocabularies, config)
+    for sentence in describe_differences(checkpoint):
+        progress(f"note: {sentence}")
     if options.examples:
         check_languages(usage)
     checkpoint.close()
@@ -151,8 +155,8 @@ def check_kind(checkpoint: Checkpoint) -> None:
     kind, known = checkpoint.config.get("model_type"), (*bart.KINDS, *t5.KINDS)
     if kind in known:
         return
-    named = checkpoint.config.get("architectures") or []
-    decoder_only = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in named)
+    named = architectures(checkpoint)
+    decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)
     advice = "; it has a decoder alone, and Heed serves encoder-decoders" if decoder_only else ""
     raise InputError(
         f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows"

@@ -19,6 +19,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, compare_pieces, sentencepiece_encoder
 from model.importers.piece_file import PieceFile
 from model.importers.probes import probes
+from model.importers.reference import find_fault, find_random_weights
 from model.importers.tokenizer_file import encode_with
 from model.importers.vocabularies import Side, Vocabularies
 from model.network.transformer import Transformer
@@ -99,11 +100,18 @@ def ask_hugging_face(checkpoint: Checkpoint, pairs: Pairs) -> list[LogProbs] | P
         return Proof(NETWORK, "-", "pip install transformers compares it with Hugging Face", None)
     logging.disable_progress_bar()
     load = cast("Any", AutoModelForSeq2SeqLM).from_pretrained
+    reference = f"transformers {version('transformers')}"
+    if fault := find_fault(checkpoint, version("transformers")):
+        return Proof(NETWORK, reference, fault, None)
+    options: dict[str, Any] = {"local_files_only": True, "output_loading_info": True}
     try:
-        theirs = load(checkpoint.folder, local_files_only=True, dtype=torch.float32).eval()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reference = f"transformers {version('transformers')}"
-        return Proof(NETWORK, reference, f"it cannot load the folder: {error}"[:200], False)
+        theirs, found = load(checkpoint.folder, dtype=torch.float32, **options)
+    except Exception as error:  # noqa: BLE001 - its errors have no class in common
+        said = " ".join(str(error).split())
+        return Proof(NETWORK, reference, f"it cannot load the folder: {said}"[:200], False)
+    if fault := find_random_weights(found["missing_keys"]):
+        return Proof(NETWORK, reference, fault, None)
+    theirs.eval()
     log_probs = [their_log_probs(theirs, source, target) for source, target in pairs[:PAIRS]]
     del theirs
     gc.collect()  # its modules refer to each other

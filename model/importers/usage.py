@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.decoding import Generation
+from model.importers.decoding import Generation, check_limits
 from model.importers.description import read_description
 from model.importers.fields import CONFIG, id_of, start_id
 from model.importers.pieces import HIDDEN
@@ -32,13 +32,15 @@ def read_usage(
     """Return how the model is used. Raise InputError naming a decoding option that Heed lacks."""
     if checkpoint.config_name == OWN:
         own = read_description(checkpoint)
-        return Usage(
+        usage = Usage(
             source_prefix=[*own.source_prefix_ids],
             source_suffix=[*own.source_suffix_ids],
             decoder_start=[own.start_id],
             max_new_tokens=config.max_target_length,
             unknown_id=None,
         )
+        check_limits(checkpoint, config, usage)
+        return usage
     compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
     if len(compose) > 1:
         raise InputError(
@@ -49,17 +51,20 @@ def read_usage(
     ends = read_ends(checkpoint, vocabularies, generation)
     forced = len(ends.start) - 1
     codes = vocabularies.languages
-    return Usage(
+    decoding, most = generation.search(config, forced)
+    usage = Usage(
         source_prefix=ends.prefix,
         source_suffix=ends.suffix,
         decoder_start=ends.start,
         source_languages=codes if SOURCE in (*ends.prefix, *ends.suffix) else {},
         target_languages=codes if TARGET in (*ends.prefix, *ends.start) else {},
-        decoding=generation.decoding(forced),
-        max_new_tokens=generation.max_new_tokens(config.max_target_length, forced),
+        decoding=decoding,
+        max_new_tokens=most,
         unknown_id=None,  # real models were trained to read it
         compose=compose.pop(),
     )
+    check_limits(checkpoint, config, usage)
+    return usage
 
 
 def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation) -> Ends:
