@@ -153,6 +153,7 @@ def prove_graphs(
         name = f"{precision} graphs"
         try:
             from model.export.compare import compare
+            from model.export.self_check import check_like_service
         except ModuleNotFoundError:
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
@@ -170,6 +171,8 @@ def prove_graphs(
             "int8": found.same_best >= SAME_BEST,
             "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST,
         }[precision]
+        if refusal := check_like_service(folder, precision):
+            result, holds = f"{result}; on random ids {refusal}", False
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, result, holds))
     return proofs
