@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from model.importers.checkpoint import GENERATION, Checkpoint
-from model.importers.decoding import FROM_CONFIG, UNSUPPORTED
+from model.importers.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
 from model.importers.fields import CONFIG
 from model.importers.t5 import EMBEDDINGS, KINDS, OUTPUT
 
@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
     "bad_words_ids": None,
     "suppress_tokens": None,
     "renormalize_logits": False,
+    OLD_FORCED: False,
 }
 
 
@@ -58,10 +59,11 @@ def unheard_options(checkpoint: Checkpoint) -> list[str]:
     if not (checkpoint.folder / GENERATION).is_file():
         return []
     heard, found = checkpoint.optional_json(GENERATION), list[str]()
+    if heard.get("forced_bos_token_id") is not None:  # as it is called now
+        heard[OLD_FORCED] = checkpoint.config.get(OLD_FORCED)
     for name in (*DEFAULTS, *UNSUPPORTED):
         value, other = checkpoint.config.get(name), heard.get(name)
-        default = DEFAULTS.get(name)
-        harmless = (default, *UNSUPPORTED.get(name, ()))
+        harmless = (DEFAULTS.get(name), *UNSUPPORTED.get(name, ()))
         if value is None or value == other or (other is None and value in harmless):
             continue
         found.append(f"{name} {value!r}")
