@@ -81,6 +81,8 @@ def find_fault(checkpoint: Checkpoint, version: str) -> str | None:
     own_output, tied = OUTPUT in names, config.get("tie_word_embeddings") is not False
     if major >= 5:
         lacks = EMBEDDINGS[0] not in names and not names.issuperset(EMBEDDINGS[1:])
+        if kind == "umt5":
+            return f"transformers 5.0 to 5.17 computes some UMT5 otherwise: {VALID}"
         if kind == "t5" and own_output and lacks:
             return f"transformers 5.0 to 5.17 takes an embedding from {OUTPUT}: {VALID}"
         return None
