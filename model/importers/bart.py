@@ -63,7 +63,11 @@ KINDS = {
     "marian": Kind(norm_first=False, embedding_norm=False, table=Table.marian),
     "pegasus": Kind(norm_first=True, embedding_norm=False, table=Table.marian),
     "m2m_100": Kind(
-        True, embedding_norm=False, table=Table.fairseq, activation="relu", scaled=True
+        norm_first=True,
+        embedding_norm=False,
+        table=Table.fairseq,
+        activation="relu",
+        scaled=True,
     ),
 }
 

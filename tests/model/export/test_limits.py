@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.checkpoint import TrainedModel
+from model.export.bundle import write_bundle
 from model.export.limits import find_faults
 from model.export.manifest import LARGEST, Card, check_files, check_limits, describe
+from model.export.weights import WeightType
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
 from service import bundle_files
@@ -115,6 +117,13 @@ def test_both_sides_accept_and_refuse_the_same_at_a_limit(accepted, refused):
     with pytest.raises(InputError, match=f"{key} is .*; expected "):
         check_limits(trained(config, usage))
     assert not is_opened(config, usage)
+
+
+def test_a_model_that_no_bundle_may_hold_is_refused_before_anything_is_written(tmp_path):
+    model = trained(*changed({"beam_size": 100}))
+    with pytest.raises(InputError, match="beam_size is 100; expected 1 to 64: no bundle may"):
+        write_bundle(model, Card(name="a"), WeightType.fp32, tmp_path / "bundle")
+    assert not any(tmp_path.iterdir())
 
 
 IDS = st.sampled_from([-1, 0, 1, 2, 18, 19, 20, 23, 24, 30])
