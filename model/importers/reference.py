@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
     "no_repeat_ngram_size": 0,
     "repetition_penalty": 1,
     "min_length": 0,
-    "max_length": None,
+    "max_length": 20,
     "max_new_tokens": None,
     "min_new_tokens": None,
     "forced_bos_token_id": None,
@@ -37,7 +37,7 @@ def describe_differences(checkpoint: Checkpoint) -> list[str]:
     found: list[str] = []
     if options := unheard_options(checkpoint):
         made = checkpoint.optional_json(GENERATION).get(FROM_CONFIG)
-        older = "transformers 4" if made else "transformers before 4.26"
+        older = "transformers 4" if made else "versions before this file existed"
         found.append(
             f"{CONFIG} has {', '.join(options)}, unlike {GENERATION}: Heed and transformers 5"
             f" decode by {GENERATION} alone, {older} by {CONFIG}; copy into {GENERATION} what is"

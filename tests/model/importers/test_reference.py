@@ -49,7 +49,7 @@ def write(folder, family, config, generation=None, rename=lambda tensors: None):
             "has num_beams 4, length_penalty 2.0, early_stopping True, max_length 142",
         ),
         ("bart", {"do_sample": True}, IDS, "has do_sample True, unlike generation_config.json"),
-        ("bart", {"num_beams": 2}, IDS, "alone, transformers before 4.26 by config.json"),
+        ("bart", {"num_beams": 2}, IDS, "alone, versions before this file existed by"),
         ("bart", {"num_beams": 2}, IDS | {"_from_model_config": True}, "alone, transformers 4 by"),
         ("umt5", {"tie_word_embeddings": False}, None, "scale UMT5's outputs"),
         ("umt5", {"tie_word_embeddings": True}, None, None),
