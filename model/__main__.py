@@ -131,7 +131,9 @@ def report_errors(bundle: Path, transformer: Transformer, progress: Progress) ->
     differ from torch's on sources that calibration did not see. The transformer loses its weights:
     the graphs need memory.
     """
-    from model.export.compare import compare  # it needs onnxruntime, the extra `cpu`
+    # they need onnxruntime, the extra `cpu`
+    from model.export.compare import compare
+    from model.export.self_check import check_like_service
 
     rounded = [each for each in ("int8", "fp16") if (bundle / each).is_dir()]
     if "int8" in rounded:
@@ -150,6 +152,12 @@ def report_errors(bundle: Path, transformer: Transformer, progress: Progress) ->
             f" differ by {found.mean:.3f} on average and {found.largest:.3f} at most;"
             f" {found.same_best:.1%} of the most probable tokens are the same"
         )
+        if refusal := check_like_service(bundle, precision):
+            typer.echo(
+                f"heed: the service may refuse to start {precision}: {refusal}; export with"
+                " --precision fp32",
+                err=True,
+            )
 
 
 @app.command(name="convert")

@@ -14,7 +14,14 @@ from model.export.calibrate import calibrate
 from model.export.graphs import export_graphs, save_graph
 from model.export.half import halve
 from model.export.half_range import check_half_range
-from model.export.manifest import Card, Precision, check_examples, describe
+from model.export.manifest import (
+    Card,
+    Precision,
+    check_examples,
+    check_files,
+    check_limits,
+    describe,
+)
 from model.export.parity import parity
 from model.export.quantize import quantize
 from model.export.samples import Pairs, samples
@@ -48,11 +55,12 @@ def write_bundle(
 
     Weights that `weight_type` holds exactly are stored so, others at fp32. `prove` sees the folder
     with its graphs, and returns the model and the card that the bundle describes.
-    Raises InputError if `bundle` is something else, the card has examples that no bundle may hold,
-    or the model cannot be exported.
+    Raises InputError if `bundle` is something else, if it would hold what the service refuses, or
+    if the model cannot be exported.
     """
     check_target(bundle, card.name)
     check_examples(card.examples)
+    check_limits(trained)
     try:
         with replacement(bundle) as new:
             write_model(trained, weight_type, precision, new, progress)
@@ -63,6 +71,7 @@ def write_bundle(
             if prove is not None:
                 trained, card = prove(new)
             write_texts(trained, card, new)
+            check_files(new)
     except OSError as error:
         raise InputError(
             f"{bundle} cannot be written: {error.strerror or error}; an older bundle stays as it"

@@ -9,10 +9,18 @@ from typing import Any
 
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
+from model.export.limits import find_faults
 from model.network.config import InputError
-from model.usage import plain_usage
+from model.usage import Usage, plain_usage
 
 FORMAT_VERSION = 2
+MIB = 1 << 20
+LARGEST = {  # bytes of a file that the service reads as a whole
+    "bundle.json": 2 * MIB,
+    "MODEL_CARD.md": MIB,
+    "parity.npz": 64 * MIB,
+    **dict.fromkeys(TOKENIZERS, 64 * MIB),
+}
 MOST_EXAMPLES = 10
 LONGEST_EXAMPLE = 1000  # characters
 
@@ -61,9 +69,7 @@ class Card:
 
 def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
     """Return the manifest of the files that lie in `bundle`."""
-    config = trained.transformer.config
-    unknown_id = trained.source_tokenizer.token_to_id(UNK)
-    usage = trained.usage or plain_usage(config, unknown_id)
+    config, usage = trained.transformer.config, usage_of(trained)
     texts = {
         "task": card.task,
         "licence": card.licence,
@@ -96,6 +102,30 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "origin": usage.origin,
         "files": list_files(bundle),
     }
+
+
+def usage_of(trained: TrainedModel) -> Usage:
+    if trained.usage is not None:
+        return trained.usage
+    unknown_id = trained.source_tokenizer.token_to_id(UNK)
+    return plain_usage(trained.transformer.config, unknown_id)
+
+
+def check_limits(trained: TrainedModel) -> None:
+    """Raise InputError for what the service would refuse in bundle.json."""
+    for key, value, expected in find_faults(trained.transformer.config, usage_of(trained)):
+        raise InputError(f"{key} is {value}; expected {expected}: no bundle may hold it")
+
+
+def check_files(bundle: Path) -> None:
+    """Raise InputError if a file is larger than the service reads."""
+    for name, limit in LARGEST.items():
+        path = bundle / name
+        if path.is_file() and (size := path.stat().st_size) > limit:
+            raise InputError(
+                f"{name} of the bundle has {size} bytes; the limit is {limit}: shorten what it is"
+                " made of"
+            )
 
 
 def check_examples(examples: Sequence[str]) -> None:

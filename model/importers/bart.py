@@ -12,8 +12,10 @@ from model.importers.fields import (
     activation,
     check_architecture,
     common,
+    flag,
     number,
     special_ids,
+    unsupported,
 )
 from model.importers.state import StateReader
 from model.network.config import Positions, Tied, TransformerConfig
@@ -21,15 +23,27 @@ from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-UNUSED = 2  # rows of a position table before position 0
+POSITIONS = "max_position_embeddings"
+UNUSED = 2  # rows of a stored position table before position 0
+MOST_COMPUTED = 1 << 14  # positions of a computed table; longer texts are not accepted
+LEAST_FAIRSEQ = 4  # d_model that its frequencies are defined for
+# The matrices of embeddings and output, and the names under which a file may hold each: its own
+# first, then the other names of a tied matrix, in the order in which transformers looks for them.
+SHARED = "model.shared.weight"
+MATRICES = {
+    SOURCE: "model.encoder.embed_tokens.weight",
+    TARGET: "model.decoder.embed_tokens.weight",
+    OUTPUT: "lm_head.weight",
+}
+TIED = (SHARED, MATRICES[OUTPUT], MATRICES[TARGET], MATRICES[SOURCE])
 
 
 class Table(Enum):
     """Where the position table comes from."""
 
     stored = auto()  # learned, after unused rows
-    marian = auto()  # sines, then cosines
-    fairseq = auto()  # the same with other frequencies, after unused rows
+    marian = auto()  # stored from position 0, or else computed: sines, then cosines
+    fairseq = auto()  # computed: the same with other frequencies, after as many rows as pad's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,8 @@ class Kind:
     norm_first: bool
     embedding_norm: bool
     table: Table
+    activation: str = "gelu"  # where config.json has none
+    scaled: bool = False  # whether embeddings are scaled, where config.json does not say
 
 
 KINDS = {
@@ -46,7 +62,13 @@ KINDS = {
     "mbart": Kind(norm_first=True, embedding_norm=True, table=Table.stored),
     "marian": Kind(norm_first=False, embedding_norm=False, table=Table.marian),
     "pegasus": Kind(norm_first=True, embedding_norm=False, table=Table.marian),
-    "m2m_100": Kind(norm_first=True, embedding_norm=False, table=Table.fairseq),
+    "m2m_100": Kind(
+        norm_first=True,
+        embedding_norm=False,
+        table=Table.fairseq,
+        activation="relu",
+        scaled=True,
+    ),
 }
 
 
@@ -58,13 +80,7 @@ def read_bart(checkpoint: Checkpoint) -> Transformer:
     config = read_config(checkpoint, kind, tied, reader)
     sides = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for side, layers in sides.items():
-        positions = f"model.{side}.embed_positions.weight"
-        if kind.table is Table.stored:
-            table = checkpoint.tensor(positions)[UNUSED:]
-        else:
-            checkpoint.ignore(positions, f"model.{side}.embed_positions.weights")
-            table = sinusoidal_table(kind.table, config)
-        reader.put(f"{side}.embedding.positions", table, positions)
+        reader.put(*read_positions(checkpoint, kind.table, side, config))
         if kind.embedding_norm:
             reader.norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
         for layer in range(layers):
@@ -77,40 +93,63 @@ def read_bart(checkpoint: Checkpoint) -> Transformer:
 def read_config(
     checkpoint: Checkpoint, kind: Kind, tied: Tied, reader: StateReader
 ) -> TransformerConfig:
-    theirs = checkpoint.config
-    longest = number(checkpoint, "max_position_embeddings", 1024)
-    named = str(theirs.get("activation_function", "gelu"))
+    d_model, longest = number(checkpoint, "d_model"), number(checkpoint, POSITIONS, 1024)
+    if kind.table is Table.fairseq and d_model < LEAST_FAIRSEQ:
+        raise unsupported(checkpoint, "d_model", f"at least {LEAST_FAIRSEQ}")
+    if not any(stored_positions(checkpoint, kind.table, side) for side in ("encoder", "decoder")):
+        longest = min(longest, MOST_COMPUTED)
+    function = checkpoint.config.get("activation_function") or kind.activation
+    sizes = len(reader.state[SOURCE]), len(reader.state["generator.bias"])
     return TransformerConfig(
-        source_vocab_size=len(reader.state[SOURCE]),
-        target_vocab_size=len(reader.state["generator.bias"]),
-        d_model=number(checkpoint, "d_model"),
+        source_vocab_size=sizes[0],
+        target_vocab_size=sizes[1],
+        d_model=d_model,
         d_ff=common(checkpoint, "encoder_ffn_dim", "decoder_ffn_dim"),
         num_heads=common(checkpoint, "encoder_attention_heads", "decoder_attention_heads"),
         num_encoder_layers=number(checkpoint, "encoder_layers"),
         num_decoder_layers=number(checkpoint, "decoder_layers"),
         norm_first=kind.norm_first,
         embedding_norm=kind.embedding_norm,
-        embedding_scale=0.0 if theirs.get("scale_embedding") else 1.0,
+        embedding_scale=0.0 if flag(checkpoint, "scale_embedding", kind.scaled) else 1.0,
         positions=Positions.learned if kind.table is Table.stored else Positions.sinusoidal,
-        activation=activation(checkpoint, "activation_function", named),
+        activation=activation(checkpoint, "activation_function", function),
         tied=tied,
         dropout=0.0,
         max_source_length=longest,
         max_target_length=longest,
-        **special_ids(checkpoint),
+        **special_ids(checkpoint, min(sizes)),
     )
+
+
+def read_positions(
+    checkpoint: Checkpoint, table: Table, side: str, config: TransformerConfig
+) -> tuple[str, Tensor, str]:
+    """Return our name of a side's position table, the table, and its name in the checkpoint."""
+    ours, theirs = f"{side}.embedding.positions", f"model.{side}.embed_positions.weight"
+    checkpoint.ignore(theirs, f"{theirs}s")
+    if not stored_positions(checkpoint, table, side):
+        return ours, sinusoidal_table(table, config), theirs
+    return ours, checkpoint.tensor(theirs)[UNUSED if table is Table.stored else 0 :], theirs
+
+
+def stored_positions(checkpoint: Checkpoint, table: Table, side: str) -> bool:
+    """Return whether a side's position table is that of the checkpoint, as transformers has it."""
+    held = f"model.{side}.embed_positions.weight" in checkpoint
+    return table is Table.stored or (table is Table.marian and held)
 
 
 def read_embeddings(reader: StateReader) -> Tied:
-    """Read the embeddings and the output projection, which may be one matrix."""
-    checkpoint = reader.checkpoint
-    decoder = "model.decoder.embed_tokens.weight"
-    shared = "model.shared.weight" if "model.shared.weight" in checkpoint else decoder
-    names = {SOURCE: "model.encoder.embed_tokens.weight", TARGET: decoder, OUTPUT: "lm_head.weight"}
+    """Read the embeddings and the output projection, which may be one matrix under any name."""
+    checkpoint, output = reader.checkpoint, MATRICES[OUTPUT]
+    names = {ours: [theirs, *TIED] for ours, theirs in MATRICES.items()}
+    is_marian = checkpoint.config["model_type"] == "marian"
+    if is_marian and not flag(checkpoint, "share_encoder_decoder_embeddings", True):
+        names[SOURCE], names[TARGET] = [MATRICES[SOURCE]], [MATRICES[TARGET], output]
+        names[OUTPUT] = [output, MATRICES[TARGET]]
     tied = reader.matrices(
-        {ours: name if name in checkpoint else shared for ours, name in names.items()}
+        {ours: next((n for n in each if n in checkpoint), each[0]) for ours, each in names.items()}
     )
-    checkpoint.ignore("model.shared.weight")
+    checkpoint.ignore(SHARED)
     bias = "final_logits_bias"
     if bias in checkpoint:
         reader.put("generator.bias", checkpoint.tensor(bias).flatten(), bias)
@@ -138,7 +177,8 @@ def sinusoidal_table(table: Table, config: TransformerConfig) -> Tensor:
     length = max(config.max_source_length, config.max_target_length)
     if table is Table.fairseq:
         frequency = torch.exp(torch.arange(half).float() * -(np.log(10000) / (half - 1)))
-        angles = torch.arange(UNUSED, length + UNUSED).float().unsqueeze(1) * frequency
+        first = config.pad_id + 1
+        angles = torch.arange(first, length + first).float().unsqueeze(1) * frequency
         pairs = torch.cat([angles.sin(), angles.cos()], dim=1)
         return torch.nn.functional.pad(pairs, (0, d_model - 2 * half))
     exponents = 2 * (np.arange(d_model) // 2) / d_model

@@ -68,9 +68,7 @@ def write_card(
         f"Licence of the weights: {licence or 'not stated'}. Languages: {languages}.",
         "",
         *language_lines(usage),
-        *task_lines(
-            checkpoint.config.get("task_specific_params") or {}, len(usage.decoder_start) - 1
-        ),
+        *task_lines(checkpoint.config.get("task_specific_params"), len(usage.decoder_start) - 1),
         "## What was proved",
         "",
         as_text(proofs),
@@ -114,14 +112,14 @@ def language_lines(usage: Usage) -> list[str]:
     return lines
 
 
-def task_lines(tasks: Mapping[str, Mapping[str, Any]], forced: int) -> list[str]:
+def task_lines(tasks: object, forced: int) -> list[str]:
     """Return a table of the tasks that config.json lists; nothing if it lists none.
 
     No request inherits their options: the checkpoint does not say which task a text is of. `forced`
     is the number of start ids after the first.
     """
     rows: list[str] = []
-    for task, options in tasks.items():
+    for task, options in objects(tasks).items():
         others = (f"{name} {value}" for name, value in options.items() if name != "prefix")
         prefix = options.get("prefix")
         cells = task, f"`{prefix}`" if prefix else "", ", ".join(others)
@@ -139,6 +137,12 @@ def task_lines(tasks: Mapping[str, Mapping[str, Any]], forced: int) -> list[str]
         *rows,
         "",
     ]
+
+
+def objects(value: object) -> dict[str, dict[str, Any]]:
+    """Return the JSON objects that a JSON object holds; nothing if it is not one."""
+    held = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: each for name, each in held.items() if isinstance(each, dict)}
 
 
 def request_fields(options: Mapping[str, Any], forced: int) -> list[str]:

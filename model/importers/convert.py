@@ -20,6 +20,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
 from model.importers.expected import Expected, prove_expected
+from model.importers.fields import architectures
 from model.importers.folders import check_folder
 from model.importers.plain import read_plain
 from model.importers.proof import LEFT_OUT, Proof, as_text
@@ -32,6 +33,7 @@ from model.importers.proofs import (
     versions,
 )
 from model.importers.prove_tokenizers import prove_pieces
+from model.importers.reference import describe_differences
 from model.importers.t5 import read_t5
 from model.importers.texts import Reader, read_texts
 from model.importers.usage import read_usage
@@ -88,6 +90,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
     usage = read_usage(checkpoint, vocabularies, config)
+    for sentence in describe_differences(checkpoint):
+        progress(f"note: {sentence}")
     if options.examples:
         check_languages(usage)
     checkpoint.close()
@@ -185,8 +189,8 @@ def check_kind(checkpoint: Checkpoint) -> None:
     kind, known = checkpoint.config.get("model_type"), (*bart.KINDS, *t5.KINDS)
     if kind in known:
         return
-    named = checkpoint.config.get("architectures") or []
-    decoder_only = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in named)
+    named = architectures(checkpoint)
+    decoder_only = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)
     advice = "; it has a decoder alone, and Heed serves encoder-decoders" if decoder_only else ""
     raise InputError(
         f"{checkpoint.folder}: config.json has model_type {kind!r}: Heed knows"

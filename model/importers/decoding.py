@@ -2,9 +2,11 @@
 
 from typing import Any, cast
 
-from model.importers.checkpoint import GENERATION, Checkpoint
-from model.network.config import InputError
-from model.usage import GREEDY
+from model.export.limits import find_faults
+from model.importers.checkpoint import GENERATION, OWN, Checkpoint
+from model.importers.fields import CONFIG, special_id
+from model.network.config import InputError, TransformerConfig
+from model.usage import GREEDY, Usage
 
 # Options that Heed does not have, and the values at which they change nothing
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -34,6 +36,18 @@ NAMES: dict[str, tuple[str, tuple[type, ...]]] = {  # by their name: ours, and i
     "no_repeat_ngram_size": ("no_repeat_ngram_size", (int,)),
     "repetition_penalty": ("repetition_penalty", (int, float)),
 }
+KEYS = {ours: theirs for theirs, (ours, _) in NAMES.items()} | {  # of bundle.json: theirs
+    "decoder_start": "forced_bos_token_id",
+    "num_encoder_layers": "the number of encoder layers",
+    "num_decoder_layers": "the number of decoder layers",
+}
+OWN_KEYS = {
+    "decoder_start": "start_id",
+    "source_prefix": "source_prefix_ids",
+    "source_suffix": "source_suffix_ids",
+}
+FROM_CONFIG = "_from_model_config"  # a generation_config.json that was made from config.json
+OLD_FORCED = "force_bos_token_to_be_generated"
 
 
 EXPECTED: dict[tuple[type, ...], str] = {
@@ -48,15 +62,30 @@ class Generation:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raise InputError naming an option that Heed does not have."""
-        self._options = checkpoint.optional_json(GENERATION)
-        self._name = GENERATION
-        if not self._options:
-            self._options, self._name = checkpoint.config, "config.json"
-        self._folder = checkpoint.folder
+        has_own = (checkpoint.folder / GENERATION).is_file()
+        self._name = GENERATION if has_own else CONFIG
+        self._options = checkpoint.optional_json(GENERATION) if has_own else checkpoint.config
+        self._checkpoint = checkpoint
         for name, harmless in UNSUPPORTED.items():
             value = self._options.get(name)
             if value is not None and value not in harmless:
                 raise self._refuse(name, "Heed has no such option: remove it, or set it to null")
+
+    def search(self, config: TransformerConfig, forced: int) -> tuple[dict[str, Any], int]:
+        """Return the options that requests inherit, and the default max_new_tokens.
+
+        Numbers beyond what can make a difference in this network are lowered to it.
+        """
+        decoding = self.decoding(forced)
+        most = self.max_new_tokens(config.max_target_length, forced)
+        decoding["min_new_tokens"] = min(decoding["min_new_tokens"], most)
+        if not 0 < decoding["no_repeat_ngram_size"] <= config.max_target_length:
+            decoding["no_repeat_ngram_size"] = 0
+        size = config.target_vocab_size
+        if any(token_id >= size for token_id in self.bad_ids):
+            raise self._refuse("bad_words_ids", f"the vocabulary has {size} tokens")
+        decoding["suppress_tokens"] = [i for i in decoding["suppress_tokens"] if 0 <= i < size]
+        return decoding, most
 
     def decoding(self, forced: int) -> dict[str, Any]:
         """Return the options that requests inherit, under their names in bundle.json.
@@ -67,59 +96,109 @@ class Generation:
         decoding = {**GREEDY, "early_stopping": False}
         for theirs, (ours, kinds) in NAMES.items():
             value = self._options.get(theirs)
-            if value is None:
+            if value is None or (value == "never" and self._may_say_never(theirs)):
                 continue
             if type(value) not in kinds:
                 raise self._refuse(theirs, f"expected {EXPECTED[kinds]}")
             decoding[ours] = value
         new = self._has("min_new_tokens")  # then min_length does not apply
-        least = self._count("min_new_tokens") if new else self._count("min_length") - 1
+        least = self._whole("min_new_tokens") if new else self._whole("min_length") - 1
         decoding["min_new_tokens"] = max(least - forced, 0)
         decoding["suppress_tokens"] = sorted({*self._ids("suppress_tokens"), *self.bad_ids})
         decoding["renormalize"] = self.renormalizes
         return decoding
 
     def max_new_tokens(self, positions: int, forced: int) -> int:
-        """Return the default max_new_tokens, given the decoder's number of positions."""
+        """Return the default max_new_tokens, given the decoder's number of positions.
+
+        Raise InputError if the checkpoint's limit leaves no room for a token.
+        """
         longest = positions - forced
-        if most := self._count("max_new_tokens"):
-            return min(longest, most - forced)
-        if most := self._count("max_length"):
-            return min(longest, most - 1 - forced)
-        return longest
+        name = "max_new_tokens" if self._has("max_new_tokens") else "max_length"
+        if not self._has(name):
+            return longest
+        most = self._whole(name) - forced - (name == "max_length")  # which counts the first id
+        if most < 1:
+            raise self._refuse(name, "that leaves no room for a token: raise it")
+        return min(longest, most)
 
     @property
     def forced_bos_id(self) -> int | None:
         """The id that is always generated first, as a summary's bos."""
-        return self._count("forced_bos_token_id") if self._has("forced_bos_token_id") else None
+        made = self._name == CONFIG or self._options.get(FROM_CONFIG)
+        name = "bos_token_id" if made and self._options.get(OLD_FORCED) else "forced_bos_token_id"
+        value = self._options.get(name)
+        ids = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if value is None:
+            return None
+        if len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+            raise self._refuse(name, "expected one id")
+        return ids[0]
 
     @property
     def bad_ids(self) -> list[int]:
-        """Ids that are never generated; each must stand alone in its list."""
-        words = cast("list[list[int]]", self._options.get("bad_words_ids") or [])
+        """Ids that are never generated; each must stand alone in its list. The end of a target
+        does not count: `generate` ignores a ban of it."""
+        words = self._list("bad_words_ids")
+        if any(not isinstance(ids, list) for ids in words):
+            raise self._refuse("bad_words_ids", "expected lists of ids")
         if any(len(ids) != 1 for ids in words):
             raise self._refuse("bad_words_ids", "Heed bans single tokens: remove the longer lists")
-        return [token_id for ids in words for token_id in ids]
+        found = [ids[0] for ids in words]
+        if any(type(token_id) is not int or token_id < 0 for token_id in found):
+            raise self._refuse("bad_words_ids", "expected lists of ids")
+        eos_id = special_id(self._checkpoint, "eos_token_id") if found else None
+        return [token_id for token_id in found if token_id != eos_id]
 
     @property
     def renormalizes(self) -> bool:
         """Whether log-probs are normalized again after bans and the repetition penalty."""
-        return bool(self._options.get("renormalize_logits"))
+        value = self._options.get("renormalize_logits") or False
+        if type(value) is not bool:
+            raise self._refuse("renormalize_logits", "expected true or false")
+        return value
+
+    def _may_say_never(self, name: str) -> bool:
+        """Return whether early_stopping "never" is false: longer targets must not gain."""
+        beams, penalty = self._options.get("num_beams"), self._options.get("length_penalty")
+        penalty = 1 if penalty is None else penalty
+        alike = beams in (None, 1) or (isinstance(penalty, int | float) and penalty <= 0)
+        return name == "early_stopping" and alike
 
     def _has(self, name: str) -> bool:
         return self._options.get(name) is not None
 
-    def _count(self, name: str) -> int:
+    def _whole(self, name: str) -> int:
         value = self._options.get(name)
-        if value is None:
-            return 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        value = 0 if value is None else value
+        if type(value) is not int:
             raise self._refuse(name, "expected a whole number")
         return value
 
     def _ids(self, name: str) -> list[int]:
-        return cast("list[int]", self._options.get(name) or [])
+        ids = self._list(name)
+        if any(type(token_id) is not int for token_id in ids):
+            raise self._refuse(name, "expected a list of ids")
+        return ids
+
+    def _list(self, name: str) -> list[Any]:
+        value = self._options.get(name)
+        value = [] if value is None else value
+        if not isinstance(value, list):
+            raise self._refuse(name, "expected a list of ids")
+        return cast("list[Any]", value)
 
     def _refuse(self, name: str, reason: str) -> InputError:
         value = self._options.get(name)
-        return InputError(f"{self._folder / self._name} has {name} {value!r}: {reason}")
+        return InputError(f"{self._checkpoint.folder / self._name} has {name} {value!r}: {reason}")
+
+
+def check_limits(checkpoint: Checkpoint, config: TransformerConfig, usage: Usage) -> None:
+    """Raise InputError for what no bundle may hold, naming the checkpoint's key."""
+    is_own = checkpoint.config_name == OWN
+    for key, value, expected in find_faults(config, usage):
+        name = (OWN_KEYS if is_own else KEYS).get(key, key)
+        raise InputError(
+            f"{checkpoint.folder}: {name} is {value}; expected {expected}: change it in"
+            f" {checkpoint.config_name}{'' if is_own else f' or {GENERATION}'}"
+        )

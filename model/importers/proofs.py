@@ -17,6 +17,7 @@ from model.export.manifest import FOLDERS
 from model.export.weights import fp32_products, linear_layers
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.proof import Proof
+from model.importers.reference import find_fault, find_random_weights
 from model.importers.texts import Texts
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
@@ -61,11 +62,18 @@ def ask_hugging_face(
         return Proof(NETWORK, "-", "pip install transformers compares it with Hugging Face", None)
     logging.disable_progress_bar()
     load = cast("Any", AutoModelForSeq2SeqLM).from_pretrained
+    reference = f"transformers {version('transformers')}"
+    if fault := find_fault(checkpoint, version("transformers")):
+        return Proof(NETWORK, reference, fault, None)
+    options: dict[str, Any] = {"local_files_only": True, "output_loading_info": True}
     try:
-        theirs = load(checkpoint.folder, local_files_only=True, dtype=torch.float32).eval()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reference = f"transformers {version('transformers')}"
-        return Proof(NETWORK, reference, f"it cannot load the folder: {error}"[:200], False)
+        theirs, found = load(checkpoint.folder, dtype=torch.float32, **options)
+    except Exception as error:  # noqa: BLE001 - its errors have no class in common
+        said = " ".join(str(error).split())
+        return Proof(NETWORK, reference, f"it cannot load the folder: {said}"[:200], False)
+    if fault := find_random_weights(found["missing_keys"]):
+        return Proof(NETWORK, reference, fault, None)
+    theirs.eval()
     if checkpoint.rounding is not None:
         round_like(theirs, checkpoint.rounding)
     pairs = generate(theirs, texts, config)
@@ -148,6 +156,7 @@ def prove_graphs(
         name = f"{precision} graphs"
         try:
             from model.export.compare import compare
+            from model.export.self_check import check_like_service
         except ModuleNotFoundError:
             proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
             continue
@@ -168,6 +177,8 @@ def prove_graphs(
             "int8": found.same_best >= SAME_BEST and right,
             "fp16": found.mean <= FP16_MEAN and found.largest <= FP16_LARGEST and right,
         }[precision]
+        if refusal := check_like_service(folder, precision):
+            result, holds = f"{result}; on random ids {refusal}", False
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, result, holds))
     return proofs

@@ -54,7 +54,8 @@ class StateReader:
     def matrices(self, names: Mapping[str, str]) -> Tied:
         """Read the embeddings and the output projection, whose tensors `names` gives. The output
         bias is zero. Return which of them have equal values and so become one matrix."""
-        held = {ours: self.checkpoint.tensor(theirs) for ours, theirs in names.items()}
+        read = {theirs: self.checkpoint.tensor(theirs) for theirs in {*names.values()}}
+        held = {ours: read[theirs] for ours, theirs in names.items()}
         one_embedding = same(held[SOURCE], held[TARGET])
         one_output = same(held[OUTPUT], held[TARGET])
         self.put(SOURCE, held[SOURCE], names[SOURCE])

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.decoding import Generation
+from model.importers.decoding import Generation, check_limits
 from model.importers.description import read_description
-from model.importers.fields import number, special_id
+from model.importers.fields import CONFIG, id_of, start_id
 from model.importers.own_tokenizers import refused_unknown
 from model.importers.pieces import HIDDEN
 from model.importers.vocabularies import Vocabularies, kind_of
@@ -33,7 +33,7 @@ def read_usage(
     """Return how the model is used. Raise InputError naming a decoding option that Heed lacks."""
     if checkpoint.config_name == OWN:
         own = read_description(checkpoint)
-        return Usage(
+        usage = Usage(
             source_prefix=[*own.source_prefix_ids],
             source_suffix=[*own.source_suffix_ids],
             decoder_start=[own.start_id],
@@ -42,6 +42,8 @@ def read_usage(
                 own, vocabularies.source.tokenizer, vocabularies.target.tokenizer
             ),
         )
+        check_limits(checkpoint, config, usage)
+        return usage
     compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
     if len(compose) > 1:
         raise InputError(
@@ -52,23 +54,26 @@ def read_usage(
     ends = read_ends(checkpoint, vocabularies, generation)
     forced = len(ends.start) - 1
     codes = vocabularies.languages
-    return Usage(
+    decoding, most = generation.search(config, forced)
+    usage = Usage(
         source_prefix=ends.prefix,
         source_suffix=ends.suffix,
         decoder_start=ends.start,
         source_languages=codes if SOURCE in (*ends.prefix, *ends.suffix) else {},
         target_languages=codes if TARGET in (*ends.prefix, *ends.start) else {},
-        decoding=generation.decoding(forced),
-        max_new_tokens=generation.max_new_tokens(config.max_target_length, forced),
+        decoding=decoding,
+        max_new_tokens=most,
         unknown_id=None,  # real models were trained to read it
         compose=compose.pop(),
     )
+    check_limits(checkpoint, config, usage)
+    return usage
 
 
 def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation) -> Ends:
     options = checkpoint.optional_json("tokenizer_config.json")
     eos = source_end(checkpoint, vocabularies, options)
-    start = special_id(checkpoint, "decoder_start_token_id")
+    start = start_id(checkpoint)
     forced: Ids = [] if generation.forced_bos_id is None else [generation.forced_bos_id]
     language: Ids = [TARGET] if vocabularies.languages else []
     match kind_of(checkpoint):
@@ -79,7 +84,7 @@ def read_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Ge
         case "nllb" | "m2m_100" | "mbart":
             return Ends([SOURCE], [eos], [start, TARGET])
         case "bart":
-            return Ends([number(checkpoint, "bos_token_id")], [eos], [start, *forced])
+            return Ends([id_of(checkpoint, CONFIG, "bos_token_id")], [eos], [start, *forced])
         case _:  # Marian, Pegasus and T5, whose language, if any, is that of the target
             return Ends(language, [eos], [start, *forced])
 

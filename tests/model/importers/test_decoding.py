@@ -36,6 +36,126 @@ def folder(tmp_path_factory):
     return folder
 
 
+IDS = {"decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2}
+OLD = "force_bos_token_to_be_generated"
+FROM = "_from_model_config"
+
+
+@pytest.fixture(scope="module")
+def vocabularies(folder):
+    return read_vocabularies(Checkpoint(folder))
+
+
+def usage_of(folder, vocabularies):
+    checkpoint = Checkpoint(folder)
+    return read_usage(checkpoint, vocabularies, read_model(checkpoint).config)
+
+
+def write_options(folder, copy, config, generation):
+    """Write a copy with more keys in config.json and, unless None, with a generation_config.json.
+    A value of None removes a key."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    (copy / "generation_config.json").unlink()
+    fields = json.loads((copy / "config.json").read_text()) | config
+    fields = {name: value for name, value in fields.items() if value is not None}
+    (copy / "config.json").write_text(json.dumps(fields))
+    if generation is not None:
+        (copy / "generation_config.json").write_text(json.dumps(generation))
+
+
+@pytest.mark.parametrize(
+    ("config", "generation"),
+    [
+        ({OLD: True}, None),
+        ({OLD: True, "bos_token_id": 4}, None),
+        ({OLD: True, "forced_bos_token_id": 7}, None),
+        ({OLD: False, "forced_bos_token_id": 7}, None),
+        ({OLD: True}, IDS),
+        ({OLD: True, "num_beams": 3}, IDS | {FROM: True}),
+        ({}, IDS | {FROM: True, "bos_token_id": 0, OLD: True}),
+        ({}, IDS | {"bos_token_id": 0, OLD: True}),
+        ({"decoder_start_token_id": None, "bos_token_id": 5}, None),
+        ({"decoder_start_token_id": 8}, {"bos_token_id": 0, "eos_token_id": 2}),
+        ({"num_beams": 3}, {"bos_token_id": 6, "eos_token_id": 2, "num_beams": None}),
+        (
+            {"eos_token_id": [2], "num_beams": 2, "early_stopping": "never", "length_penalty": 0},
+            None,
+        ),
+        ({"early_stopping": "never"}, None),
+        ({"num_beams": 2}, IDS | {"early_stopping": "never", "forced_bos_token_id": 4}),
+        ({"num_beams": 2, "length_penalty": -1.5, "min_length": 5, "max_length": 12}, None),
+        ({}, IDS | {"bad_words_ids": [[2], [9]], "suppress_tokens": [7, 10**6, -1]}),
+        ({}, IDS | {"bad_words_ids": [[2]], "renormalize_logits": True}),
+        ({}, IDS | {"max_length": 10**6, "min_length": 10**6, "no_repeat_ngram_size": 65}),
+        ({}, IDS | {"max_new_tokens": 3, "min_new_tokens": 9, "no_repeat_ngram_size": -1}),
+        (
+            {"task_specific_params": {"a": {"num_beams": 4}}, "prefix": "a: ", "n_positions": 4},
+            None,
+        ),
+    ],
+)
+def test_options_are_those_that_hugging_face_loads(
+    folder, vocabularies, tmp_path, config, generation
+):
+    config = {"forced_bos_token_id": None} | config
+    write_options(folder, tmp_path, config, generation)
+    ours = usage_of(tmp_path, vocabularies)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config
+    start = theirs.decoder_start_token_id
+    start = theirs.bos_token_id if start is None else start
+    forced = theirs.forced_bos_token_id
+    assert ours.decoder_start == [start, *([] if forced is None else [forced])]
+    before = len(ours.decoder_start)  # ids that theirs count and ours do not
+    longest = 64 + 1 - before
+    most = theirs.max_new_tokens or (theirs.max_length or 10**6) - 1
+    assert ours.max_new_tokens == min(longest, most - before + 1)
+    least = theirs.min_new_tokens or (theirs.min_length or 0) - 1
+    size, repeated = 64, theirs.no_repeat_ngram_size or 0
+    words = {ids[0] for ids in theirs.bad_words_ids or []} - {2}  # generate lets eos alone
+    banned = {*(theirs.suppress_tokens or []), *words}
+    rows = json.loads((tmp_path / "config.json").read_text())["vocab_size"]
+    assert ours.decoding == {
+        "min_new_tokens": min(max(least - before + 1, 0), ours.max_new_tokens),
+        "beam_size": theirs.num_beams or 1,
+        "length_penalty": 1 if theirs.length_penalty is None else theirs.length_penalty,
+        "early_stopping": theirs.early_stopping is True,
+        "no_repeat_ngram_size": repeated if 0 < repeated <= size else 0,
+        "repetition_penalty": theirs.repetition_penalty or 1,
+        "suppress_tokens": sorted(i for i in banned if 0 <= i < rows),
+        "renormalize": bool(theirs.renormalize_logits),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_beams": 65}, "num_beams is 65; expected 1 to 64"),
+        ({"num_beams": 0}, "num_beams is 0; expected 1 to 64"),
+        ({"num_beams": "4"}, "has num_beams '4': expected a whole number"),
+        ({"length_penalty": 11}, "length_penalty is 11; expected -10 to 10"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan; expected -10 to 10"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; expected 0.01 to 100"),
+        ({"max_length": 1}, "has max_length 1: that leaves no room for a token"),
+        ({"max_new_tokens": 0}, "has max_new_tokens 0: that leaves no room for a token"),
+        ({"forced_bos_token_id": 10**6}, "forced_bos_token_id is 1000000; expected 0 to "),
+        ({"forced_bos_token_id": [1, 2]}, "has forced_bos_token_id [1, 2]: expected one id"),
+        ({"decoder_start_token_id": 10**6}, "has decoder_start_token_id 1000000; expected an id"),
+        ({"eos_token_id": 10**6}, "has eos_token_id 1000000; expected an id below "),
+        ({"bad_words_ids": [[10**6]]}, "has bad_words_ids [[1000000]]: the vocabulary has "),
+        ({"bad_words_ids": [7]}, "has bad_words_ids [7]: expected lists of ids"),
+        ({"suppress_tokens": list(range(10)) * 2 + [1.5]}, "expected a list of ids"),
+        ({"early_stopping": "never", "num_beams": 2}, "has early_stopping 'never': expected true"),
+        ({"renormalize_logits": "yes"}, "has renormalize_logits 'yes': expected true or false"),
+    ],
+)
+def test_what_no_bundle_may_hold_is_refused_under_the_checkpoints_key(
+    folder, vocabularies, tmp_path, options, said
+):
+    write_options(folder, tmp_path, {}, IDS | options)
+    with pytest.raises(InputError, match=re.escape(said)):
+        usage_of(tmp_path, vocabularies)
+
+
 def with_generation(folder, **options):
     path = folder / "generation_config.json"
     given = {"decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2}

@@ -11,6 +11,12 @@ from model.network.config import InputError, Tied
 from tests.model.importers.random_models import assert_same_numbers, random_model, read, save
 
 LENGTHS = [7, 2, 12], [5, 9, 1]
+NAMES = {
+    "S": "shared.weight",
+    "E": "encoder.embed_tokens.weight",
+    "D": "decoder.embed_tokens.weight",
+    "L": "lm_head.weight",
+}
 CROSS = "decoder.block.{}.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
@@ -22,6 +28,13 @@ def write(model, folder, change):
     change(tensors, config)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def load(folder):
+    """Return the model that Hugging Face reads from a folder."""
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
 
 
 def without_shared(tensors, config):
@@ -67,6 +80,18 @@ def says_untied(tensors, config):
     config["tie_word_embeddings"] = False
 
 
+def only(held, tensors):
+    """Keep one tensor, each of other values, for every letter of `held`: Shared, the Encoder's
+    embedding, the Decoder's, and the output (L)."""
+    prefix = "" if "shared.weight" in tensors else "model."
+    embedding = tensors[f"{prefix}shared.weight"]
+    for number, (letter, name) in enumerate(NAMES.items()):
+        name = name if letter == "L" else prefix + name
+        tensors.pop(name, None)
+        if letter in held:
+            tensors[name] = embedding.roll(number, 0).contiguous()
+
+
 @pytest.mark.parametrize(
     ("family", "change", "tied"),
     [
@@ -103,11 +128,73 @@ def test_a_projection_of_its_own_is_read_though_the_configuration_says_tied(tmp_
         config["tie_word_embeddings"] = True
 
     write(random_model(family, 1), tmp_path, own_projection)
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        tmp_path, attn_implementation="eager"
-    )
+    theirs = load(tmp_path)
     projection = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
     assert torch.equal(theirs.get_output_embeddings().weight, projection)
+    assert_same_numbers(read(tmp_path), theirs, *LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("family", "held"),
+    [
+        *(("bart", held) for held in ("E", "D", "L", "SL", "EL", "DL", "ED")),
+        *(("t5", held) for held in ("E", "D", "L", "SL", "EL", "DL")),
+        ("mbart", "L"),
+        ("m2m_100", "E"),
+        ("pegasus", "EL"),
+        ("marian", "L"),
+        ("mt5", "L"),
+        ("umt5", "D"),
+    ],
+)
+def test_a_tied_matrix_is_read_under_each_of_its_names(tmp_path, family, held):
+    write(random_model(family, 1), tmp_path, lambda tensors, _: only(held, tensors))
+    assert_same_numbers(read(tmp_path), load(tmp_path), *LENGTHS)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
+def test_an_output_tied_to_one_of_two_embeddings_is_read_under_both_names(tmp_path, name):
+    def keep_one(tensors, config):
+        other = tensors.pop("model.decoder.embed_tokens.weight")
+        tensors[name] = tensors.pop("lm_head.weight", other)
+
+    write(random_model("marian of two vocabularies", 1), tmp_path, keep_one)
+    ours = read(tmp_path)
+    assert ours.config.tied is Tied.target
+    assert_same_numbers(ours, load(tmp_path), *LENGTHS)
+
+
+def test_embeddings_of_two_vocabularies_do_not_stand_for_each_other(tmp_path):
+    source = "model.encoder.embed_tokens.weight"
+    model = random_model("marian of two vocabularies", 1)
+    write(model, tmp_path, lambda tensors, _: tensors.pop(source))
+    with pytest.raises(InputError, match=f"has no tensor {source}"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["pegasus", "marian"])
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_stored_sinusoids_count_before_computed_ones(tmp_path, family, precision):
+    """Pegasus stores its table, and rounds it in half precision; Marian's own writer does not."""
+
+    def store_table(tensors, config):
+        for side in ("encoder", "decoder"):
+            table = theirs.get_submodule(f"model.{side}.embed_positions").weight
+            tensors[f"model.{side}.embed_positions.weight"] = table.data.clone()
+
+    theirs = random_model(family, 1).to(precision)
+    write(theirs, tmp_path, store_table)
+    loaded = load(tmp_path)
+    assert torch.equal(
+        loaded.model.encoder.embed_positions.weight.to(precision).float(),
+        loaded.model.encoder.embed_positions.weight,
+    )
+    assert_same_numbers(read(tmp_path), loaded, *LENGTHS)
+
+
+def test_positions_of_m2m100_begin_after_the_pad(tmp_path):
+    theirs = random_model("m2m_100", 1, pad_token_id=0)
+    save(theirs, tmp_path, "safetensors")
     assert_same_numbers(read(tmp_path), theirs, *LENGTHS)
 
 
