@@ -10,7 +10,7 @@ from typing import Any
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
 from model.network.config import InputError
-from model.usage import plain_usage
+from model.usage import Usage, plain_usage
 
 FORMAT_VERSION = 2
 MOST_EXAMPLES = 10
@@ -85,7 +85,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "source_prefix": usage.source_prefix,
         "source_suffix": usage.source_suffix,
         "decoder_start": usage.decoder_start,
-        "languages": {"source": usage.source_languages, "target": usage.target_languages},
+        "languages": describe_languages(usage),
         "tokenizers": {
             "source": TOKENIZERS[0],
             "target": TOKENIZERS[1],
@@ -95,6 +95,12 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "origin": usage.origin,
         "files": list_files(bundle),
     }
+
+
+def describe_languages(usage: Usage) -> dict[str, Any]:
+    languages = {"source": usage.source_languages, "target": usage.target_languages}
+    default = {} if usage.default_target is None else {"default_target": usage.default_target}
+    return {**languages, **default}
 
 
 def check_examples(examples: Sequence[str]) -> None:
