@@ -26,9 +26,9 @@ from model.importers.proofs import (
     ask_hugging_face,
     prove_graphs,
     prove_network,
-    prove_pieces,
     versions,
 )
+from model.importers.prove_tokenizers import prove_ends, prove_pieces
 from model.importers.t5 import read_t5
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
@@ -89,6 +89,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
+    proofs.append(prove_ends(checkpoint, vocabularies, usage))
     pairs = read_pairs(vocabularies, usage, config)
     progress("comparing the network with Hugging Face's")
     theirs = ask_hugging_face(checkpoint, pairs)
