@@ -23,7 +23,8 @@ GREEDY: dict[str, Any] = {  # the decoding options of greedy search
 class Usage:
     """The part of bundle.json that is not about the network (docs/bundle.md).
 
-    A slot is replaced by the ids of the language that a request names.
+    A slot is replaced by the ids of the language that a request names. `default_target` is that of
+    targets if it names none.
     """
 
     decoder_start: list[int | Slot]
@@ -33,6 +34,7 @@ class Usage:
     source_suffix: list[int | Slot] = field(default_factory=list[int | Slot])
     source_languages: Codes = field(default_factory=dict[str, list[int]])
     target_languages: Codes = field(default_factory=dict[str, list[int]])
+    default_target: str | None = None
     decoding: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
     compose: bool = False  # the service composes letters with their marks before it tokenizes
     origin: dict[str, Any] = field(default_factory=dict[str, Any])

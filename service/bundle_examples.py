@@ -40,7 +40,7 @@ def check_examples(
                     f"{path}: examples.{number} has the {slot} {given!r}, which languages lacks:"
                     " give one of its codes, or omit it if there are none"
                 )
-            if given is None and slot in slots and len(codes) > 1:
+            if given is None and slot in slots and languages.default(slot) is None:
                 raise StartupError(
                     f"{path}: examples.{number} has no {slot}, but this model has {len(codes)}:"
                     " give the code of one"

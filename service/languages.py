@@ -1,9 +1,9 @@
 """The languages of a model, and templates: lists of ids with slots that a language fills."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 TokenId = Annotated[int, Field(ge=0)]
 Slot = Literal["source_language", "target_language"]
@@ -26,12 +26,29 @@ StartItem = Annotated[
 
 
 class Languages(BaseModel):
-    """The token ids of each language code: `source` fills source_language, `target` the other."""
+    """The token ids of each language code: `source` fills source_language, `target` the other.
+
+    `default_target` is the language of targets for requests that name none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Codes
     target: Codes
+    default_target: str | None = None  # bundles may lack it
+
+    @model_validator(mode="after")
+    def check_default(self) -> Self:
+        if self.default_target is not None and self.default_target not in self.target:
+            raise ValueError("must have its default_target among the codes of the target")
+        return self
+
+    def default(self, slot: Slot) -> str | None:
+        """Return the language that a request need not name; None if it has to."""
+        codes = self.of(slot)
+        if slot == "target_language" and self.default_target is not None:
+            return self.default_target
+        return next(iter(codes)) if len(codes) == 1 else None
 
     def of(self, slot: Slot) -> Codes:
         return self.source if slot == "source_language" else self.target

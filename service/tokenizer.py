@@ -54,7 +54,7 @@ class Tokens:
 class Tokenizer:
     """The tokenizer of one side of a bundle, source or target.
 
-    Texts get the side's prefix and suffix ids; ids are taken as they are. Errors name the place of
+    Texts get the ids of `between`; ids are taken as they are. Errors name the place of
     the text in the request by a JSON pointer.
     """
 
@@ -63,18 +63,19 @@ class Tokenizer:
         library: Library,
         limit: int,
         forbidden: Mapping[int, str],
-        prefix: Sequence[int] = (),
-        suffix: Sequence[int] = (),
         generated: bool = False,
+        size: int | None = None,
         languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
         is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
-        comes with what it stands for, such as padding. `languages` are those of targets, if sources
-        hold their ids."""
+        comes with what it stands for, such as padding. `size` is the model's number of ids: those
+        that the tokenizer lacks have no text. `languages` are those of targets, if sources hold
+        their ids."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
+        self._size = size or library.get_vocab_size()
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
@@ -85,13 +86,13 @@ class Tokenizer:
         if None not in byte_ids:
             self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
         self._unknown = unknown_ids(library) - self._bytes.keys()
-        self._prefix = [self._special(i) for i in prefix]
-        self._suffix = [self._special(i) for i in suffix]
+        self._prefix: list[Token] = []
+        self._suffix: list[Token] = []
         codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
         self._typed = {self.name(i): code for i, code in codes.items()}
 
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
-        """Return this tokenizer with other ids before and after the ids of a text."""
+        """Return this tokenizer with these ids before and after the ids of a text."""
         other = copy(self)
         other._prefix = [self._special(i) for i in prefix]
         other._suffix = [self._special(i) for i in suffix]
@@ -133,18 +134,17 @@ class Tokenizer:
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
 
-        Raises Invalid for an id that the vocabulary lacks or that is forbidden (padding, unknown),
+        Raises Invalid for an id that the model lacks or that is forbidden (padding, unknown),
         TooLarge if there are more ids than the limit.
         """
         self._check_length(len(ids), pointer)
-        size = self._library.get_vocab_size()
         faults = [
             Fault(
                 f"{pointer}/{i}",
-                f"is {token_id}, which is not allowed: ids are 0 to {size - 1}{self._but()}",
+                f"is {token_id}, which is not allowed: ids are 0 to {self._size - 1}{self._but()}",
             )
             for i, token_id in enumerate(ids)
-            if not 0 <= token_id < size or token_id in self._forbidden_ids
+            if not 0 <= token_id < self._size or token_id in self._forbidden_ids
         ]
         if faults:
             raise Invalid.of(faults)
@@ -253,18 +253,18 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         ),
         manifest.limits.max_source_length,
         forbidden,
-        fill(manifest.source_prefix, {}),
-        fill(manifest.source_suffix, {}),
+        size=manifest.config.source_vocab_size,
         languages=manifest.languages.target if in_source else {},
     )
     target = Tokenizer(
         open_target(bundle),
         manifest.target_positions,
         forbidden,
-        suffix=[manifest.eos_id],
         generated=True,
+        size=manifest.config.target_vocab_size,
     )
-    return source, target
+    prefix, suffix = fill(manifest.source_prefix, {}), fill(manifest.source_suffix, {})
+    return source.between(prefix, suffix), target.between([], [manifest.eos_id])
 
 
 def open_target(bundle: Bundle) -> Library:

@@ -92,7 +92,7 @@ def describe(trained: TrainedModel, card: Card, bundle: Path) -> dict[str, Any]:
         "source_prefix": usage.source_prefix,
         "source_suffix": usage.source_suffix,
         "decoder_start": usage.decoder_start,
-        "languages": {"source": usage.source_languages, "target": usage.target_languages},
+        "languages": describe_languages(usage),
         "tokenizers": {
             "source": TOKENIZERS[0],
             "target": TOKENIZERS[1],
@@ -126,6 +126,12 @@ def check_files(bundle: Path) -> None:
                 f"{name} of the bundle has {size} bytes; the limit is {limit}: shorten what it is"
                 " made of"
             )
+
+
+def describe_languages(usage: Usage) -> dict[str, Any]:
+    languages = {"source": usage.source_languages, "target": usage.target_languages}
+    default = {} if usage.default_target is None else {"default_target": usage.default_target}
+    return {**languages, **default}
 
 
 def check_examples(examples: Sequence[str]) -> None:

@@ -1,33 +1,42 @@
 """Turn vocab.json and merges.txt of a byte-level BPE (GPT-2, BART) into a tokenizer.json."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from model.importers.files import read
-from model.importers.piece_file import read_vocabulary
 from model.importers.pieces import Converted, add_special
 from model.network.config import InputError
 
 
-def convert_byte_level(vocabulary: Path, merges: Path, special: Collection[str] = ()) -> Converted:
-    """Return the tokenizer. Text never becomes one of the `special` tokens.
+def convert_byte_level(
+    names: Sequence[str],
+    merges: Path,
+    special: Collection[str] = (),
+    added: Collection[AddedToken] = (),
+    *,
+    add_prefix_space: bool = False,
+) -> Converted:
+    """Return the tokenizer of a vocabulary whose id i is `names[i]`. Tokens `added` that it lacks
+    follow it. Text never becomes one of the `special` tokens. `add_prefix_space`: a text is read as
+    if it began with a space.
 
     Raises InputError if a file is invalid, or the vocabulary lacks a special token or a byte.
     """
-    ids = {token: i for i, token in enumerate(read_vocabulary(vocabulary))}
+    ids = {token: i for i, token in enumerate(names)}
     needed = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     if missing := [token for token in needed if token not in ids]:
         raise InputError(
-            f"{vocabulary} lacks {', '.join(missing[:8])}: byte-level BPE has a token for each of"
-            " the 256 bytes, and for each special token"
+            f"{merges.with_name('vocab.json')} lacks {', '.join(missing[:8])}: byte-level BPE has a"
+            " token for each of the 256 bytes, and for each special token"
         )
     tokenizer = Tokenizer(BPE(ids, read_merges(merges, ids)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     add_special(tokenizer, special)
+    tokenizer.add_tokens([*added])
     tokenizer.encode_special_tokens = True
     return Converted(tokenizer, compose=False, dropped=0)
 

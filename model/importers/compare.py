@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from model.importers.piece_file import PieceFile
 from model.importers.pieces import Converted
@@ -16,18 +17,23 @@ DIVIDER = "\x07"
 Encode = Callable[[str], Sequence[int] | None]
 
 
-def compare_pieces(converted: Converted, reference: Encode) -> list[str]:
-    """Return the built-in texts that have other ids in `reference`.
+def compare_pieces(
+    converted: Converted, reference: Encode, texts: Iterable[str] | None = None
+) -> list[str]:
+    """Return the texts, by default the built-in ones, that have other ids in `reference`.
 
     Texts for which `reference` returns None are not compared. Different ids with the same total
     score count as equal: sentencepiece adds scores in 32 bits, the tokenizers library in 64.
     """
-    scores = read_scores(converted.tokenizer)
+    tokenizer = converted.tokenizer
+    scores = read_scores(tokenizer)
+    added = tokenizer.get_added_tokens_decoder().values()
+    pattern = pattern_of([token for token in added if not token.special])
     different: list[str] = []
-    for text in probes():
+    for text in probes() if texts is None else texts:
         expected = reference(text)
-        read = compose(text, converted.tokenizer) if converted.compose else text
-        ids = converted.tokenizer.encode(read, add_special_tokens=False).ids
+        read = compose_between(text, pattern, tokenizer) if converted.compose else text
+        ids = tokenizer.encode(read, add_special_tokens=False).ids
         if expected is not None and ids != list(expected) and not tie(ids, expected, scores):
             different.append(text)
     return different
@@ -58,6 +64,41 @@ def sentencepiece_encoder(file: PieceFile, vocabulary: Sequence[str] | None = No
     return encode
 
 
+def with_typed(encode: Encode, tokens: Sequence[AddedToken], ids: Mapping[str, int]) -> Encode:
+    """Return an encoding that finds these tokens in a text, and gives the parts between them to
+    `encode`."""
+    if not tokens:
+        return encode
+    pattern = pattern_of(tokens)
+    patterns = [(re.compile(as_pattern(token)), ids[token.content]) for token in tokens]
+
+    def encode_parts(text: str) -> list[int] | None:
+        found: list[int] = []
+        for i, part in enumerate(pattern.split(text)):
+            if i % 2:
+                found += [next(i for each, i in patterns if each.fullmatch(part))]
+            elif (read := encode(part) if part else []) is None:
+                return None
+            else:
+                found += read
+        return found
+
+    return encode_parts
+
+
+def pattern_of(tokens: Sequence[AddedToken]) -> re.Pattern[str]:
+    """Return a pattern that finds these tokens in a text, as its one group; nothing if none."""
+    longest_first = sorted(tokens, key=lambda token: len(token.content), reverse=True)
+    return re.compile(f"({'|'.join(map(as_pattern, longest_first)) or '(?!)'})")
+
+
+def as_pattern(token: AddedToken) -> str:
+    """Return a regular expression of the text that a token stands for."""
+    around = r"(?<!\w){}(?!\w)" if token.single_word else "{}"
+    before, after = r"\s*" * token.lstrip, r"\s*" * token.rstrip
+    return before + around.format(re.escape(token.content)) + after
+
+
 def read_scores(tokenizer: Tokenizer) -> list[float]:
     """Return the scores of a unigram model by id; none for other models."""
     model = json.loads(tokenizer.to_str())["model"]
@@ -84,6 +125,12 @@ def compose(text: str, tokenizer: Tokenizer) -> str:
         if joins and replaces(tokenizer, letter) and replaces(tokenizer, DIVIDER):
             read += DIVIDER
     return read
+
+
+def compose_between(text: str, added: re.Pattern[str], tokenizer: Tokenizer) -> str:
+    """Compose the parts of a text between added tokens, which are found before it is normalized."""
+    parts = enumerate(added.split(text))
+    return "".join(part if i % 2 else compose(part, tokenizer) for i, part in parts)
 
 
 def replaces(tokenizer: Tokenizer, letter: str) -> bool:

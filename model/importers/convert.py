@@ -32,7 +32,7 @@ from model.importers.proofs import (
     prove_network,
     versions,
 )
-from model.importers.prove_tokenizers import prove_pieces
+from model.importers.prove_tokenizers import prove_ends, prove_pieces
 from model.importers.reference import describe_differences
 from model.importers.t5 import read_t5
 from model.importers.texts import Reader, read_texts
@@ -97,6 +97,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
+    proofs.append(prove_ends(checkpoint, vocabularies, usage))
     reader = Reader(vocabularies.source, usage, config)
     texts = read_texts(reader, usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())

@@ -42,7 +42,6 @@ class PieceFile:
     charsmap: bytes
     add_dummy_prefix: bool
     remove_extra_whitespaces: bool
-    unknown_text: str  # what an unknown id decodes to
 
     @property
     def names(self) -> list[str]:
@@ -83,7 +82,6 @@ def read_pieces(path: Path) -> PieceFile:
         spec.precompiled_charsmap,
         spec.add_dummy_prefix,
         spec.remove_extra_whitespaces,
-        training.unk_surface,
     )
     kinds = {piece.kind for piece in file.pieces}
     if missing := [kind.name for kind in (Kind.unknown, Kind.normal) if kind not in kinds]:

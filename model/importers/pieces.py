@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
 
+from model.importers.added_tokens import HIDDEN, Lexicon, with_flags
 from model.importers.piece_file import Kind, Piece, PieceFile
 from model.network.config import InputError
 
 SPACE = "\u2581"  # stands for a space in sentencepiece
-HIDDEN = " "  # ends the name of a piece that no text reaches
+HIDDEN_END = r"(?<=\S) \z"  # not the spaces of a token that is nothing else
 TYPED_BYTE_END = "(?<=<0x[0-9A-F]{2})>"  # splits a typed "<0x41>", which is text, not a byte
 USER_SCORE = -0.1  # sentencepiece's own score of user-defined symbols
 MARIAN_SPECIAL = ("</s>", "<pad>")
@@ -39,9 +40,10 @@ def convert_pieces(
     file: PieceFile,
     vocabulary: Sequence[str] | None = None,
     special: Collection[str] = (),
+    added: Collection[AddedToken] = (),
 ) -> Converted:
     """Return the tokenizer of a sentencepiece model whose id i is `vocabulary[i]`; by default the
-    file's own order.
+    file's own order. Tokens `added` that the vocabulary lacks follow it.
 
     Text never becomes one of the `special` tokens, and their text is left out of decoded text. A
     name that the file lacks is unreachable, unless it is one character: libraries look such pieces
@@ -59,8 +61,11 @@ def convert_pieces(
         twice = next(name for name in vocabulary if vocabulary.count(name) > 1)
         raise InputError(f"the vocabulary of {file.path} has {twice!r} twice: give every id a name")
     pieces, hidden = {piece.text: piece for piece in file.pieces}, {*special}
+    typed = {token.content for token in added}
     stored = [
-        name if name not in hidden and is_reachable(name, pieces) else name + HIDDEN
+        name
+        if name in typed or (name not in hidden and is_reachable(name, pieces))
+        else name + HIDDEN
         for name in vocabulary
     ]
     ids = {name: i for i, name in enumerate(vocabulary)}
@@ -71,9 +76,26 @@ def convert_pieces(
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splitters)
     tokenizer.decoder = build_decoder(file)
     add_special(tokenizer, [stored[ids[name]] for name in special])
+    tokenizer.add_tokens([*added])
     tokenizer.encode_special_tokens = True
     dropped = sum(p.kind is Kind.normal and p.text not in known for p in file.pieces)
     return Converted(tokenizer, composes(file), dropped)
+
+
+def convert_lexicon(file: PieceFile, lexicon: Lexicon, special: Collection[str] = ()) -> Converted:
+    """Return the tokenizer of a sentencepiece model with the tokens that other files add to it.
+
+    They are found before a text is normalized, and each part between them is read as a text.
+    """
+    hidden = dict.fromkeys([*special, *lexicon.structural])
+    hidden.pop(file.unknown, None)  # texts may hold unknown letters
+    added = [i for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
+    return convert_pieces(
+        file,
+        lexicon.names[: lexicon.size],
+        [*hidden],
+        [with_flags(lexicon.stored(i), normalized=False) for i in added],
+    )
 
 
 def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
@@ -151,16 +173,13 @@ def build_splitters(file: PieceFile) -> list[pre_tokenizers.PreTokenizer]:
 
 
 def build_decoder(file: PieceFile) -> decoders.Decoder:
-    steps: list[decoders.Decoder] = [
-        decoders.Replace(HIDDEN, ""),
-        decoders.Replace(file.unknown, file.unknown_text),
-        decoders.Replace(SPACE, " "),
-    ]
+    steps: list[decoders.Decoder] = [decoders.Replace(Regex(HIDDEN_END), "")]
     if file.byte_fallback:
         steps.append(decoders.ByteFallback())
     steps.append(decoders.Fuse())
     if file.add_dummy_prefix or file.remove_extra_whitespaces:
-        steps.append(decoders.Strip(" ", 1, 0))
+        steps.append(decoders.Replace(Regex(rf"\A{SPACE}"), ""))
+    steps.append(decoders.Replace(SPACE, " "))
     return decoders.Sequence(steps)
 
 

@@ -99,9 +99,12 @@ class Reader:
 def filler(usage: Usage) -> Fill:
     """Return a function that puts ids into the slots of a template: those of the default language,
     or of one that has built-in sentences."""
+    default = usage.default_target
     languages: dict[str, list[int]] = {
         "source_language": preferred("source_language", usage.source_languages),
-        "target_language": preferred("target_language", usage.target_languages),
+        "target_language": usage.target_languages[default]
+        if default is not None
+        else preferred("target_language", usage.target_languages),
     }
 
     def fill(template: Sequence[int | Slot]) -> list[int]:

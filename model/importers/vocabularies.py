@@ -4,42 +4,46 @@ Only the files are read, without Hugging Face's tokenizer classes.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
+from model.importers.added_tokens import OPTIONS, STORED, Lexicon, extend
 from model.importers.byte_level import convert_byte_level
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.compare import Encode, sentencepiece_encoder
+from model.importers.fields import number
 from model.importers.language_codes import LISTS
 from model.importers.own_tokenizers import plain_tokenizers
 from model.importers.piece_file import PieceFile, read_pieces, read_vocabulary
-from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
-from model.importers.tokenizer_file import convert_library, encode_with, open_library
+from model.importers.pieces import MARIAN_SPECIAL, Converted, convert_lexicon
+from model.importers.tokenizer_file import (
+    convert_library,
+    encode_with,
+    names_of,
+    open_library,
+    with_tokens,
+)
+from model.importers.tokenizer_kinds import (
+    PREFIX_SPACE,
+    adds_prefix_space,
+    class_of,
+    is_byte_level,
+    kind_of,
+    need,
+    uses_tokenizer_json,
+)
 from model.network.config import InputError
 from model.usage import Codes
 
-SENTENCEPIECE = "sentencepiece.bpe.model"
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, instead of the file's first three
 OWN_SPECIALS = 3  # <unk>, <s>, </s> at the start of a sentencepiece model
 PEGASUS_OFFSET = 103
-STORED = "tokenizer.json"
-FILES = {  # of a tokenizer, by its kind
-    "marian": ("source.spm", "target.spm", "vocab.json"),
-    "bart": ("vocab.json", "merges.txt"),
-    "pegasus": ("spiece.model",),
-    "t5": ("spiece.model",),
-    "m2m_100": (SENTENCEPIECE, "vocab.json"),
-    "nllb": (SENTENCEPIECE,),
-    "mbart": (SENTENCEPIECE,),
-}
-STORABLE = FILES.keys() - {"marian", "m2m_100"}  # kinds that tokenizer.json stands for
 CODE = {  # how a language token is written
     "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
-    "mbart": re.compile(r"([a-z]{2}_[A-Z]{2})"),
+    "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
     "m2m_100": re.compile(r"__([a-z]{2,3})__"),
     "marian": re.compile(r">>(.+)<<"),
     "t5": re.compile(r"<2(.+)>"),
@@ -49,12 +53,14 @@ CODE = {  # how a language token is written
 @dataclass(frozen=True, slots=True)
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
-    whose pieces have the ids of `names`, or tokenizer.json.
+    whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
+    beside the original's own that texts may hold.
     """
 
     converted: Converted
-    original: PieceFile | Tokenizer | None = None
+    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | None = None
     names: list[str] = field(default_factory=list[str])
+    typed: list[AddedToken] = field(default_factory=list[AddedToken])
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -74,9 +80,11 @@ class Vocabularies:
     languages: Codes = field(default_factory=dict[str, list[int]])
 
 
-def side_of(path: Path, names: list[str], special: Collection[str]) -> Side:
+def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:
+    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, beside
+    those that other files list."""
     file = read_pieces(path)
-    return Side(convert_pieces(file, names, special), file, names)
+    return Side(convert_lexicon(file, lexicon, special), file, lexicon.names, lexicon.typed_tokens)
 
 
 def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
@@ -92,6 +100,8 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
             return read_marian(checkpoint)
         case "bart":
             return read_byte_level(checkpoint)
+        case "t5" if is_byte_level(checkpoint):
+            return read_byte_level(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
@@ -100,76 +110,58 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
             return read_fairseq(checkpoint, kind)
 
 
-def kind_of(checkpoint: Checkpoint) -> str:
-    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's."""
-    kind = str(checkpoint.config["model_type"])
-    if kind in ("mt5", "umt5"):
-        return "t5"
-    if kind == "m2m_100" and not (checkpoint.folder / "vocab.json").is_file():
-        return "nllb"
-    return kind
-
-
-def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
-    """Return the paths of the files. Raise InputError naming all that are missing."""
-    names = FILES[kind]
-    paths = [checkpoint.folder / name for name in names]
-    if missing := [path.name for path in paths if not path.is_file()]:
-        stead = f", or {STORED} in their place" if kind in STORABLE else ""
-        raise InputError(
-            f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
-            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights{stead}"
-        )
-    return paths
-
-
-def uses_tokenizer_json(checkpoint: Checkpoint, kind: str) -> bool:
-    """Return whether to read tokenizer.json because other files are missing. A tokenizer.json that
-    only lists added tokens does not count."""
-    incomplete = not all((checkpoint.folder / name).is_file() for name in FILES[kind])
-    return kind in STORABLE and incomplete and "model" in checkpoint.optional_json(STORED)
-
-
 def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     """Read tokenizer.json: one tokenizer for both sides, with language tokens among its own."""
-    library = open_library(checkpoint.folder / STORED)
-    vocabulary = library.get_vocab()
-    languages: Codes = {}
-    found: dict[str, str] = {}  # the code of each language token
-    if code := CODE.get(kind):
-        in_pieces = kind == "t5"  # MADLAD's languages are
-        added = {token.content for token in library.get_added_tokens_decoder().values()}
-        names = sorted(vocabulary if in_pieces else added, key=vocabulary.__getitem__)
-        found = {name: match[1] for name in names if (match := code.fullmatch(name))}
-        encode = encode_with(library)
-        languages = {
-            code: prefix_ids(encode, name) if in_pieces else [vocabulary[name]]
-            for name, code in found.items()
-        }
+    path, code = checkpoint.folder / STORED, CODE.get(kind)
+    library = open_library(path)
+    lexicon = extend(checkpoint, names_of(library, path), rows_of(checkpoint), code)
+    sets_flag = class_of(checkpoint).startswith(PREFIX_SPACE)
+    library = with_tokens(library, lexicon, adds_prefix_space(checkpoint) if sets_flag else None)
+    encode = encode_with(library)
+    found = languages_of(lexicon.names, code)
+    added = {i: name for i, name in found.items() if i in lexicon.tokens}
+    languages: Codes = {name: [i] for i, name in added.items()}
+    if kind == "t5":  # MADLAD's languages are pieces
+        pieces = {i: name for i, name in found.items() if i not in added}
+        languages |= {name: prefix_ids(encode, lexicon.names[i]) for i, name in pieces.items()}
     if kind in ("nllb", "mbart"):
         check_languages(checkpoint, languages)
-    side = Side(convert_library(library, checkpoint.folder / STORED, found), library)
+    hidden = [lexicon.names[i] for i in (found if kind == "t5" else added)]
+    converted = convert_library(library, lexicon, hidden)
+    side = Side(converted, library, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side, languages)
 
 
 def read_marian(checkpoint: Checkpoint) -> Vocabularies:
     source, target, vocabulary = need(checkpoint, "marian")
     own = checkpoint.folder / "target_vocab.json"  # where the sides do not share their ids
+    target_rows = number(checkpoint, "decoder_vocab_size", rows_of(checkpoint))
     sides: list[Side] = []
     codes: Codes = {}
-    for path, ids in ((source, vocabulary), (target, own if own.is_file() else vocabulary)):
-        names = read_vocabulary(ids)
-        found = {name: i for i, name in enumerate(names) if CODE["marian"].fullmatch(name)}
-        codes = codes or {name[2:-2]: [i] for name, i in found.items()}
-        sides.append(side_of(path, names, [*MARIAN_SPECIAL, *found]))
+    for path, ids, rows in (
+        (source, vocabulary, rows_of(checkpoint)),
+        (target, own if own.is_file() else vocabulary, target_rows),
+    ):
+        lexicon = extend(checkpoint, read_vocabulary(ids), rows, CODE["marian"])
+        found = languages_of(lexicon.names, CODE["marian"])
+        codes = codes or {code: [i] for i, code in found.items()}
+        special = [lexicon.names[i] for i in found if i < lexicon.size]
+        sides.append(side_of(path, lexicon, [*MARIAN_SPECIAL, *special]))
     return Vocabularies(sides[0], sides[1], codes)
 
 
 def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
     vocabulary, merges = need(checkpoint, "bart")
-    names = read_vocabulary(vocabulary)
-    special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in names]
-    side = Side(convert_byte_level(vocabulary, merges, special))
+    lexicon = extend(checkpoint, read_vocabulary(vocabulary), rows_of(checkpoint))
+    names = lexicon.names[: lexicon.size]
+    special = {name for name in (*FAIRSEQ, "<mask>") if name in names} | {*lexicon.structural}
+    added = [lexicon.stored(i) for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
+    prefix_space = adds_prefix_space(checkpoint)
+    converted = convert_byte_level(
+        names, merges, sorted(special - {FAIRSEQ[3]}), added, add_prefix_space=prefix_space
+    )
+    original = ByteLevelBPETokenizer(str(vocabulary), str(merges), prefix_space)
+    side = Side(converted, original, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side)
 
 
@@ -179,7 +171,8 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
     masked = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, PEGASUS_OFFSET))]
     special = ["<pad>", "</s>", *masked]
     names = special + read_pieces(path).names[len(special) - PEGASUS_OFFSET :]
-    side = side_of(path, names, special)
+    lexicon = extend(checkpoint, names, rows_of(checkpoint))
+    side = side_of(path, lexicon, [name for name in special if name in lexicon.names])
     return Vocabularies(side, side)
 
 
@@ -187,16 +180,22 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
     languages are pieces."""
     (path,) = need(checkpoint, "t5")
-    file = read_pieces(path)
-    options = checkpoint.optional_json("tokenizer_config.json")
-    room = max(int(checkpoint.config["vocab_size"]) - len(file.names), 0)
-    extra = min(int(options.get("extra_ids", 100)), room)
+    file, rows = read_pieces(path), rows_of(checkpoint)
+    options = checkpoint.optional_json(OPTIONS)
+    extra = min(int(options.get("extra_ids", 100)), max(rows - len(file.names), 0))
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
-    special = [name for name in ("<pad>", "</s>", "<s>") if name in file.names]
-    found = {name: match[1] for name in file.user_defined if (match := CODE["t5"].fullmatch(name))}
-    side = side_of(path, file.names + masks, [*special, *masks, *found])
+    lexicon = extend(checkpoint, file.names + masks, rows, CODE["t5"])
+    names = lexicon.names[: lexicon.size]
+    found = languages_of(lexicon.names, CODE["t5"])
+    pieces = [lexicon.names[i] for i in found if lexicon.names[i] in file.user_defined]
+    hidden = {"<pad>", "</s>", "<s>", *masks, *pieces}
+    side = side_of(path, lexicon, [name for name in names if name in hidden])
     encode = sentencepiece_encoder(file)
-    languages = {code: prefix_ids(encode, name) for name, code in found.items()}
+    languages = {
+        code: prefix_ids(encode, lexicon.names[i]) if lexicon.names[i] in pieces else [i]
+        for i, code in found.items()
+        if lexicon.names[i] in pieces or i in lexicon.tokens
+    }
     return Vocabularies(side, side, languages)
 
 
@@ -214,24 +213,29 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     else:
         (path,) = need(checkpoint, kind)
         names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
-    added = added_tokens(checkpoint, len(names))
-    if kind == "m2m_100" and not any(CODE[kind].fullmatch(name) for name in added):
-        listed = checkpoint.optional_json("tokenizer_config.json").get("language_codes")
-        codes = LISTS.get(str(listed), "").split()
-        added |= {f"__{code}__": i for i, code in enumerate(codes, len(names))}
-    for name, i in sorted(added.items(), key=lambda item: item[1]):
-        if i == len(names):
-            names.append(name)
-    languages = {
-        found[1]: [i]
-        for i, name in enumerate(names)
-        if name in added and (found := CODE[kind].fullmatch(name))
-    }
+    code, rows = CODE[kind], rows_of(checkpoint)
+    lexicon = extend(checkpoint, names, rows, code)
+    if kind == "m2m_100" and not languages_of(lexicon.names, code):
+        listed = checkpoint.optional_json(OPTIONS).get("language_codes")
+        implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
+        lexicon = extend(checkpoint, names, rows, code, implied)
+    found = languages_of(lexicon.names, code)
+    languages: Codes = {each: [i] for i, each in found.items() if i in lexicon.tokens}
     check_languages(checkpoint, languages)
-    hidden = {*FAIRSEQ, "<mask>", *added} - {FAIRSEQ[3]}  # texts may hold unknown letters
-    special = [name for name in names if name in hidden]
-    side = side_of(path, names, special)
+    special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in lexicon.names[: lexicon.size]]
+    side = side_of(path, lexicon, special)
     return Vocabularies(side, side, languages)
+
+
+def rows_of(checkpoint: Checkpoint) -> int:
+    return number(checkpoint, "vocab_size")
+
+
+def languages_of(names: Sequence[str], code: re.Pattern[str] | None) -> dict[int, str]:
+    """Return the codes of the language tokens among names, by id."""
+    if code is None:
+        return {}
+    return {i: match[1] for i, name in enumerate(names) if (match := code.fullmatch(name))}
 
 
 def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
@@ -242,21 +246,3 @@ def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
             " added_tokens.json, special_tokens_map.json, or a tokenizer_config.json with"
             " added_tokens_decoder or language_codes"
         )
-
-
-def added_tokens(checkpoint: Checkpoint, first: int) -> dict[str, int]:
-    """Return the ids of the tokens that are not pieces, from all files that list such tokens.
-
-    Tokens that are listed without ids have the ids from `first` on.
-    """
-    listing = checkpoint.optional_json("special_tokens_map.json")
-    plain = cast("list[Any]", listing.get("additional_special_tokens") or [])
-    named = [each if isinstance(each, str) else str(each["content"]) for each in plain]
-    tokens = {name: i for i, name in enumerate(named, first)}
-    decoder = checkpoint.optional_json("tokenizer_config.json").get("added_tokens_decoder") or {}
-    for i, token in cast("dict[str, Any]", decoder).items():
-        tokens[token["content"]] = int(i)
-    listed = checkpoint.optional_json("tokenizer.json").get("added_tokens") or []
-    for token in cast("list[dict[str, Any]]", listed):
-        tokens[token["content"]] = int(token["id"])
-    return tokens | cast("dict[str, int]", checkpoint.optional_json("added_tokens.json"))

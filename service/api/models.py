@@ -11,7 +11,7 @@ from service.api.steps import failed_of, find_model, models_of
 from service.api.validation_attention import kinds_of
 from service.attention import AttentionKind
 from service.bundle import Config, Decoding, Limits
-from service.bundle_examples import Example
+from service.bundle_examples import Example, LanguageCode
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
 from service.errors import Unavailable
@@ -26,6 +26,11 @@ router = APIRouter(responses=PROBLEMS)
 class LanguageCodes(BaseModel):
     source: list[str] = Field(description="Codes for source_language.")
     target: list[str] = Field(description="Codes for target_language.")
+    default_target: LanguageCode = Field(
+        default=None,
+        description="The target_language of requests that name none. It is absent where a request"
+        " must name one, unless there is only one.",
+    )
 
 
 class ModelCard(BaseModel):
@@ -103,7 +108,9 @@ def describe(request: Request, model: Model) -> ModelCard:
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,
         languages=LanguageCodes(
-            source=list(manifest.languages.source), target=list(manifest.languages.target)
+            source=list(manifest.languages.source),
+            target=list(manifest.languages.target),
+            default_target=manifest.languages.default_target,
         ),
         origin=manifest.origin,
         config=manifest.config,

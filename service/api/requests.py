@@ -77,8 +77,8 @@ class LanguageRequest(ModelRequest):
         default=None,
         max_length=64,
         description="Code of the targets' language, one of those in GET /v1/models. Required only"
-        " if the model must know it and has several. Its special tokens are part neither of texts"
-        " nor of the generated tokens.",
+        " if the model must know it, has several, and none is its default_target. Its special"
+        " tokens are part neither of texts nor of the generated tokens.",
     )
 
 

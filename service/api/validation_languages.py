@@ -67,18 +67,20 @@ def read_languages(
 
 
 def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:
-    """Return the ids of the given language or, if one is needed, of the only one; else none."""
+    """Return the ids of the given language or, if one is needed, of the default or the only one;
+    else none."""
     languages = model.engine.bundle.manifest.languages
     codes, side = languages.of(slot), slot.removesuffix("_language")
     given: str | None = getattr(body, slot)
-    if given is None and needed and len(codes) > 1:
+    default = languages.default(slot)
+    if given is None and needed and default is None:
         raise Invalid.at(
             f"/{slot}",
             f"is required, because this model has {len(codes)} {side} languages: give one, such as"
             f" {', '.join(sorted(codes)[:NAMED])}; `languages` of model {model.name} lists all",
         )
     if given is None:
-        return next(iter(codes.values())) if needed else []
+        return codes[default] if needed and default is not None else []
     if not codes:
         kind = f"{side} languages" if languages.source or languages.target else "languages"
         raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")

@@ -144,6 +144,10 @@ TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
             "id 13 is outside the target vocabulary of 13",
         ),
         ({"languages": {"source": {}, "target": {"fra": []}}}, "fra"),
+        (
+            {"languages": {**TARGETS, "default_target": "nld"}},
+            "languages must have its default_target among the codes of the target",
+        ),
         ({"examples": ["red"]}, "examples.0 must be a JSON object"),
         ({"examples": [{"source": ""}]}, "examples.0.source must have 1 or more characters"),
         ({"examples": [{"source": "red", "text": "red"}]}, "examples.0.text"),

@@ -205,6 +205,21 @@ def test_the_refusal_of_an_id_names_exactly_the_refused_ids(forbidden, allowed):
         assert tokenizer.read_ids([token_id], "/source").ids == [token_id]
 
 
+def test_ids_of_the_model_that_the_tokenizer_lacks_have_no_text():
+    """The embedding may have more rows, whose ids the decoder can generate."""
+    tokenizer = Tokenizer(Library(WordLevel({"a": 0, "b": 1}, "a")), 9, {}, size=4)
+    read = tokenizer.read_ids([0, 3, 1, 2], "/target")
+    assert [(token.id, token.text) for token in read.tokens] == [
+        (0, "a"),
+        (3, ""),
+        (1, "b"),
+        (2, ""),
+    ]
+    assert read.text == tokenizer.decode([0, 1]).text
+    with pytest.raises(Invalid, match="is 4, which is not allowed: ids are 0 to 3"):
+        tokenizer.read_ids([4], "/target")
+
+
 @pytest.mark.parametrize("length", [65, 100_000])
 def test_a_long_text_is_refused_with_the_limit(words, length):
     with pytest.raises(TooLarge, match="the limit is 64 tokens"):

@@ -6,10 +6,11 @@ const names = new Intl.DisplayNames("en", { type: "language", fallback: "none" }
 
 /**
  * Fills the pickers; a side without languages has none. At first, English is decoded into the
- * reader's language or French. A picked language stays picked if the next model has it, even under
- * another code; `wanted` overrides it.
+ * model's default, the reader's language or French. A picked language stays picked if the next
+ * model has it, even under another code; `wanted` overrides it.
  */
-export function offerLanguages(controls, { source, target }, wanted = new URLSearchParams()) {
+export function offerLanguages(controls, languages, wanted = new URLSearchParams()) {
+  const { source, target, default_target: own } = languages;
   const pick = (name, codes, likely) => {
     const preferred = [wanted.get(name), controls[name].value].filter(Boolean);
     fill(controls[name], codes, [...preferred, ...likely, ...codes]);
@@ -17,7 +18,7 @@ export function offerLanguages(controls, { source, target }, wanted = new URLSea
   pick("source_language", source, ["en", ...navigator.languages]);
   const known = source.length > 0 ? nameOf(controls.source_language.value) : "";
   const others = [...navigator.languages, "fr", ...target].filter((code) => nameOf(code) !== known);
-  pick("target_language", target, others);
+  pick("target_language", target, own ? [own, ...others] : others);
 }
 
 /** Keeps the options of a picker that it hides: the next model may have them again. */

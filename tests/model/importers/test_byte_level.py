@@ -5,13 +5,19 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer
 
 from model.importers.byte_level import convert_byte_level
+from model.importers.checkpoint import Checkpoint
+from model.importers.piece_file import read_vocabulary
 from model.importers.probes import WORDS, probes
+from model.importers.prove_tokenizers import prove_pieces
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
+from tests.model.importers.checkpoints import write_bart
 from tests.model.importers.conftest import serve
 from tests.model.importers.test_pieces import check_places
 
@@ -40,7 +46,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def converted(folder):
-    return convert_byte_level(folder / "vocab.json", folder / "merges.txt", SPECIAL)
+    names = read_vocabulary(folder / "vocab.json")
+    return convert_byte_level(names, folder / "merges.txt", SPECIAL)
 
 
 @pytest.fixture(scope="module")
@@ -117,5 +124,37 @@ def test_invalid_files_are_refused(folder, tmp_path, name, content, message):
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_text(content)
+    names = read_vocabulary(tmp_path / "vocab.json")
     with pytest.raises(InputError, match=message):
-        convert_byte_level(tmp_path / "vocab.json", tmp_path / "merges.txt", ["<s>"])
+        convert_byte_level(names, tmp_path / "merges.txt", ["<s>"])
+
+
+@pytest.mark.parametrize("named", ["BartTokenizer", "BartTokenizerFast", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("stored", [None, False, True])  # what tokenizer.json has; None: no file
+@pytest.mark.parametrize("given", [None, False, True])  # what tokenizer_config.json has
+def test_a_space_is_added_where_hugging_face_adds_one(tmp_path, named, stored, given):
+    write_bart(tmp_path)
+    options = {"tokenizer_class": named} | ({} if given is None else {"add_prefix_space": given})
+    if stored is not None:
+        library = ByteLevelBPETokenizer(
+            str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), add_prefix_space=stored
+        )
+        library.save(str(tmp_path / "tokenizer.json"))
+    elif named == "PreTrainedTokenizerFast":
+        pytest.skip("this class reads tokenizer.json alone")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    vocabularies = read_vocabularies(Checkpoint(tmp_path))
+    ours = serve(vocabularies.source.converted)
+    for text in ("mystery", " mystery", "  a b", "a", "\n"):
+        assert ours.encode(text, "/").ids == theirs(text, add_special_tokens=False).input_ids
+    assert all(proof.holds for proof in prove_pieces(vocabularies))
+
+
+def test_the_proof_finds_a_space_too_many(tmp_path):
+    write_bart(tmp_path)
+    vocabularies = read_vocabularies(Checkpoint(tmp_path))
+    vocabularies.source.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    (proof, _) = prove_pieces(vocabularies)
+    assert proof.holds is False
+    assert proof.reference.startswith("tokenizers ")

@@ -49,6 +49,16 @@ def ask(tiny, tmp_path_factory):
         copy_of(
             tiny,
             folder,
+            "fixed",  # as a fine-tune of NLLB with a forced language
+            source_prefix=["source_language"],
+            source_suffix=[2],
+            decoder_start=[2, "target_language"],
+            languages={"source": SOURCE, "target": TARGET, "default_target": "fry_Latn"},
+            examples=[{"source": "red", "source_language": "deu_Latn"}],
+        ),
+        copy_of(
+            tiny,
+            folder,
             "only",  # as mBART-25, for one pair
             source_suffix=[2, "source_language"],
             decoder_start=["target_language"],

@@ -136,7 +136,32 @@ def test_the_only_language_is_the_default(ask):
     assert tokens["token_ids"][1:] == [2, 4]
 
 
+@pytest.mark.parametrize("target_language", [{}, {"target_language": None}])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/decode", {"source": "red"}),
+        ("/v1/score", {"source": "red", "target": "abc"}),
+        ("/v1/attention", {"source": "red", "attention": EVERY_KIND}),
+    ],
+)
+def test_a_target_language_that_is_not_given_is_the_default(ask, path, body, target_language):
+    body |= {"source_language": "eng_Latn"}
+    for named, given in (("fry_Latn", target_language), ("fra_Latn", None)):
+        sent = {"target_language": named} if given is None else given
+        found = ask("fixed", path, **body, **sent)[1]
+        expected = ask("slots", path, **body, target_language=named)[1]
+        assert found["results"] == expected["results"]
+
+
+def test_the_default_is_of_targets_alone(ask):
+    status, answer = ask("fixed", "/v1/decode", source="red")
+    assert status == 422
+    assert [error["pointer"] for error in answer["errors"]] == ["/source_language"]
+
+
 def test_models_list_their_languages(ask):
+    assert ask("fixed", "/v1/models")["languages"]["default_target"] == "fry_Latn"
     assert ask("slots", "/v1/models")["languages"] == {
         "source": ["deu_Latn", "eng_Cyrl", "eng_Latn"],
         "target": ["fra_Latn", "fry_Latn"],
