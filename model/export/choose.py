@@ -17,7 +17,7 @@ from model.network.transformer import Transformer
 
 # Most damage, in parts of the entropy of the network's predictions: what a network is certain of is
 # changed by less. A network that is certain of everything has a limit, too, in nats a token.
-TOLERANCE, LEAST = 1e-3, 1e-5
+TOLERANCE, LEAST = 1e-3, 1e-6
 MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
 Unit = tuple[str, ...]  # modules that are int8 together, or not at all

@@ -77,7 +77,7 @@ def compare_decoding(graphs: Path, torch: dict[str, Array]) -> Iterator[Pair]:
         feeds = {"source_ids": source[None], "source_length": torch["source_length"][i : i + 1]}
         (memory,) = run(encoder, ["memory"], feeds)
         yield f"memory[{i}]", memory[0], torch["memory"][i, :length]
-        encoded.append(encode(encoder, source.tolist()))
+        encoded.append(encode(encoder, [source.tolist()]))
     del encoder
     step = open_graph(graphs / "step.onnx")
     for i, length in enumerate(torch["decoder_length"]):

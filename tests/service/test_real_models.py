@@ -7,8 +7,10 @@ from typer.testing import CliRunner
 
 from model.__main__ import app as commands
 from tests.conftest import opened
+from tests.documentation import assert_answered_as_shown, curl_calls
 from tests.service.real_models import (
     LEMMAS,
+    SECTION,
     accent,
     lemmatize,
     read,
@@ -17,10 +19,10 @@ from tests.service.real_models import (
 )
 
 SENTENCES, WORDS = read("sentences.ru.txt"), read("words.tr.txt")
-WRITERS = {"accents": write_accents, "lemmas": write_lemmas}
-TEXTS = {"accents": SENTENCES, "lemmas": WORDS}
-OWN = {"accents": accent, "lemmas": lemmatize}
-FEW = {"accents": SENTENCES[::28], "lemmas": WORDS[::9]}
+WRITERS = {"ruaccent": write_accents, "lemmaturk": write_lemmas}
+TEXTS = {"ruaccent": SENTENCES, "lemmaturk": WORDS}
+OWN = {"ruaccent": accent, "lemmaturk": lemmatize}
+FEW = {"ruaccent": SENTENCES[::28], "lemmaturk": WORDS[::9]}
 BATCH = 64
 
 
@@ -33,9 +35,9 @@ def converted(request, tmp_path_factory):
     """The name of a real model, and the bundle that the default options make of its folder."""
     folder = tmp_path_factory.mktemp(request.param)
     WRITERS[request.param](folder / "checkpoint")
-    done = convert(folder / "checkpoint", folder / "bundle")
+    done = convert(folder / "checkpoint", folder / request.param)
     assert done.exit_code == 0, done.output
-    return request.param, folder / "bundle"
+    return request.param, folder / request.param
 
 
 def decode(bundle, texts, precision):
@@ -62,11 +64,20 @@ def test_texts_are_those_of_the_models_own_code(converted):
     assert same >= len(expected) - 1
 
 
+@pytest.mark.parametrize("converted", ["lemmaturk"], indirect=True)
+def test_the_tutorial_shows_the_answer(converted):
+    (call,) = curl_calls(SECTION)
+    with opened(converted[1]) as client:
+        assert_answered_as_shown(client, call)
+
+
 def test_a_wrong_number_of_heads_is_found_by_expected_answers(tmp_path):
     """Every other proof holds: nothing in the tensors says how many heads they are of."""
     expected = tmp_path / "expected.tsv"
     words = WORDS[:24]
-    lines = [f"{word}\t{lemma}\n" for word, lemma in zip(words, own("lemmas", words), strict=True)]
+    lines = [
+        f"{word}\t{lemma}\n" for word, lemma in zip(words, own("lemmaturk", words), strict=True)
+    ]
     expected.write_text("".join(lines), encoding="utf-8")
     wrong = LEMMAS.replace("num_heads = 8", "num_heads = 4")
     folder, bundle = write_lemmas(tmp_path / "wrong", wrong), tmp_path / "bundle"
@@ -83,8 +94,8 @@ def test_all_texts_agree(converted):
     exact, rounded = (decode(bundle, texts, precision) for precision in ("fp32", "int8"))
     assert exact == own(kind, texts)
     same = sum(a == b for a, b in zip(exact, rounded, strict=True))
-    assert same >= {"accents": 330, "lemmas": 454}[kind]
-    if kind == "accents":
+    assert same >= {"ruaccent": 330, "lemmaturk": 454}[kind]
+    if kind == "ruaccent":
         assert count_copied(texts, rounded) >= count_copied(texts, exact) - 2
 
 
