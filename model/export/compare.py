@@ -102,8 +102,13 @@ def encode(encoder: ort.InferenceSession, sources: Sequence[list[int]]) -> dict[
 def decode(step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]) -> Array:
     """Return log-probs (T, V) after each decoder input of `target` (T,), step by step."""
     steps = Steps(step, encoded, len(target))
-    rows = [steps.logits(np.array([token]))[0] for token in target]
-    return np.stack([logits - np.logaddexp.reduce(logits) for logits in rows])
+    return np.stack([log_softmax(steps.logits(np.array([token]))[0]) for token in target])
+
+
+def log_softmax(logits: Array) -> Array:
+    """(V,) -> (V,). np.logaddexp.reduce would add one by one, and lose the last digits."""
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
 
 
 def search(

@@ -16,6 +16,7 @@ from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.exporter import LARGEST_INLINE
 from model.export.manifest import Card, Precision
+from model.export.weights import round_weights
 from model.network.config import (
     Activation,
     NormKind,
@@ -92,6 +93,7 @@ def exported(request, tmp_path_factory):
         torch.nn.init.normal_(parameter, std=0.3)
     folder = tmp_path_factory.mktemp("export") / "random"
     weights = list(WeightType)[request.param % 2]
+    round_weights(model, weights)
     write_bundle(TrainedModel(model, source, target), CARD, weights, folder, Precision.all)
     return folder, load_model(folder).transformer
 

@@ -15,6 +15,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
+from model.export.weights import round_weights
 from model.export.manifest import Card, Precision
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
@@ -27,6 +28,7 @@ def export(name, **sizes):
     card = Card(name="x", task="t", licence="CC0-1.0", attribution="-", notice="-")
     folder = Path(sys.argv[1]) / name
     trained = TrainedModel(model, letters, letters)
+    round_weights(model, WeightType(sys.argv[2]))
     write_bundle(trained, card, WeightType(sys.argv[2]), folder, Precision.both)
     return sum(tensor.nbytes for tensor in model.state_dict().values())
 

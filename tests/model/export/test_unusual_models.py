@@ -9,6 +9,7 @@ from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
 from model.export.graphs import export_graphs
 from model.export.manifest import Card, Precision
+from model.export.weights import round_weights
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from service.bundle import load_bundle
@@ -92,6 +93,7 @@ def tied():
 @pytest.mark.long
 @pytest.mark.parametrize("weight_type", WeightType)
 def test_a_tied_weight_is_stored_once(tied, weight_type, tmp_path):
+    round_weights(tied.transformer, weight_type)
     write_bundle(tied, CARD, weight_type, tmp_path / "edge", Precision.both)
     name, size = "decoder.embedding.tokens.weight", tied.transformer.generator.weight.numel()
     for precision, item in (("fp32", weight_type.dtype.itemsize), ("int8", 1)):
@@ -132,6 +134,21 @@ def test_products_do_not_add_biases_of_zeros():
 def test_a_model_that_cannot_be_exported_leaves_no_rest(tmp_path):
     model = trained()
     torch.nn.init.constant_(model.transformer.generator.bias, 1e5)
+    round_weights(model.transformer, WeightType.fp16)
     with pytest.raises(InputError, match="too large for --weights fp16"):
         write_bundle(model, CARD, WeightType.fp16, tmp_path / "edge")
     assert not any(tmp_path.iterdir())
+
+
+@torch.no_grad()
+def test_a_weight_that_its_type_does_not_hold_is_stored_at_fp32(tmp_path):
+    model = trained()
+    round_weights(model.transformer, WeightType.bf16)
+    name = "encoder.layers.0.self_attention.query.weight"
+    model.transformer.get_parameter(name).mul_(3**0.5)
+    write_bundle(model, CARD, WeightType.bf16, tmp_path / "edge")
+    with safe_open(tmp_path / "edge" / "fp32" / "model.safetensors", "pt") as file:
+        stored = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118
+    assert [each for each, tensor in stored.items() if tensor.dtype is torch.float32] == [name]
+    for each, tensor in model.transformer.state_dict().items():
+        assert stored[each].float().equal(tensor)

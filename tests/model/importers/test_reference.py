@@ -7,11 +7,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.proofs import ask_hugging_face
+from model.importers.hugging_face import ask_hugging_face
 from model.importers.reference import describe_differences, find_fault
+from model.importers.texts import Texts
+from model.network.config import TransformerConfig
 from tests.model.importers.random_models import random_model, save
 
 IDS = {"decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1}
+TEXTS = Texts("a test", [[4, 5, 2]], [2], longest=4, unknown=0.0)
+CONFIG = TransformerConfig(
+    source_vocab_size=40, target_vocab_size=40, d_model=8, num_heads=2, pad_id=1, eos_id=2
+)
 OLD_5 = ["5.0.0", "5.15.0", "5.17.0"]
 CNN = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "max_length": 142}
 
@@ -107,14 +113,14 @@ def test_versions_that_read_a_checkpoint_wrongly_are_named(tmp_path, family, con
 def test_a_model_with_random_weights_is_not_a_reference(tmp_path):
     """transformers 5 ties nothing if tie_word_embeddings is false, and makes up what is missing."""
     checkpoint = write(tmp_path, "bart", {"tie_word_embeddings": False}, IDS)
-    proof = ask_hugging_face(checkpoint, [([4, 5, 2], [2, 6])])
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
     assert proof.holds is None
     assert "no weights for lm_head.weight" in proof.result
 
 
 def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tmp_path):
     checkpoint = write(tmp_path, "bart", {"dropout": "much"}, IDS)
-    proof = ask_hugging_face(checkpoint, [([4, 5, 2], [2, 6])])
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
     assert proof.holds is False
     assert proof.result.startswith("it cannot load the folder: ")
     assert "\n" not in proof.result
@@ -122,5 +128,10 @@ def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tm
 
 def test_a_valid_reference_answers(tmp_path):
     checkpoint = write(tmp_path, "pegasus", {}, IDS)
-    (log_probs,) = ask_hugging_face(checkpoint, [([4, 5, 2], [2, 6])])
-    assert torch.from_numpy(log_probs).exp().sum(-1).allclose(torch.ones(2))
+    found = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    ((source, target),), (log_probs,) = found.pairs, found.log_probs
+    assert source == [4, 5, 2]
+    assert target[0] == 2
+    assert len(target) == len(log_probs) <= 4
+    assert torch.from_numpy(log_probs).exp().sum(-1).allclose(torch.ones(len(target)))
+    assert log_probs[:-1].argmax(-1).tolist() == target[1:]  # what `generate` writes is the best
