@@ -10,7 +10,8 @@ import onnx
 import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
-from model.export.calibrate import calibrate
+from model.export.calibrate import Calibration, calibrate
+from model.export.choose import ON_RANDOM_IDS, ON_TEXTS
 from model.export.graphs import export_graphs, save_graph
 from model.export.half import halve
 from model.export.half_range import check_half_range
@@ -114,7 +115,8 @@ def write_model(
         writers.append(write_fp16(model, bundle / "fp16", pairs))
     if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
-        writers.append(write_int8(model, bundle / "int8", pairs))
+        tolerance = ON_TEXTS if trained.pairs else ON_RANDOM_IDS
+        writers.append(write_int8(model, bundle / "int8", calibrate(model, pairs, tolerance)))
     names = " and ".join(precision.folders)
     for name, proto in export_graphs(
         model, lambda graph: progress(f"exporting {graph}, at {names}")
@@ -152,9 +154,9 @@ def write_fp16(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
     return save
 
 
-def write_int8(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
+def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGraph:
     """Write the weights, and return a function that quantises a graph and saves it beside them."""
-    found, tensors = calibrate(model, pairs), model.state_dict()
+    tensors = model.state_dict()
     names = int8_names(model, found.fp32)
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     biases -= {f"{layer}.bias" for layer in found.fp32}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from model.data.pairs import pad
-from model.export.choose import choose
+from model.export.choose import ON_RANDOM_IDS, choose
 from model.export.damage import Damage
 from model.export.int8_products import Scales
 from model.export.samples import Pairs
@@ -34,14 +34,15 @@ class Calibration:
     fp32: set[str]
 
 
-def calibrate(model: Transformer, pairs: Pairs) -> Calibration:
-    """Measure the inputs of each linear layer on `pairs`, and what int8 does to the log-probs.
+def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS) -> Calibration:
+    """Measure the inputs of each linear layer on `pairs`, and what int8 does to the log-probs: at
+    most damage of `tolerance`, in parts of their entropy.
 
     Raises InputError if a layer receives NaN or infinity.
     """
     scales = constant_scales(largest_inputs(model, pairs))
     measured, passes = affordable(model, pairs)
-    choice = choose(model, Damage(model, scales, measured), scales, passes)
+    choice = choose(model, Damage(model, scales, measured), scales, passes, tolerance)
     kept = {name: each for name, each in scales.items() if name in choice.int8 - choice.per_row}
     return Calibration(kept, {*int8_modules(model)} - choice.int8)
 

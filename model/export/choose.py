@@ -16,8 +16,11 @@ from model.export.weights import int8_modules, stored_name
 from model.network.transformer import Transformer
 
 # Most damage, in parts of the entropy of the network's predictions: what a network is certain of is
-# changed by less. A network that is certain of everything has a limit, too, in nats a token.
-TOLERANCE, LEAST = 1e-3, 1e-6
+# changed by less. A network that is certain of everything has a limit, too, in nats a token. On
+# random ids a network does what it never does on texts, so that more precision would be in vain.
+ON_TEXTS, ON_RANDOM_IDS = 2e-4, 1e-3
+LEAST = 1e-6
+STRICTER = 0.75  # by which the allowed sum is reduced if the damage of the whole is not tolerable
 MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
 Unit = tuple[str, ...]  # modules that are int8 together, or not at all
@@ -32,14 +35,17 @@ class Choice:
     per_row: set[str]
 
 
-def choose(model: Transformer, damage: Damage, constant: Collection[str], passes: int) -> Choice:
+def choose(
+    model: Transformer, damage: Damage, constant: Collection[str], passes: int, tolerance: float
+) -> Choice:
     """Take modules out of int8, the most damaging for their size first, until the damage of the
-    others is tolerable. Modules of `constant` get a scale for each row first.
+    others is at most `tolerance` of the entropy. Modules of `constant` get a scale for each row
+    first.
 
     The modules of a place, such as the keys of all layers, are measured together first. After
     `passes` they are not measured one by one any more.
     """
-    tolerable = max(LEAST, TOLERANCE * damage.entropy)
+    tolerable = max(LEAST, tolerance * damage.entropy)
     modules = int8_modules(model)
     choice = Choice({*modules}, {*modules} - {*constant})
     found = damage.of(choice.int8, choice.per_row)
@@ -52,7 +58,7 @@ def choose(model: Transformer, damage: Damage, constant: Collection[str], passes
     while found > tolerable and damages:
         reduce_damages(damages, allowed, choice, damage, size, passes)
         found = damage.of(choice.int8, choice.per_row)
-        allowed /= 2
+        allowed *= STRICTER
     return choice
 
 

@@ -17,7 +17,7 @@ from model.importers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Codes, Slot, Usage
 
-MOST = 64  # texts
+MOST = 128  # texts
 LONGEST = 96  # ids of a text
 ALIKE = 1.5  # in tokens a letter, and in mean ids, of languages that one vocabulary is made for
 ENOUGH = 16  # texts
