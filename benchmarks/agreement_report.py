@@ -16,8 +16,9 @@ alike. It is 100 % if both compute the same model. Both search with the model's 
 tokens, a length penalty of 1 and early stopping.
 
 `marian`, `t5`, `bart` and `pegasus` are small models that `python -m examples.ledger` trains, the
-last two with `--epochs 2`; their texts are its held-out lines, into French for Marian. `g2p-en` is
-the default model, on its held-out words; CTranslate2 cannot compute its positions.
+last two with `--epochs 2`. They are converted with `--texts`: lines of texts.tsv, which are neither
+learned nor counted. Their texts are its held-out lines, into French for Marian. `g2p-en` is the
+default model, on its held-out words; CTranslate2 cannot compute its positions.
 """
 FAMILY = ["family", "texts"]
 SEARCH = ["Heed", "CTranslate2", "fp32 of both"]

@@ -19,7 +19,7 @@ from model.network.transformer import Transformer
 # changed by less. A network that is certain of everything has a limit, too, in nats a token. On
 # random ids a network does what it never does on texts, so that more precision would be in vain.
 ON_TEXTS, ON_RANDOM_IDS = 2e-4, 1e-3
-LEAST = 1e-6
+LEAST = 2e-6
 STRICTER = 0.75  # by which the allowed sum is reduced if the damage of the whole is not tolerable
 MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
