@@ -96,7 +96,9 @@ def export(
 ) -> None:
     """Write a bundle, the folder that the service serves a model from."""
     if precision is Precision.auto:
-        raise InputError("--precision auto is of convert, which reads texts: give both or fp32")
+        raise InputError(
+            "--precision auto is an option of convert only, which reads texts: give both or fp32"
+        )
     if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
         raise InputError(
             f"--precision {precision} measures its error with onnxruntime, which is not installed:"
@@ -237,16 +239,16 @@ def convert_command(
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error
     except FailedProof as error:
-        typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written", err=True)
+        failed = " and ".join(error.failed)
+        typer.echo(f"{error}\nheed: a proof fails, so {bundle} was not written: {failed}", err=True)
         if error.only_rounded:
             names = " and ".join(error.only_rounded)
             typer.echo(f"heed: use --precision fp32 for this model, instead of {names}", err=True)
         raise typer.Exit(3) from error
     typer.echo(as_text(proofs))
     if any(proof.otherwise == LEFT_OUT for proof in proofs):
-        typer.echo(
-            f"heed: int8 would change what this model writes: {bundle} has fp32 alone", err=True
-        )
+        sentence = f"heed: int8 is left out, since its proof does not hold: {bundle} has fp32 alone"
+        typer.echo(sentence, err=True)
 
 
 @app.command()

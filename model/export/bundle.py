@@ -116,7 +116,9 @@ def write_model(
     if Precision.int8 in precision.folders:
         progress("calibrating int8, and writing its weights")
         tolerance = ON_TEXTS if trained.pairs else ON_RANDOM_IDS
-        writers.append(write_int8(model, bundle / "int8", calibrate(model, pairs, tolerance)))
+        found = calibrate(model, pairs, tolerance)
+        progress(found.summary)
+        writers.append(write_int8(model, bundle / "int8", found))
     names = " and ".join(precision.folders)
     for name, proto in export_graphs(
         model, lambda graph: progress(f"exporting {graph}, at {names}")

@@ -28,15 +28,17 @@ A_PASS, ALL_PASSES = 5e10, 3e12
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Scales of activations, and the modules that stay fp32."""
+    """Scales of activations, the modules that stay fp32, and in a sentence what that costs."""
 
     scales: Scales
     fp32: set[str]
+    summary: str
 
 
 def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS) -> Calibration:
-    """Measure the inputs of each linear layer on `pairs`, and what int8 does to the log-probs: at
-    most damage of `tolerance`, in parts of their entropy.
+    """Measure the inputs of each linear layer on `pairs`, and what int8 does to the log-probs.
+
+    `tolerance` is the most damage allowed, as a share of the entropy of the log-probs.
 
     Raises InputError if a layer receives NaN or infinity.
     """
@@ -44,7 +46,11 @@ def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS
     measured, passes = affordable(model, pairs)
     choice = choose(model, Damage(model, scales, measured), scales, passes, tolerance)
     kept = {name: each for name, each in scales.items() if name in choice.int8 - choice.per_row}
-    return Calibration(kept, {*int8_modules(model)} - choice.int8)
+    summary = (
+        f"int8 changes predictions by {choice.chosen:.1e} nats a token, {choice.tolerable:.1e} are"
+        f" tolerable; with all products it would be {choice.whole:.1e}"
+    )
+    return Calibration(kept, {*int8_modules(model)} - choice.int8, summary)
 
 
 def affordable(model: Transformer, pairs: Pairs) -> tuple[Pairs, int]:

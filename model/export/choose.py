@@ -29,10 +29,14 @@ Damages = dict[tuple[Unit, ...], float]  # of groups of units
 
 @dataclass(slots=True)
 class Choice:
-    """Modules of int8, and those of them whose input has a scale for each row."""
+    """Modules of int8, those of them whose input has a scale for each row, and their damage: that
+    of all modules at int8, that of the chosen ones, and the most that was tolerable."""
 
     int8: set[str]
     per_row: set[str]
+    whole: float
+    chosen: float
+    tolerable: float
 
 
 def choose(
@@ -47,18 +51,19 @@ def choose(
     """
     tolerable = max(LEAST, tolerance * damage.entropy)
     modules = int8_modules(model)
-    choice = Choice({*modules}, {*modules} - {*constant})
-    found = damage.of(choice.int8, choice.per_row)
-    if found <= tolerable:
+    per_row = {*modules} - {*constant}
+    whole = damage.of(modules, per_row)
+    choice = Choice({*modules}, per_row, whole, whole, tolerable)
+    if whole <= tolerable:
         return choice
     groups = group_by_place(units_of(model, modules))
     damages: Damages = {group: damage.of(modules_of(group), choice.per_row) for group in groups}
     size = partial(size_of, model)
     allowed = tolerable
-    while found > tolerable and damages:
+    while choice.chosen > tolerable and allowed > 0:
         reduce_damages(damages, allowed, choice, damage, size, passes)
-        found = damage.of(choice.int8, choice.per_row)
-        allowed *= STRICTER
+        choice.chosen = damage.of(choice.int8, choice.per_row)
+        allowed = STRICTER * min(allowed, sum(damages.values()))
     return choice
 
 

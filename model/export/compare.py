@@ -13,6 +13,7 @@ from model.export.answers import Answer, Array
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
+ROWS = 8  # texts that are decoded at once: their caches are copied at each step
 LEAST = 1e-9  # nats of a difference: two tokens may be equally probable
 CLEARLY = 0.2  # nats by which torch prefers its own token, where another one spoils a text
 
@@ -43,7 +44,10 @@ def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Differen
     """
     encoder = open_graph(folder / "encoder.onnx")
     encoded = [encode(encoder, [answer.source]) for answer in answers]
-    together = encode(encoder, [answer.source for answer in answers])
+    together = [
+        encode(encoder, [answer.source for answer in answers[first : first + ROWS]])
+        for first in range(0, len(answers), ROWS)
+    ]
     del encoder
     step = open_graph(folder / "step.onnx")
     errors: list[Array] = []
@@ -52,7 +56,11 @@ def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Differen
         log_probs = decode(step, feeds, exact.target)
         errors.append(np.abs(exact.log_probs - log_probs[exact.places]))
         same.append(exact.best == log_probs.argmax(-1))
-    written = search(step, together, answers, start)
+    written = [
+        ids
+        for first in range(0, len(answers), ROWS)
+        for ids in search(step, together[first // ROWS], answers[first : first + ROWS], start)
+    ]
     losses = [loss(exact, ids, start) for exact, ids in zip(answers, written, strict=True)]
     all_errors = np.concatenate(errors)
     return Difference(

@@ -1,6 +1,7 @@
 """Limits of bundle.json, found before a bundle is written.
 
-The service checks the same when it opens one (service/bundle.py). tests/test_limits.py compares.
+The service checks the same when it opens one (service/bundle.py).
+tests/model/export/test_limits.py compares them.
 """
 
 from collections.abc import Iterator, Sequence

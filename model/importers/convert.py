@@ -42,6 +42,7 @@ from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage
 
+PROVED = 32  # texts that the graphs are compared on
 BANNED = -1e4  # added to the logit of a token that is never generated
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 
@@ -49,14 +50,15 @@ PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onn
 class FailedProof(Exception):
     """A proof does not hold, so no bundle was written. The message is a table of all proofs.
 
-    `only_rounded` names int8 and fp16 if only the proofs of their graphs failed; else it is empty.
+    `failed` names the proofs. `only_rounded` names int8 and fp16 if only the proofs of their graphs
+    failed; else it is empty.
     """
 
     def __init__(self, proofs: Sequence[Proof]) -> None:
         super().__init__(as_text(proofs))
-        failed = [proof.name for proof in proofs if proof.holds is False]
-        rounded = [ROUNDED[name] for name in failed if name in ROUNDED]
-        self.only_rounded = rounded if len(rounded) == len(failed) else []
+        self.failed = [proof.name for proof in proofs if proof.holds is False]
+        rounded = [ROUNDED[name] for name in self.failed if name in ROUNDED]
+        self.only_rounded = rounded if len(rounded) == len(self.failed) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,18 +153,20 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
 def own_texts(checkpoint: Checkpoint) -> Path | None:
     """Return the file of texts that heed.toml names."""
     name = read_description(checkpoint).texts if checkpoint.config_name == OWN else ""
+    if name and not (checkpoint.folder / name).is_file():
+        raise InputError(f"{checkpoint.folder} has no {name}, which {OWN} names as texts")
     return checkpoint.folder / name if name else None
 
 
 def halves(pairs: Pairs) -> tuple[Pairs, Pairs]:
     """Return pairs to measure int8 on, and others to prove it on; the same if there is only one."""
-    return pairs[::2], pairs[1::2] or pairs
+    return pairs[::2], pairs[1::2][:PROVED] or pairs
 
 
 def leave_out_int8(files: Path, proofs: list[Proof]) -> None:
-    """Remove the int8 graphs if their proof fails."""
+    """Remove the int8 graphs unless their proof holds."""
     for i, proof in enumerate(proofs):
-        if proof.name == INT8 and proof.holds is False:
+        if proof.name == INT8 and not proof.holds:
             proofs[i] = replace(proof, holds=None, otherwise=LEFT_OUT)
             shutil.rmtree(files / "int8")
 

@@ -203,7 +203,8 @@ def read_description(checkpoint: Checkpoint) -> Description:
     path, given = checkpoint.folder / OWN, dict(checkpoint.config)
     kind = given.pop("kind", None)
     if kind not in KINDS:
-        raise InputError(f"{path} has kind {kind!r}: give one of {', '.join(KINDS)}")
+        found = "lacks kind" if kind is None else f"has kind {kind!r}"
+        raise InputError(f"{path} {found}: give one of {', '.join(KINDS)}")
     for key, value in given.items():
         if key not in RULES:
             raise InputError(

@@ -40,7 +40,7 @@ def prove_expected(
         text = target.decode(ids[len(start) :]).strip()
         if text != right.strip():
             wrong.append(f"line {line} gives {text[:40]!r} for {right[:40]!r}")
-    share = 1 - len(wrong) / len(pairs)
+    share = (len(pairs) - len(wrong)) / len(pairs)
     example = f"; {wrong[0]}" if wrong else ""
     result = f"{len(pairs) - len(wrong)} of {len(pairs)} answers come out ({share:.1%}){example}"
     return Proof("expected answers", expected.file.name, result, share >= expected.share)

@@ -9,7 +9,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 def read(path: Path) -> bytes:
     """Raise InputError if there is no such file, or only a pointer of git-lfs to it."""
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise InputError(f"{path} is missing: copy or download the whole folder")
     check_pointer(path)
     return path.read_bytes()

@@ -1,6 +1,7 @@
 """Ask Hugging Face's own model of a checkpoint, the oracle of the network's proof."""
 
 import gc
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -58,7 +59,8 @@ def ask_hugging_face(
         return Proof(NETWORK, reference, fault, None)
     theirs.eval()
     if checkpoint.rounding is not None:
-        round_like(theirs, checkpoint.rounding)
+        held = Checkpoint(checkpoint.folder).names  # the weights of `checkpoint` are closed
+        round_like(theirs, checkpoint.rounding, held)
     pairs = generate(theirs, texts, config)
     log_probs = [their_log_probs(theirs, source, target) for source, target in pairs]
     del theirs
@@ -67,11 +69,15 @@ def ask_hugging_face(
 
 
 @torch.no_grad()
-def round_like(theirs: Any, dtype: torch.dtype) -> None:
-    """Round the weights that `--weights` rounds: all but computed position tables."""
-    fixed = {name for name, each in theirs.named_parameters() if not each.requires_grad}
+def round_like(theirs: Any, dtype: torch.dtype, held: Collection[str]) -> None:
+    """Round the weights that `--weights` rounds: all but position tables that no file holds."""
+    computed = {
+        name
+        for name, each in theirs.named_parameters()
+        if not each.requires_grad and name not in held
+    }
     for name, tensor in theirs.state_dict().items():
-        if name not in fixed and tensor.is_floating_point():
+        if name not in computed and tensor.is_floating_point():
             tensor.copy_(tensor.to(dtype))
 
 

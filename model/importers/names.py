@@ -59,8 +59,8 @@ def rename(names: Iterable[str], patterns: Mapping[str, str], start: str) -> dic
     if unused:
         stayed = [name for new, name in renamed.items() if new == name]
         raise InputError(
-            f"names has {', '.join(sorted(unused))}, which matches no tensor; names that stay are"
-            f" {grouped(stayed) or 'none'}"
+            f"names has {', '.join(sorted(unused))}, which matches no tensor that an earlier"
+            f" pattern leaves; names that stay are {grouped(stayed) or 'none'}"
         )
     return renamed
 

@@ -80,6 +80,11 @@ def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tok
         known = unknown in model["vocab"]
         if not known and pad in model["vocab"]:
             model["unk_token"] = pad
+        elif not known and model["type"] == "WordLevel":
+            raise InputError(
+                f"{description.path}: neither unknown_token {unknown!r} nor the token of pad_id is"
+                " in the vocabulary of a *.tokenizer.json: name the token of unknown text"
+            )
     added: list[dict[str, Any]] = document["added_tokens"]
     document["added_tokens"] = [t for t in added if not known or t["content"] != unknown]
     return Tokenizer.from_str(json.dumps(document))

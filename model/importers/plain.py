@@ -142,6 +142,11 @@ def read_config(layers: Layers, description: Description, tied: Tied) -> Transfo
         sum(name.startswith(f"{side}.layers.") and name.endswith(".up.weight") for name in state)
         for side in SIDES
     )
+    if d_model % max(1, description.num_heads):
+        raise InputError(
+            f"{description.path}: d_model {d_model} is not a multiple of num_heads"
+            f" {description.num_heads}: give the number that the model was trained with"
+        )
     try:
         return TransformerConfig(
             source_vocab_size=source_vocab_size,

@@ -1,5 +1,6 @@
 """Prove a conversion: the network and the graphs give the original's numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 
 from model.export.answers import Answer, torch_log_probs
 from model.export.bundle import Progress
+from model.export.choose import LAYER
 from model.export.manifest import FOLDERS
 from model.export.weights import fp32_products, linear_layers
 from model.importers.hugging_face import Reference
@@ -64,8 +66,10 @@ def prove_graphs(
             f" {found.mean:.1e} on average, by {found.largest:.1e} at most"
         )
         if precision == "int8":
-            kept = len(fp32_products(model, folder / precision))
-            result = f"{kept} of {len(linear_layers(model))} products stay fp32; {result}"
+            kept = fp32_products(model, folder / precision)
+            listed = f" ({', '.join(places_of(kept))})" if kept else ""
+            total = len(linear_layers(model))
+            result = f"{len(kept)} of {total} products stay fp32{listed}; {result}"
         right = found.spoiled_texts <= SPOILED * found.texts
         holds = {
             "fp32": found.largest <= ABSOLUTE * 10 and not found.spoiled_texts,
@@ -77,6 +81,12 @@ def prove_graphs(
         reference = f"torch {version('torch')}"
         proofs.append(Proof(name, reference, result, holds))
     return proofs
+
+
+def places_of(products: Sequence[str]) -> list[str]:
+    """Return the places of products in a layer, each with the number of its layers."""
+    found = Counter(LAYER.sub(" ", name) for name in products)
+    return [f"{name} x {count}" if count > 1 else name for name, count in found.items()]
 
 
 def versions(*names: str) -> dict[str, str]:

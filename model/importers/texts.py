@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.export.samples import random_rows
+from model.export.samples import ordinary_ids, random_rows
 from model.importers.compare import compose
 from model.importers.files import read
 from model.importers.proof import Proof
@@ -77,6 +77,8 @@ class Reader:
         """Return the ids of a text and those around it. Raise InputError naming `place` if there
         are more than the model reads."""
         ids = self.encode(text)
+        if not ids:
+            raise InputError(f"{place}: the source has no token: remove the line")
         if len(ids) > self._room:
             raise InputError(
                 f"{place}: the source has {len(ids)} tokens, and the model reads {self._room}:"
@@ -133,8 +135,10 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     random tokens if it reads none of them. Raise InputError if the file holds no text."""
     if file is not None:
         lines = read_lines(file)
-        rows = [reader.encode(line) for line in lines[:: -(-len(lines) // MOST)]]
-        origin = file.name
+        encoded = map(reader.encode, lines[:: -(-len(lines) // MOST)])
+        rows, origin = [ids for ids in encoded if ids], file.name
+        if not rows:
+            raise InputError(f"{file}: the tokenizer finds no token in its texts: give others")
     else:
         spoken = [ENGLISH] if usage.source_languages else SENTENCES
         rows, origin = readable(reader, spoken), "built-in sentences"
@@ -173,7 +177,8 @@ def readable(reader: Reader, languages: Collection[str]) -> list[list[int]]:
 def random_tokens(reader: Reader) -> list[list[int]]:
     random = np.random.default_rng(0)
     lengths = random.integers(1, 1 + min(RANDOM, reader.config.max_source_length), MOST).tolist()
-    return random_rows(np.array(reader.known()), lengths, random)
+    ids = reader.known() or ordinary_ids(reader.config.source_vocab_size, reader.config)
+    return random_rows(np.array(ids), lengths, random)
 
 
 def read_lines(path: Path) -> list[str]:

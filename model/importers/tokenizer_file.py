@@ -59,7 +59,9 @@ def with_tokens(
     """
     rebuilt = rebuild(library, lexicon.names, [*lexicon.tokens.values()], lexicon.size)
     if prefix_space is not None and isinstance(rebuilt.pre_tokenizer, ByteLevel):
-        rebuilt.pre_tokenizer = ByteLevel(prefix_space)
+        splitter = rebuilt.pre_tokenizer  # a copy, which keeps the other flags
+        splitter.add_prefix_space = prefix_space
+        rebuilt.pre_tokenizer = splitter
     return rebuilt
 
 
@@ -72,7 +74,7 @@ def convert_library(
     Its unknown token is not special: a letter that the vocabulary lacks is read as unknown.
     """
     unknown = unknown_of(json.loads(library.to_str())["model"])
-    structural = {*languages, *(name for name in lexicon.structural)}
+    structural = {*languages, *lexicon.structural}
     names = [
         name + HIDDEN if i < lexicon.size and (name in structural or name == unknown) else name
         for i, name in enumerate(lexicon.names)
@@ -102,8 +104,8 @@ def unknown_of(model: Mapping[str, Any]) -> str | None:
 def rebuild(
     library: Tokenizer, names: Sequence[str], tokens: Collection[AddedToken], size: int
 ) -> Tokenizer:
-    """Return the library with other names of the first `size` ids, without the merges that lead to
-    names that are gone, and with these added tokens alone."""
+    """Return the library with other names of the first `size` ids, without the merges of names that
+    are gone, and with these added tokens alone."""
     document = json.loads(library.to_str())
     model: dict[str, Any] = document["model"]
     if model["type"] == "Unigram":
@@ -113,7 +115,7 @@ def rebuild(
         old = {i: name for name, i in model["vocab"].items()}
         gone = {name for i, name in old.items() if i >= size or names[i] != name}
         model["vocab"] = {name: i for i, name in enumerate(names[:size])}
-        model["merges"] = [pair for pair in model["merges"] if "".join(pair) not in gone]
+        model["merges"] = [pair for pair in model["merges"] if not gone & {*pair, "".join(pair)}]
         if (unknown := model["unk_token"]) in gone:
             model["unk_token"] = names[next(i for i, name in old.items() if name == unknown)]
     document["added_tokens"] = []

@@ -182,7 +182,14 @@ def read_t5(checkpoint: Checkpoint) -> Vocabularies:
     (path,) = need(checkpoint, "t5")
     file, rows = read_pieces(path), rows_of(checkpoint)
     options = checkpoint.optional_json(OPTIONS)
-    extra = min(int(options.get("extra_ids", 100)), max(rows - len(file.names), 0))
+    listed = options.get("extra_ids")
+    listed = 100 if listed is None else listed
+    if type(listed) is not int or listed < 0:
+        raise InputError(
+            f"{checkpoint.folder / 'tokenizer_config.json'} has extra_ids {listed!r}; expected a"
+            " whole number"
+        )
+    extra = min(listed, max(rows - len(file.names), 0))
     masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
     lexicon = extend(checkpoint, file.names + masks, rows, CODE["t5"])
     names = lexicon.names[: lexicon.size]

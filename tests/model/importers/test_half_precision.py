@@ -46,10 +46,11 @@ def test_answers_are_those_of_hugging_face(tmp_path, kind, dtype):
         assert found["encoder.layers.0.self_attention.query.weight"] == "F32"
 
 
-def test_weights_are_rounded_on_request_and_compared_so(tmp_path):
+@pytest.mark.parametrize("kind", ["bart", pytest.param("pegasus", marks=pytest.mark.long)])
+def test_weights_are_rounded_on_request_and_compared_so(tmp_path, kind):
     """`--weights` rounds the checkpoint's own weights, in both networks of the proof."""
     (tmp_path / "checkpoint").mkdir()
-    theirs = WRITERS["bart"](tmp_path / "checkpoint")
+    theirs = WRITERS[kind](tmp_path / "checkpoint")
     bundle = convert(tmp_path / "checkpoint", "fp32", "--weights", "bf16")
     assert "BF16" in types_of(bundle).values()
     with torch.no_grad():

@@ -47,7 +47,7 @@ def test_sentences_are_of_a_language_that_the_tokenizer_reads(language):
     assert all(source in texts.sources for source in own)
     assert texts.origin == "built-in sentences"
     assert texts.unknown <= READABLE
-    assert ("64 texts" in texts.proof().result) == (len(texts.sources) == MOST)
+    assert (f"{MOST} texts" in texts.proof().result) == (len(texts.sources) == MOST)
 
 
 def test_the_language_of_the_first_tokens_comes_first():
