@@ -87,7 +87,9 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     progress("reading the checkpoint")
     rounding = options.weights.dtype if options.weights else None
     checkpoint = Checkpoint(folder, rounding)
-    config = read_model(checkpoint, options.max_length).config
+    network = read_model(checkpoint, options.max_length)
+    config, weights = network.config, sum(each.numel() for each in network.parameters())
+    del network  # one is in memory at a time
     licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
@@ -100,7 +102,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
     proofs.append(prove_ends(checkpoint, vocabularies, usage))
-    reader = Reader(vocabularies.source, usage, config)
+    reader = Reader(vocabularies.source, usage, config, weights)
     texts = read_texts(reader, usage, options.texts or own_texts(checkpoint))
     proofs.append(texts.proof())
     progress("comparing the network with Hugging Face's")
@@ -145,8 +147,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
             origin["fp32_products"] = fp32_products(model, int8)
         return replace(trained, usage=replace(usage, origin=origin)), card(proofs)
 
-    weights = options.weights or stored_type(checkpoint)
-    write_bundle(trained, card(proofs), weights, bundle, options.precision, prove, progress)
+    stored = options.weights or stored_type(checkpoint)
+    write_bundle(trained, card(proofs), stored, bundle, options.precision, prove, progress)
     return proofs
 
 

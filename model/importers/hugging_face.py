@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model.data.pairs import pad
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.proof import NETWORK, Proof
 from model.importers.reference import find_fault, find_random_weights
@@ -98,14 +99,16 @@ def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]
     )
     if texts.longest == 1:  # no room for a token
         return [(source, texts.start) for source in texts.sources[:PAIRS]]
-    pairs: list[Pair] = []
-    for source in texts.sources[:PAIRS]:
-        start = torch.tensor([texts.start])
-        (found,) = theirs.generate(torch.tensor([source]), decoder_input_ids=start).tolist()
-        written = found[len(texts.start) :]
-        end = written.index(config.eos_id) if config.eos_id in written else len(written)
-        pairs.append((source, [*texts.start, *written[:end]]))
-    return pairs
+    sources = texts.sources[:PAIRS]
+    ids, lengths = pad(sources, config.pad_id)
+    found = theirs.generate(
+        ids,
+        attention_mask=(torch.arange(ids.size(1)) < lengths.unsqueeze(1)).long(),
+        decoder_input_ids=torch.tensor([texts.start] * len(sources)),
+    )[:, len(texts.start) :].tolist()
+    ends = [row.index(config.eos_id) if config.eos_id in row else len(row) for row in found]
+    targets = [[*texts.start, *row[:end]] for row, end in zip(found, ends, strict=True)]
+    return list(zip(sources, targets, strict=True))
 
 
 @torch.no_grad()

@@ -18,7 +18,8 @@ from model.network.config import InputError, TransformerConfig
 from model.usage import Codes, Slot, Usage
 
 MOST = 128  # texts
-LONGEST = 96  # ids of a text
+LONGEST, SHORT = 96, 32  # ids of a text: most of a network's, and of a large one's
+LARGE = 10**8  # weights of a large network, which takes seconds for each token of all texts
 ALIKE = 1.5  # in tokens a letter, and in mean ids, of languages that one vocabulary is made for
 ENOUGH = 16  # texts
 ENGLISH = "English"
@@ -54,8 +55,9 @@ class Texts:
 class Reader:
     """Encodes sources, and fills languages into the ids around them."""
 
-    def __init__(self, side: Side, usage: Usage, config: TransformerConfig) -> None:
+    def __init__(self, side: Side, usage: Usage, config: TransformerConfig, weights: int) -> None:
         self.config = config
+        self.longest = LONGEST if weights < LARGE else SHORT
         self._side, self._unknown_id = side, unknown_of(side.tokenizer)
         self.fill = filler(usage)
         prefix, suffix = self.fill(usage.source_prefix), self.fill(usage.source_suffix)
@@ -68,10 +70,10 @@ class Reader:
         read = compose(text, tokenizer) if self._side.converted.compose else text
         return tokenizer.encode(read, add_special_tokens=False).ids
 
-    def source(self, ids: Sequence[int], most: int = LONGEST) -> list[int]:
+    def source(self, ids: Sequence[int]) -> list[int]:
         """Return ids with those around them; the last ones of a text that is too long are cut."""
         prefix, suffix = self._around
-        return [*prefix, *ids[: min(most, self._room)], *suffix]
+        return [*prefix, *ids[: min(self.longest, self._room)], *suffix]
 
     def whole(self, text: str, place: str) -> list[int]:
         """Return the ids of a text and those around it. Raise InputError naming `place` if there
@@ -84,7 +86,8 @@ class Reader:
                 f"{place}: the source has {len(ids)} tokens, and the model reads {self._room}:"
                 " shorten or remove it"
             )
-        return self.source(ids, self._room)
+        prefix, suffix = self._around
+        return [*prefix, *ids, *suffix]
 
     def unknown(self, ids: Sequence[int]) -> float:
         """Return the share of unknown tokens."""
@@ -147,7 +150,7 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     unknown = reader.unknown([i for row in rows for i in row])
     sources = [reader.source(row) for row in rows]
     start = reader.fill(usage.decoder_start)
-    most = min(LONGEST, max(map(len, sources)) + SPARE)
+    most = min(reader.longest, max(map(len, sources))) + SPARE
     longest = max(1, min(most, reader.config.max_target_length + 1 - len(start)))
     return Texts(origin, sources, start, longest, unknown)
 

@@ -7,7 +7,16 @@ from tokenizers.models import WordLevel
 from model.importers.expected import read_expected
 from model.importers.pieces import Converted
 from model.importers.sentences import SENTENCES
-from model.importers.texts import ENOUGH, MOST, READABLE, Reader, read_texts
+from model.importers.texts import (
+    ENOUGH,
+    LONGEST,
+    MOST,
+    READABLE,
+    SHORT,
+    SPARE,
+    Reader,
+    read_texts,
+)
 from model.importers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Usage
@@ -24,7 +33,7 @@ def side_of(letters):
     return Side(Converted(tokenizer, compose=False, dropped=0))
 
 
-def reader_of(letters, **changes):
+def reader_of(letters, weights=1000, **changes):
     side = side_of(letters)
     size = side.tokenizer.get_vocab_size()
     sizes = {"source_vocab_size": size, "target_vocab_size": size, "d_model": 8, "num_heads": 2}
@@ -32,7 +41,7 @@ def reader_of(letters, **changes):
     usage = Usage(
         decoder_start=[1], max_new_tokens=9, unknown_id=None, source_prefix=[1], source_suffix=[2]
     )
-    return Reader(side, usage, config), usage
+    return Reader(side, usage, config, weights), usage
 
 
 def letters_of(language):
@@ -87,8 +96,27 @@ def test_a_file_gives_the_texts_up_to_a_tab(tmp_path):
 def test_a_text_is_cut_to_what_the_model_reads():
     reader, _ = reader_of("abc", max_source_length=5)
     assert reader.source(reader.encode("abcabc")) == [1, 4, 5, 6, 2]
+    with pytest.raises(InputError, match="place: the source has no token"):
+        reader.whole("", "place")
     with pytest.raises(InputError, match="place: the source has 4 tokens, and the model reads 3"):
         reader.whole("abca", "place")
+
+
+def test_texts_of_a_large_network_are_shorter():
+    for weights, longest in ((10**6, LONGEST), (10**9, SHORT)):
+        reader, usage = reader_of(letters_of("Russian"), weights)
+        texts = read_texts(reader, usage, None)
+        assert max(map(len, texts.sources)) <= longest + 2
+        assert texts.longest <= longest + SPARE
+
+
+def test_texts_without_a_token_are_refused(tmp_path):
+    reader, usage = reader_of("abc")
+    file = tmp_path / "texts.txt"
+    for content, message in (("\n", "holds no text"), ("", "holds no text")):
+        file.write_text(content)
+        with pytest.raises(InputError, match=message):
+            read_texts(reader, usage, file)
 
 
 @pytest.mark.parametrize(
