@@ -74,7 +74,7 @@ def refusal(call, *inputs):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"kind": None}, "has kind None: give one of torch, annotated"),
+        ({"kind": None}, "heed.toml lacks kind: give one of torch, annotated"),
         ({"kind": "keras"}, "has kind 'keras': give one of torch, annotated"),
         ({"heads": 2}, "has heads, which is not a key: the keys are .*num_heads"),
         ({"num_heads": None}, "lacks keys that a model of kind 'torch' needs: num_heads, a whole"),
