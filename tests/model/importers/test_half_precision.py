@@ -9,7 +9,7 @@ from tests.conftest import opened
 from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, start_of
 
-QUICK = {("flan", "bfloat16"), ("nllb", "float16")}
+QUICK = {("flan", "bfloat16")}
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
     for kind in WRITERS

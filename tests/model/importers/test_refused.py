@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.importers import proofs
+from model.importers import hugging_face
 from tests.model.importers.checkpoints import write_marian
 from tests.model.importers.served import refusal, run
 
@@ -157,7 +157,7 @@ def test_code_in_a_pickle_does_not_run(checkpoint, tmp_path, zipped):
 
 
 def test_a_failed_proof_leaves_no_bundle(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(proofs, "their_log_probs", lambda *_: np.zeros(1, np.float32))
+    monkeypatch.setattr(hugging_face, "their_log_probs", lambda *_: np.zeros(1, np.float32))
     done = run(checkpoint, tmp_path / "bundle")
     assert done.exit_code == 3
     assert "| network |" in done.output
