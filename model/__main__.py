@@ -207,8 +207,9 @@ def convert_command(
         existing_file("right answers of greedy search, lines source<TAB>target, to compare with"),
     ] = None,
     expected_share: Annotated[
-        float, share("least share of the expected answers that must come out, 0 to 1")
-    ] = 1.0,
+        float | None,
+        share("least share of the --expected answers that must come out, 0 to 1; 1 if omitted"),
+    ] = None,
 ) -> None:
     """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
 
@@ -217,23 +218,23 @@ def convert_command(
     """
     try:
         from model.importers.convert import FailedProof, Options, convert
-        from model.importers.expected import Expected
+        from model.importers.expected import answers_of
         from model.importers.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: run pip install 'heed[model,convert]'"
         ) from error
-    options = Options(
-        name=name or bundle.name,
-        licence=licence,
-        examples=example or [],
-        max_length=max_length,
-        precision=precision,
-        weights=weights,
-        texts=texts,
-        expected=None if expected is None else Expected(expected, expected_share),
-    )
     try:
+        options = Options(
+            name=name or bundle.name,
+            licence=licence,
+            examples=example or [],
+            max_length=max_length,
+            precision=precision,
+            weights=weights,
+            texts=texts,
+            expected=answers_of(expected, expected_share),
+        )
         proofs = convert(checkpoint, bundle, options, timed_progress())
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)

@@ -38,7 +38,7 @@ from model.network.config import InputError
 from model.network.transformer import Transformer
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
-Prove = Callable[[Path], tuple[TrainedModel, Card]]
+Prove = Callable[[Path, str], tuple[TrainedModel, Card]]
 SaveGraph = Callable[[str, onnx.ModelProto], None]  # the graph's name, and the graph
 Progress = Callable[[str], None]  # called with the name of each stage as it starts
 
@@ -55,7 +55,8 @@ def write_bundle(
     """Write a bundle, and replace an existing one only once the new one is whole.
 
     Weights that `weight_type` holds exactly are stored so, others at fp32. `prove` sees the folder
-    with its graphs, and returns the model and the card that the bundle describes.
+    with its graphs, and what `write_model` returns, and gives the model and the card that the
+    bundle describes.
     Raises InputError if `bundle` is something else, if it would hold what the service refuses, or
     if the model cannot be exported.
     """
@@ -64,13 +65,13 @@ def write_bundle(
     check_limits(trained)
     try:
         with replacement(bundle) as new:
-            write_model(trained, weight_type, precision, new, progress)
+            summary = write_model(trained, weight_type, precision, new, progress)
             tokenizers = trained.source_tokenizer, trained.target_tokenizer
             for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 # its own save raises no OSError when the disk is full
                 (new / name).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
             if prove is not None:
-                trained, card = prove(new)
+                trained, card = prove(new, summary)
             write_texts(trained, card, new)
             check_files(new)
     except OSError as error:
@@ -98,9 +99,9 @@ def write_model(
     precision: Precision,
     bundle: Path,
     progress: Progress,
-) -> None:
-    """Write weights, parity.npz and graphs, one graph at a time."""
-    model = trained.transformer
+) -> str:
+    """Write weights, parity.npz and graphs, one graph at a time. Return what int8 changes."""
+    model, summary = trained.transformer, ""
     progress("computing torch's results for the self-check")
     # Before the graphs: an input that cannot be exported is refused in seconds, not minutes.
     np.savez_compressed(bundle / "parity.npz", allow_pickle=False, **parity(model))
@@ -117,7 +118,8 @@ def write_model(
         progress("calibrating int8, and writing its weights")
         tolerance = ON_TEXTS if trained.pairs else ON_RANDOM_IDS
         found = calibrate(model, pairs, tolerance)
-        progress(found.summary)
+        summary = found.summary
+        progress(summary)
         writers.append(write_int8(model, bundle / "int8", found))
     names = " and ".join(precision.folders)
     for name, proto in export_graphs(
@@ -125,6 +127,7 @@ def write_model(
     ):
         for save in writers:
             save(name, copy_of(proto))
+    return summary
 
 
 def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> SaveGraph:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from model.data.pairs import pad
-from model.export.choose import ON_RANDOM_IDS, choose
+from model.export.choose import ON_RANDOM_IDS, choose, size_of
 from model.export.damage import Damage
 from model.export.int8_products import Scales
 from model.export.samples import Pairs
@@ -28,7 +28,7 @@ A_PASS, ALL_PASSES = 5e10, 3e12
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Scales of activations, the modules that stay fp32, and in a sentence what that costs."""
+    """Scales of activations, the modules that stay fp32, and in a sentence what int8 changes."""
 
     scales: Scales
     fp32: set[str]
@@ -46,11 +46,14 @@ def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS
     measured, passes = affordable(model, pairs)
     choice = choose(model, Damage(model, scales, measured), scales, passes, tolerance)
     kept = {name: each for name, each in scales.items() if name in choice.int8 - choice.per_row}
+    left = {*int8_modules(model)} - choice.int8
+    share = size_of(model, left) / size_of(model, int8_modules(model))
     summary = (
-        f"int8 changes predictions by {choice.chosen:.1e} nats a token, {choice.tolerable:.1e} are"
-        f" tolerable; with all products it would be {choice.whole:.1e}"
+        f"{share:.0%} of the weights stay fp32; int8 changes predictions by {choice.chosen:.1e}"
+        f" nats a token, at most {choice.tolerable:.1e} are tolerable, all products would change"
+        f" them by {choice.whole:.1e}"
     )
-    return Calibration(kept, {*int8_modules(model)} - choice.int8, summary)
+    return Calibration(kept, left, summary)
 
 
 def affordable(model: Transformer, pairs: Pairs) -> tuple[Pairs, int]:

@@ -72,7 +72,7 @@ def reduce_damages(
     allowed: float,
     choice: Choice,
     damage: Damage,
-    size: Callable[[tuple[Unit, ...]], int],
+    size: Callable[[Collection[str]], int],
     passes: int,
 ) -> None:
     """Reduce the sum of the damages to `allowed`.
@@ -81,7 +81,7 @@ def reduce_damages(
     it leaves int8.
     """
     while sum(damages.values()) > allowed:
-        worst = max(damages, key=lambda group: damages[group] / size(group))
+        worst = max(damages, key=lambda group: damages[group] / size(modules_of(group)))
         names = modules_of(worst)
         del damages[worst]
         if len(worst) > 1 and damage.passes < passes:
@@ -111,9 +111,9 @@ def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def size_of(model: Transformer, group: tuple[Unit, ...]) -> int:
-    """Return the number of weights of a group; a matrix that several modules share counts once."""
-    names = {stored_name(model, name) for name in modules_of(group)}
+def size_of(model: Transformer, modules: Collection[str]) -> int:
+    """Return the number of weights of modules; a matrix that several of them share counts once."""
+    names = {stored_name(model, name) for name in modules}
     return sum(model.get_parameter(name).numel() for name in names)
 
 

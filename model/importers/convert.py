@@ -108,7 +108,9 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     progress("comparing the network with Hugging Face's")
     theirs = ask_hugging_face(checkpoint, texts, config)
     model = read_model(Checkpoint(folder, rounding), options.max_length)
-    proofs.append(theirs if isinstance(theirs, Proof) else prove_network(model, theirs))
+    proofs.append(
+        theirs if isinstance(theirs, Proof) else prove_network(model, theirs, len(texts.start))
+    )
     del theirs
     raise_failed(proofs)
     usage = ban_words(checkpoint, model, usage)
@@ -128,11 +130,11 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
         card = write_card(checkpoint, options.name, licence, proofs, packages, usage, hashes)
         return replace(card, examples=options.examples)
 
-    def prove(files: Path) -> tuple[TrainedModel, Card]:
+    def prove(files: Path, int8: str) -> tuple[TrainedModel, Card]:
         progress("computing torch's answers for the graphs")
         answers = answer(model, proved)
         release_weights(model)  # they are written, and the graphs need memory for theirs
-        proofs.extend(prove_graphs(files, model, answers, len(texts.start), progress))
+        proofs.extend(prove_graphs(files, model, answers, len(texts.start), int8, progress))
         if options.precision is Precision.auto:
             leave_out_int8(files, proofs)
         raise_failed(proofs)
@@ -143,8 +145,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
             "proofs": [asdict(proof) for proof in proofs],
             "versions": packages,
         }
-        if (int8 := files / "int8").is_dir():
-            origin["fp32_products"] = fp32_products(model, int8)
+        if (files / "int8").is_dir():
+            origin["fp32_products"] = fp32_products(model, files / "int8")
         return replace(trained, usage=replace(usage, origin=origin)), card(proofs)
 
     stored = options.weights or stored_type(checkpoint)

@@ -24,6 +24,16 @@ class Expected:
     share: float
 
 
+def answers_of(file: Path | None, share: float | None) -> Expected | None:
+    """Return what `--expected` and `--expected-share` ask for. Raise InputError if the share is
+    that of no file."""
+    if file is not None:
+        return Expected(file, 1 if share is None else share)
+    if share is not None:
+        raise InputError("--expected-share says nothing without --expected FILE: give both")
+    return None
+
+
 def prove_expected(
     model: Transformer, reader: Reader, target: Tokenizer, start: list[int], expected: Expected
 ) -> Proof:

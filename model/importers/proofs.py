@@ -26,23 +26,35 @@ SPOILED = 0.1  # largest share of spoiled texts (`Difference`)
 FP16_MEAN, FP16_LARGEST = 0.01, 0.1
 
 
-def prove_network(model: Transformer, theirs: Reference) -> Proof:
-    """Compare log-probs with those of Hugging Face."""
-    largest, holds = 0.0, True
+def prove_network(model: Transformer, theirs: Reference, start: int) -> Proof:
+    """Compare log-probs, and the likeliest tokens, with those of Hugging Face along the targets
+    that its `generate` writes after `start` ids."""
+    largest, holds, alike = 0.0, True, 0
     for (source, target), expected in zip(theirs.pairs, theirs.log_probs, strict=True):
-        difference = np.abs(torch_log_probs(model, source, target) - expected)
+        ours = torch_log_probs(model, source, target)
+        difference = np.abs(ours - expected)
         largest = max(largest, float(difference.max()))
         holds &= bool((difference <= ABSOLUTE + RELATIVE * np.abs(expected)).all())
+        written = slice(start - 1, None)
+        alike += bool((ours.argmax(-1) == expected.argmax(-1))[written].all())
     reference = f"transformers {version('transformers')}"
-    result = f"log-probs of {len(theirs.pairs)} decoded texts differ by at most {largest:.1e}"
+    result = (
+        f"{alike} of {len(theirs.pairs)} texts are decoded as by `generate`; log-probs differ by at"
+        f" most {largest:.1e}"
+    )
     return Proof(NETWORK, reference, result, holds)
 
 
 def prove_graphs(
-    folder: Path, model: Transformer, answers: Sequence[Answer], start: int, progress: Progress
+    folder: Path,
+    model: Transformer,
+    answers: Sequence[Answer],
+    start: int,
+    int8: str,
+    progress: Progress,
 ) -> list[Proof]:
     """Compare the graphs of each precision in a bundle's folder with the network's answers, whose
-    targets the network decoded after `start` ids.
+    targets the network decoded after `start` ids. `int8` says what int8 changes.
 
     The model may have lost its weights.
     """
@@ -69,7 +81,7 @@ def prove_graphs(
             kept = fp32_products(model, folder / precision)
             listed = f" ({', '.join(places_of(kept))})" if kept else ""
             total = len(linear_layers(model))
-            result = f"{len(kept)} of {total} products stay fp32{listed}; {result}"
+            result = f"{len(kept)} of {total} products stay fp32{listed}; {int8}; {result}"
         right = found.spoiled_texts <= SPOILED * found.texts
         holds = {
             "fp32": found.largest <= ABSOLUTE * 10 and not found.spoiled_texts,

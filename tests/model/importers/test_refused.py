@@ -123,6 +123,11 @@ def test_a_name_from_the_folder_is_refused_as_such(checkpoint, tmp_path):
     assert said in refusal(checkpoint, tmp_path / "opus", "--name", "a b")
 
 
+def test_a_share_of_no_answers_is_refused(checkpoint, tmp_path):
+    said = "heed: --expected-share says nothing without --expected FILE: give both"
+    assert refusal(checkpoint, tmp_path / "bundle", "--expected-share", "0.9") == said
+
+
 def test_a_length_that_positions_limit_is_refused(checkpoint, tmp_path):
     said = "--max-length is for T5 and its kin, which have no limit, but "
     assert said in refusal(checkpoint, tmp_path / "bundle", "--max-length", "32")
