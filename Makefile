@@ -47,6 +47,8 @@ test-long: $(VENV)/ray $(FIXTURE)
 	$(MAKE) --jobs 2 test-service test-others
 
 # The two halves of the tests. SELECTED is an expression of pytest's markers, by default for all.
+# Torch has one thread in each: waiting threads of one half would take the other's core.
+test-service test-others: export OMP_NUM_THREADS = 1
 test-service:
 	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service
 
