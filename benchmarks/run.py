@@ -8,18 +8,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from benchmarks.cells import (
-    BatchAndBeams,
-    measure_attention,
-    measure_cells,
-    measure_lengths,
-    measure_memory,
-    measure_options,
-    measure_slow_peers,
-)
-from benchmarks.document import describe_machine
-from benchmarks.load import measure_load
-from benchmarks.models import (
+from benchmarks.kit.document import describe_machine
+from benchmarks.kit.models import (
     BASE,
     DEFAULT,
     MARIAN,
@@ -31,8 +21,18 @@ from benchmarks.models import (
     like_the_default,
     write_models,
 )
-from benchmarks.report import NUMBERS, read, write
-from benchmarks.results import Load, Part, Results
+from benchmarks.kit.results import Load, Part, Results
+from benchmarks.load.load import measure_load
+from benchmarks.speed.cells import (
+    BatchAndBeams,
+    measure_attention,
+    measure_cells,
+    measure_lengths,
+    measure_memory,
+    measure_options,
+    measure_slow_peers,
+)
+from benchmarks.speed.report import NUMBERS, read, write
 from model.checkpoint import TrainedModel
 from model.export.manifest import Precision
 

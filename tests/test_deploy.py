@@ -15,7 +15,7 @@ import pytest
 import yaml
 from starlette.datastructures import State
 
-from benchmarks.fleet_scenarios import MOST_REPLICAS, NOTICED
+from benchmarks.fleet.scenarios import MOST_REPLICAS, NOTICED
 from service.api.metrics import ModelCollector
 from service.app import create_app
 from service.bundle import FORMAT_VERSION

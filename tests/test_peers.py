@@ -16,8 +16,8 @@ import torch
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hugging_face import to_hugging_face
-from benchmarks.models import write_ctranslate2
+from benchmarks.kit.hugging_face import to_hugging_face
+from benchmarks.kit.models import write_ctranslate2
 from model.checkpoint import load_model
 from model.data.pairs import pad
 from model.export.bundle import WeightType, write_bundle

@@ -6,11 +6,11 @@ import shutil
 import pytest
 import typer
 
-from benchmarks import agreement
-from benchmarks.agreement_report import agreement_columns, render_agreement
-from benchmarks.random_checkpoint import nllb, write_checkpoint
-from benchmarks.report import DOCS
-from benchmarks.witness import Witness
+from benchmarks.speed import agreement
+from benchmarks.speed.agreement_report import agreement_columns, render_agreement
+from benchmarks.speed.random_checkpoint import nllb, write_checkpoint
+from benchmarks.speed.report import DOCS
+from benchmarks.speed.witness import Witness
 from model.importers.probes import probes
 from service.bundle import load_bundle
 from service.settings import DEFAULT_BUNDLE, Precision

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attention, pronunciation_report
-from benchmarks.document import describe_machine, machine_line
-from benchmarks.pronunciation_report import Line, render, worst_words
-from benchmarks.report import render as render_performance
-from benchmarks.report import write as write_performance
+from benchmarks.kit.document import describe_machine, machine_line
+from benchmarks.pronunciation import report as pronunciation_report
+from benchmarks.pronunciation.report import Line, render, worst_words
+from benchmarks.speed import attention
+from benchmarks.speed.report import render as render_performance
+from benchmarks.speed.report import write as write_performance
 from model.evaluate import accuracy
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import fleet_scenarios, one_replica
-from benchmarks.fleet_events import Autoscaler, kill_one, running_rows, update
-from benchmarks.fleet_report import picture_of, render, verdict, write
-from benchmarks.fleet_scenarios import mixed_rows, one_row, simulate
-from benchmarks.load import percentiles
-from benchmarks.replicas import (
+from benchmarks.fleet import one_replica
+from benchmarks.fleet import scenarios as fleet_scenarios
+from benchmarks.fleet.events import Autoscaler, kill_one, running_rows, update
+from benchmarks.fleet.replicas import (
     Fleet,
     Request,
     ServiceTimes,
@@ -24,6 +22,9 @@ from benchmarks.replicas import (
     fewest_rows,
     in_turn,
 )
+from benchmarks.fleet.report import picture_of, render, verdict, write
+from benchmarks.fleet.scenarios import mixed_rows, one_row, simulate
+from benchmarks.load.load import percentiles
 from tests.benchmarks.two_stages import two_stages
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.fuzz import Answer, fuzz, judge
-from benchmarks.fuzz_cases import Case, draw
-from benchmarks.serving import serving
+from benchmarks.fuzz.__main__ import Answer, fuzz, judge
+from benchmarks.fuzz.cases import Case, draw
+from benchmarks.kit.serving import serving
 from service.settings import DEFAULT_BUNDLE
 
 PROBLEM = {"content-type": "application/problem+json"}

@@ -9,31 +9,24 @@ from threading import Thread
 import pytest
 import typer
 
-from benchmarks import (
-    accuracy,
-    attention,
-    cells,
-    checkpoints,
-    fairness,
-    mixed_requests,
-    operators,
-    overload,
-)
-from benchmarks.document import describe_machine
-from benchmarks.load import WORDS, measure_load
-from benchmarks.models import (
+from benchmarks.kit.document import describe_machine
+from benchmarks.kit.models import (
     T5,
     MeasuredModel,
     like_the_default,
     random_model,
     write_ctranslate2,
 )
-from benchmarks.random_checkpoint import TINY as TINY_CHECKPOINT
-from benchmarks.report import COLUMNS, cell_columns, render_checkpoints, write
-from benchmarks.results import Load
+from benchmarks.kit.results import Load
+from benchmarks.kit.serving import serving
+from benchmarks.kit.systems import ctranslate2_systems, heed_system
+from benchmarks.load import fairness, mixed_requests, overload
+from benchmarks.load.load import WORDS, measure_load
+from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add, check, measure
-from benchmarks.serving import serving
-from benchmarks.systems import ctranslate2_systems, heed_system
+from benchmarks.speed import attention, cells, checkpoints, operators
+from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
+from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write
 from model.network.config import TransformerConfig
 from service.settings import DEFAULT_BUNDLE, Precision
 
@@ -200,7 +193,7 @@ def test_typing_on_the_page(address):
 
 @pytest.mark.filterwarnings("ignore")  # g2p_en leaves a file open
 def test_a_peer_of_the_default_model_that_is_trained_here(tmp_path):
-    peers = pytest.importorskip("benchmarks.pronunciation_peers", exc_type=ImportError)
+    peers = pytest.importorskip("benchmarks.pronunciation.peers", exc_type=ImportError)
     spelled = [(word, " ".join(word)) for word in WORDS if word.isalpha()]
     found = peers.phonetisaurus_predictions(spelled, ["tea", "?"], tmp_path)
     assert found == {"tea": "t e a", "?": ""}
@@ -208,12 +201,12 @@ def test_a_peer_of_the_default_model_that_is_trained_here(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_peer_of_the_default_model_that_comes_trained():
-    peers = pytest.importorskip("benchmarks.pronunciation_peers", exc_type=ImportError)
+    peers = pytest.importorskip("benchmarks.pronunciation.peers", exc_type=ImportError)
     assert peers.g2p_en_predictions(["HEED"])["HEED"].startswith("HH IY")
 
 
 def test_a_learning_curve(tmp_path):
-    curve = pytest.importorskip("benchmarks.loss_curve", exc_type=ImportError)
+    curve = pytest.importorskip("benchmarks.pronunciation.loss_curve", exc_type=ImportError)
     (tmp_path / "losses.tsv").write_text("1\t2.5\t2.6\n2\t1.5\t1.7\n")
     curve.draw(tmp_path / "losses.tsv", tmp_path / "curve.svg")
     assert "held-out words" in (tmp_path / "curve.svg").read_text()

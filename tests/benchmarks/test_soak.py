@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.serving import serving
-from benchmarks.soak import WARM, Sample, is_complete, judge, paragraph, soak
+from benchmarks.kit.serving import serving
+from benchmarks.load.soak import WARM, Sample, is_complete, judge, paragraph, soak
 from service.settings import DEFAULT_BUNDLE
 
 MB = 1_000_000

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from benchmarks.memory import family
-from benchmarks.ray_cluster import Cluster, application
+from benchmarks.kit.memory import family
+from benchmarks.ray.cluster import Cluster, application
 from service.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest
 from tests.documentation import examples_of

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from benchmarks.memory import run
-from benchmarks.random_checkpoint import TINY, nllb, write_checkpoint
+from benchmarks.kit.memory import run
+from benchmarks.speed.random_checkpoint import TINY, nllb, write_checkpoint
 from tests.conftest import opened
 from tests.model.importers.checkpoints import write_marian, write_nllb
 from tests.model.importers.served import convert, post

@@ -1,0 +1,203 @@
+"""HTTP load on two servers: Heed, and CTranslate2 behind the same application.
+
+Requests of one word arrive at random times (a Poisson process), whether or not earlier ones have
+been answered. A latency starts at the arrival, so that it includes waiting for a connection.
+"""
+
+import asyncio
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.kit.http_client import Client
+from benchmarks.kit.process import Call, Running
+from benchmarks.kit.results import Latencies, Load, LoadRow, OpenLoop, Server, Streams
+from benchmarks.kit.serving import serving
+from benchmarks.kit.systems import heed_system
+from benchmarks.kit.translating import Translating
+from service.bundle import load_bundle
+from service.tokenizer import open_tokenizers
+
+NEW_TOKENS = 8
+SUBJECT = f"""Both servers run one model with random weights, which never ends a target: each word
+becomes {NEW_TOKENS} tokens. It has the sizes and tokenizers of the default model, which needs 6
+tokens on average for these words. It has no rotary positions, because CTranslate2 cannot combine
+them with sinusoidal ones."""
+SHARES = (0.3, 0.6, 0.8, 0.95)  # shares of the rate that the slower server can answer
+STREAMED = 0.8  # share of the streams that Heed can answer
+MOST = 4000  # requests in progress: none is refused, so that each latency counts
+TURNS = 4
+CONNECTIONS = 32  # connections used to find how much a server can answer
+WORDS = (Path(__file__).parents[2] / "tests" / "words.txt").read_text().split()
+T = TypeVar("T")
+
+
+def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
+    """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
+    with (
+        serving(folder / "heed", max_requests=MOST) as ours,
+        serving(folder / "heed", Translating, max_requests=MOST) as theirs,
+    ):
+        ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
+        saturation: dict[Server, float] = {
+            name: len(latencies) / seconds
+            for name, latencies in alternate(ports, seconds, CONNECTIONS).items()
+        }
+        slower = min(saturation.values())
+        loads = [measure_share(ports, seconds, share, slower) for share in shares]
+        streams = measure_streams(ours, seconds)
+        alone: dict[Server, float] = {
+            name: 1000 * statistics.median(latencies)
+            for name, latencies in alternate(ports, seconds, 1).items()
+        }
+    return {
+        "subject": SUBJECT,
+        "saturation": saturation,
+        "loads": loads,
+        "streams": streams,
+        "one_connection_ms": alone,
+        "engine_ms": measure_engine(folder, seconds / 2),
+    }
+
+
+def alternate(
+    ports: Mapping[Server, int], seconds: float, connections: int
+) -> dict[Server, list[float]]:
+    """Return the latencies of a closed loop on each server.
+
+    Servers alternate in TURNS turns, so that a slow moment of the machine hits all. Each runs for
+    `seconds` in total.
+    """
+    latencies: dict[Server, list[float]] = {name: [] for name in ports}
+    for _ in range(TURNS):
+        for name, port in ports.items():
+            run(closed_loop(port, min(0.3, seconds / TURNS), connections))  # warms up
+            latencies[name] += run(closed_loop(port, seconds / TURNS, connections))
+    return latencies
+
+
+def measure_share(ports: dict[Server, int], seconds: float, share: float, slower: float) -> LoadRow:
+    rate = share * slower
+    return {
+        "share": share,
+        "Heed": run(open_loop(ports["Heed"], seconds, rate)),
+        "CTranslate2": run(open_loop(ports["CTranslate2"], seconds, rate)),
+    }
+
+
+def measure_streams(port: int, seconds: float) -> Streams:
+    saturation = len(run(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
+    first, gaps = run(open_streams(port, seconds, STREAMED * saturation))
+    return {
+        "saturation": saturation,
+        "rate": STREAMED * saturation,
+        "first": percentiles(first),
+        "next": percentiles(gaps),
+    }
+
+
+def measure_engine(folder: Path, seconds: float) -> float:
+    """Return the median milliseconds of one word without HTTP."""
+    tokenizer, _ = open_tokenizers(load_bundle(folder / "heed"))
+    sources = [tokenizer.encode(word, "/").ids for word in WORDS]
+    random_, times = random.Random(0), list[float]()
+    engine = Running(heed_system("int8"), folder)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        times.append(engine(Call([random_.choice(sources)], 1, NEW_TOKENS)).seconds)
+    engine.close()
+    return 1000 * statistics.median(times)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    with without_pauses():
+        return asyncio.run(coroutine)
+
+
+@contextmanager
+def without_pauses() -> Generator[None]:
+    """Stop the garbage collector, whose pauses would count as latency."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def closed_loop(
+    port: int, seconds: float, connections: int, *, stream: bool = False
+) -> list[float]:
+    """Return the seconds of each answer. Each connection asks again as soon as it is answered."""
+    random_, until = random.Random(0), time.perf_counter() + seconds
+    latencies: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
+        ask = client.stream if stream else client.decode
+
+        async def ask_again() -> None:
+            while (started := time.perf_counter()) < until:
+                await ask(random_.choice(WORDS))
+                answered = time.perf_counter()
+                if answered < until:  # later answers would count in a rate over `seconds`
+                    latencies.append(answered - started)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(connections):
+                group.create_task(ask_again())
+    return latencies
+
+
+async def arrive(
+    ask: Callable[[str, float], Coroutine[Any, Any, None]],
+    seconds: float,
+    rate: float,
+) -> None:
+    """Start `rate` requests a second; each gets a word and the moment of its arrival."""
+    random_, arrival = random.Random(1), 0.0
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        while (arrival := arrival + random_.expovariate(rate)) < seconds:
+            await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
+            group.create_task(ask(random_.choice(WORDS), started + arrival))
+
+
+async def open_loop(port: int, seconds: float, rate: float) -> OpenLoop:
+    latencies: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
+
+        async def ask(word: str, arrived: float) -> None:
+            await client.decode(word)
+            latencies.append(time.perf_counter() - arrived)
+
+        started = time.perf_counter()
+        await arrive(ask, seconds, rate)
+        throughput = len(latencies) / (time.perf_counter() - started)
+    return {"rate": rate, "throughput": throughput, **percentiles(latencies)}
+
+
+async def open_streams(port: int, seconds: float, rate: float) -> tuple[list[float], list[float]]:
+    """Return seconds from each arrival to the first token, and from each token to the next."""
+    first: list[float] = []
+    gaps: list[float] = []
+    async with Client(port, NEW_TOKENS) as client:
+
+        async def ask(word: str, arrived: float) -> None:
+            moments = await client.stream(word)
+            first.append(moments[0] - arrived)
+            gaps.extend(later - sooner for sooner, later in pairwise(moments))
+
+        await arrive(ask, seconds, rate)
+    return first, gaps
+
+
+def percentiles(seconds: Sequence[float]) -> Latencies:
+    return {
+        "p50_ms": 1000 * statistics.median(seconds),
+        "p99_ms": 1000 * statistics.quantiles(seconds, n=100)[98],
+    }
