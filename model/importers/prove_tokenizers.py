@@ -185,17 +185,23 @@ def compare_ends(
                 result = f"{text!r} is {inner}, and Heed's are {read}"
                 return Proof(AROUND, reference, result, False)
             compared += 1
+    if not compared:
+        said = "it gives all languages other ids than the files do"
+        return Proof(AROUND, reference, said, None)
     result = f"{compared} texts have the same ids around them"
     if moved:
         result += f"; not compared: {len(moved)} added tokens whose ids in the files are others"
-    return Proof(AROUND, reference, result, True if compared else None)
+    return Proof(AROUND, reference, result, True)
 
 
 def chosen_languages(
     theirs: Library | HuggingFace, vocabularies: Vocabularies, usage: Usage
 ) -> list[tuple[str | None, dict[Slot, list[int]]]]:
     """Return languages in which to encode: the first, the middle and the last that the reference
-    knows under the same id. The code is set as that of the source; ids are those of the slots."""
+    knows under the same id. The code is set as that of the source; ids are those of the slots.
+
+    M2M100's class puts the ids of a list of its own around a text, whatever the files name them.
+    """
     around = (*usage.source_prefix, *usage.source_suffix)
     slot = next((each for each in around if isinstance(each, str)), None)
     if slot is None:
@@ -204,7 +210,9 @@ def chosen_languages(
     known = [
         code
         for code in theirs.languages(codes)
-        if len(codes[code]) == 1 and theirs.id_of(names[codes[code][0]]) == codes[code][0]
+        if len(codes[code]) == 1
+        and theirs.id_of(names[codes[code][0]]) == codes[code][0]
+        and (slot == TARGET or codes[code][0] in theirs.encode("a", code, whole=True))
     ]
     chosen = {known[i] for i in (0, len(known) // 2, -1)} if known else set[str]()
     if slot == TARGET:  # typed before a text

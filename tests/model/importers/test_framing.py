@@ -130,6 +130,18 @@ def test_a_language_that_the_class_of_m2m100_lacks_is_proved_without(tmp_path):
     assert prove_ends(checkpoint, vocabularies, usage).holds
 
 
+@pytest.mark.parametrize(
+    ("languages", "compared"),
+    [
+        (("en", "fr"), None),  # 18 languages of the class come before en
+        (("af", "am", "ar", "fr"), True),  # the first three are the class's first
+    ],
+)
+def test_languages_that_the_class_of_m2m100_moves_are_not_compared(tmp_path, languages, compared):
+    write_m2m100(tmp_path, languages=languages)
+    assert prove_ends(*read(tmp_path)).holds is compared
+
+
 MBART = {  # files of an mBART-50, and what they say of its tokenizer's class
     "no class": {},
     "generic class": {"tokenizer_class": "PreTrainedTokenizerFast"},
