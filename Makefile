@@ -35,7 +35,7 @@ $(VENV)/audit: $(VENV)/dev
 serve: $(VENV)/serve
 	$(BIN)/python -m service
 
-$(FIXTURE): $(wildcard model/*.py model/*/*.py) tests/make_fixture.py | $(VENV)/dev
+$(FIXTURE): $(wildcard model/*.py model/*/*.py model/*/*/*.py) tests/make_fixture.py | $(VENV)/dev
 	$(BIN)/python -m tests.make_fixture $(@D)
 
 fixture: $(FIXTURE)

@@ -34,7 +34,7 @@ from benchmarks.speed.cells import (
 )
 from benchmarks.speed.report import NUMBERS, read, write
 from model.checkpoint import TrainedModel
-from model.export.manifest import Precision
+from model.export.files.manifest import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

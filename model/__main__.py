@@ -12,17 +12,17 @@ try:
     from model.checkpoint import load_model
     from model.data.pairs import read_pairs
     from model.evaluate import by_source, predict, score
-    from model.export.answers import answer
     from model.export.bundle import Progress, WeightType, write_bundle
-    from model.export.manifest import Card, Precision
-    from model.export.mechanisms import export_mechanisms
-    from model.export.samples import samples
-    from model.export.weights import (
+    from model.export.checks.answers import answer
+    from model.export.checks.samples import samples
+    from model.export.files.manifest import Card, Precision
+    from model.export.files.weights import (
         fp32_products,
         linear_layers,
         release_weights,
         round_weights,
     )
+    from model.export.graphs.mechanisms import export_mechanisms
     from model.flags import Examples, Pairs, existing_file, positive, share
     from model.network.config import InputError
     from model.network.transformer import Transformer
@@ -134,8 +134,8 @@ def report_errors(bundle: Path, transformer: Transformer, progress: Progress) ->
     the graphs need memory.
     """
     # they need onnxruntime, the extra `cpu`
-    from model.export.compare import compare
-    from model.export.self_check import check_like_service
+    from model.export.checks.compare import compare
+    from model.export.checks.self_check import check_like_service
 
     rounded = [each for each in ("int8", "fp16") if (bundle / each).is_dir()]
     if "int8" in rounded:
@@ -218,8 +218,8 @@ def convert_command(
     """
     try:
         from model.importers.convert import FailedProof, Options, convert
-        from model.importers.expected import answers_of
-        from model.importers.proof import LEFT_OUT, as_text
+        from model.importers.proofs.expected import answers_of
+        from model.importers.proofs.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: run pip install 'heed[model,convert]'"

@@ -13,7 +13,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card
+from model.export.files.manifest import Card
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 

@@ -5,7 +5,7 @@ import pytest
 
 from model.checkpoint import load_model
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card, Precision
+from model.export.files.manifest import Card, Precision
 from tests.conftest import opened
 
 SOURCES = {

@@ -21,7 +21,7 @@ from benchmarks.kit.models import write_ctranslate2
 from model.checkpoint import load_model
 from model.data.pairs import pad
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card
+from model.export.files.manifest import Card
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 from model.search import beam_search

@@ -17,7 +17,7 @@ from model.checkpoint import TrainedModel, load_model
 from model.data.pairs import read_pairs
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card
+from model.export.files.manifest import Card
 from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 from service.app import create_app

@@ -15,8 +15,8 @@ from benchmarks.kit import results
 from model.checkpoint import TrainedModel, load_config, load_tokenizers
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card, Precision
-from model.importers.t5 import bucket_of
+from model.export.files.manifest import Card, Precision
+from model.importers.networks.t5 import bucket_of
 from model.network.config import NormKind, Positions, Tied, TransformerConfig
 from model.network.positions import RelativeBias
 from model.network.transformer import DecoderLayer, Transformer

@@ -28,7 +28,7 @@ from benchmarks.load.load import WORDS
 from benchmarks.load.overload import TICKS
 from benchmarks.ray.cluster import Cluster, application
 from model.export.bundle import WeightType, write_bundle
-from model.export.manifest import Card, Precision
+from model.export.files.manifest import Card, Precision
 from service.settings import DEFAULT_BUNDLE
 
 GATE = 1.7

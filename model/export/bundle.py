@@ -10,12 +10,9 @@ import onnx
 import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
-from model.export.calibrate import Calibration, calibrate
-from model.export.choose import ON_RANDOM_IDS, ON_TEXTS
-from model.export.graphs import export_graphs, save_graph
-from model.export.half import halve
-from model.export.half_range import check_half_range
-from model.export.manifest import (
+from model.export.checks.parity import parity
+from model.export.checks.samples import Pairs, samples
+from model.export.files.manifest import (
     Card,
     Precision,
     check_examples,
@@ -23,17 +20,20 @@ from model.export.manifest import (
     check_limits,
     describe,
 )
-from model.export.parity import parity
-from model.export.quantize import quantize
-from model.export.samples import Pairs, samples
-from model.export.tensor_file import converted, refer_to, write_tensors
-from model.export.weights import (
+from model.export.files.tensor_file import converted, refer_to, write_tensors
+from model.export.files.weights import (
     WeightType,
     exact_sources,
     int8_names,
     int8_sources,
 )
-from model.export.work_folder import replacement
+from model.export.files.work_folder import replacement
+from model.export.graphs.wrappers import export_graphs, save_graph
+from model.export.precision.calibrate import Calibration, calibrate
+from model.export.precision.choose import ON_RANDOM_IDS, ON_TEXTS
+from model.export.precision.half import halve
+from model.export.precision.half_range import check_half_range
+from model.export.precision.quantize import quantize
 from model.network.config import InputError
 from model.network.transformer import Transformer
 

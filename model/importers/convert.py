@@ -8,36 +8,36 @@ from pathlib import Path
 import torch
 
 from model.checkpoint import TrainedModel
-from model.export.answers import answer
 from model.export.bundle import Progress, check_target, write_bundle
-from model.export.manifest import Card, Precision, check_examples
-from model.export.samples import Pairs, decode
-from model.export.weights import WeightType, fp32_products, release_weights
-from model.importers import bart, t5
-from model.importers.bart import read_bart
+from model.export.checks.answers import answer
+from model.export.checks.samples import Pairs, decode
+from model.export.files.manifest import Card, Precision, check_examples
+from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import find_licence, hash_files, write_card
-from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
-from model.importers.description import read_description
-from model.importers.expected import Expected, prove_expected
-from model.importers.fields import architectures
-from model.importers.folders import check_folder
-from model.importers.hugging_face import ask_hugging_face
-from model.importers.plain import read_plain
-from model.importers.proof import LEFT_OUT, Proof, as_text
-from model.importers.proofs import (
+from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.files.folders import check_folder
+from model.importers.networks import bart, t5
+from model.importers.networks.bart import read_bart
+from model.importers.networks.description import read_description
+from model.importers.networks.fields import architectures
+from model.importers.networks.plain import read_plain
+from model.importers.networks.t5 import read_t5
+from model.importers.proofs.expected import Expected, prove_expected
+from model.importers.proofs.hugging_face import ask_hugging_face
+from model.importers.proofs.networks import (
     INT8,
     ROUNDED,
     prove_graphs,
     prove_network,
     versions,
 )
-from model.importers.prove_tokenizers import prove_ends, prove_pieces
-from model.importers.reference import describe_differences
-from model.importers.t5 import read_t5
-from model.importers.texts import Reader, read_texts
+from model.importers.proofs.proof import LEFT_OUT, Proof, as_text
+from model.importers.proofs.texts import Reader, read_texts
+from model.importers.proofs.tokenizers import prove_ends, prove_pieces
+from model.importers.proofs.versions import describe_differences
+from model.importers.tokenizers.vocabularies import Vocabularies, read_vocabularies
 from model.importers.usage import read_usage
-from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage

@@ -63,7 +63,7 @@ def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path
     run, _ = teacher_run(tmp_path / "a", seed=1)
     bundle = tmp_path / "bundle"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "model.export.compare", raising=False)
+    monkeypatch.delitem(sys.modules, "model.export.checks.compare", raising=False)
     command = ["export", str(run), str(bundle), "--precision", "int8"]
     refused = CliRunner().invoke(app, command)
     assert str(refused.exception) == (

@@ -6,12 +6,12 @@ import torch
 from onnx import numpy_helper
 
 from model.data.pairs import pad
-from model.export.calibrate import MARGIN, calibrate
-from model.export.graphs import export_graphs
-from model.export.parity import parity
-from model.export.quantize import quantize
-from model.export.samples import decode, samples
-from model.export.weights import int8_names
+from model.export.checks.parity import parity
+from model.export.checks.samples import decode, samples
+from model.export.files.weights import int8_names
+from model.export.graphs.wrappers import export_graphs
+from model.export.precision.calibrate import MARGIN, calibrate
+from model.export.precision.quantize import quantize
 from model.network.attention import TORCH_KERNEL
 from model.network.config import InputError, TransformerConfig
 from model.network.positions import Position

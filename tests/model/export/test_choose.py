@@ -7,16 +7,16 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from model.checkpoint import TrainedModel, load_model
-from model.export import choose
-from model.export.answers import answer, torch_log_probs
 from model.export.bundle import write_model
-from model.export.calibrate import affordable, calibrate
-from model.export.compare import compare
-from model.export.damage import Damage, divergence, entropy
-from model.export.int8_products import rounded
-from model.export.manifest import Precision
-from model.export.samples import samples
-from model.export.weights import WeightType, fp32_products, int8_modules, int8_names
+from model.export.checks.answers import answer, torch_log_probs
+from model.export.checks.compare import compare
+from model.export.checks.samples import samples
+from model.export.files.manifest import Precision
+from model.export.files.weights import WeightType, fp32_products, int8_modules, int8_names
+from model.export.precision import choose
+from model.export.precision.calibrate import affordable, calibrate
+from model.export.precision.damage import Damage, divergence, entropy
+from model.export.precision.int8_products import rounded
 from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
 from model.network.transformer import Transformer
 
@@ -132,13 +132,13 @@ def test_a_large_network_is_measured_on_fewer_pairs(monkeypatch):
     measured, passes = affordable(model, pairs)
     assert len(measured) == len(pairs)
     assert passes > 1000
-    monkeypatch.setattr("model.export.calibrate.A_PASS", 1)
-    monkeypatch.setattr("model.export.calibrate.ALL_PASSES", 1)
+    monkeypatch.setattr("model.export.precision.calibrate.A_PASS", 1)
+    monkeypatch.setattr("model.export.precision.calibrate.ALL_PASSES", 1)
     assert affordable(model, pairs) == (pairs[:1], 0)
 
 
 def test_without_passes_a_place_leaves_int8_in_all_layers(monkeypatch):
-    monkeypatch.setattr("model.export.calibrate.ALL_PASSES", 1)
+    monkeypatch.setattr("model.export.precision.calibrate.ALL_PASSES", 1)
     model = plant(like_t5(), 100)
     found = calibrate(model, samples(model))
     downs = [{name for name in DOWN if name.startswith(side)} for side in ("encoder", "decoder")]
@@ -186,7 +186,7 @@ def test_a_merged_product_stays_fp32_as_a_whole():
 
 
 def test_a_shared_matrix_stays_fp32_for_all_that_read_it(monkeypatch):
-    monkeypatch.setattr("model.export.weights.LARGE_EMBEDDING", 1)
+    monkeypatch.setattr("model.export.files.weights.LARGE_EMBEDDING", 1)
     monkeypatch.setattr(choose, "LEAST", 1e-12)
     model = like_t5()
     found = calibrate(model, samples(model), 0)

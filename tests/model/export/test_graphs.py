@@ -14,9 +14,9 @@ from model.checkpoint import TrainedModel, load_model
 from model.data.pairs import pad
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.exporter import LARGEST_INLINE
-from model.export.manifest import Card, Precision
-from model.export.weights import round_weights
+from model.export.files.manifest import Card, Precision
+from model.export.files.weights import round_weights
+from model.export.graphs.exporter import LARGEST_INLINE
 from model.network.config import (
     Activation,
     NormKind,

@@ -11,8 +11,8 @@ from onnx import TensorProto
 from model.checkpoint import TrainedModel, load_model
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.half import WIDE
-from model.export.manifest import Precision
+from model.export.files.manifest import Precision
+from model.export.precision.half import WIDE
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.transformer import Transformer
 from service.bundle import load_bundle

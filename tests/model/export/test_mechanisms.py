@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.export.mechanisms import GaussianPooling
+from model.export.graphs.mechanisms import GaussianPooling
 from service.api.examples import LEARNED_WIDTH, X, Y
 
 

@@ -15,8 +15,8 @@ import torch
 from model.checkpoint import TrainedModel
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.weights import round_weights
-from model.export.manifest import Card, Precision
+from model.export.files.weights import round_weights
+from model.export.files.manifest import Card, Precision
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 

@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
 from model.checkpoint import load_model
-from model.export.answers import answer
-from model.export.compare import compare
-from model.export.kernel import OPSET
-from model.export.quantize import quantize
-from model.export.samples import samples
-from model.export.tensor_file import refer_to, write_tensors
-from model.export.weights import int8_names, int8_sources
+from model.export.checks.answers import answer
+from model.export.checks.compare import compare
+from model.export.checks.samples import samples
+from model.export.files.tensor_file import refer_to, write_tensors
+from model.export.files.weights import int8_names, int8_sources
+from model.export.graphs.kernel import OPSET
+from model.export.precision.quantize import quantize
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 

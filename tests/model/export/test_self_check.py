@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from model.export import self_check
-from model.export.self_check import check_like_service
+from model.export.checks import self_check
+from model.export.checks.self_check import check_like_service
 from service.bundle import load_bundle
 from service.errors import StartupError
 from service.runtime import reference

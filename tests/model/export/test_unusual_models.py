@@ -7,9 +7,9 @@ from safetensors import safe_open
 from model.checkpoint import TrainedModel, find_weights
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.graphs import export_graphs
-from model.export.manifest import Card, Precision
-from model.export.weights import round_weights
+from model.export.files.manifest import Card, Precision
+from model.export.files.weights import round_weights
+from model.export.graphs.wrappers import export_graphs
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from service.bundle import load_bundle

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.export.work_folder import remove_rests, replacement
+from model.export.files.work_folder import remove_rests, replacement
 
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 EXPORT = """
@@ -15,7 +15,7 @@ import resource, signal, sys
 from pathlib import Path
 from model.checkpoint import load_model
 from model.export import bundle as module
-from model.export.manifest import Card
+from model.export.files.manifest import Card
 from model.network.config import InputError
 
 def wait(*_):

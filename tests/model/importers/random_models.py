@@ -6,9 +6,9 @@ import transformers
 from torch import nn
 
 from model.data.pairs import pad
-from model.importers.bart import KINDS, read_bart
-from model.importers.checkpoint import Checkpoint
-from model.importers.t5 import read_t5
+from model.importers.files.checkpoint import Checkpoint
+from model.importers.networks.bart import KINDS, read_bart
+from model.importers.networks.t5 import read_t5
 from tests.model.importers.checkpoints import randomise, store
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

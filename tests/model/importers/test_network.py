@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from model.export.answers import torch_log_probs
-from model.importers.hugging_face import Reference
-from model.importers.proofs import prove_network
+from model.export.checks.answers import torch_log_probs
+from model.importers.proofs.hugging_face import Reference
+from model.importers.proofs.networks import prove_network
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 

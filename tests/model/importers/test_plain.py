@@ -4,8 +4,8 @@ the paper's formulas with the names of The Annotated Transformer."""
 import numpy as np
 import pytest
 
-from model.importers.checkpoint import Checkpoint
-from model.importers.plain import read_plain
+from model.importers.files.checkpoint import Checkpoint
+from model.importers.networks.plain import read_plain
 from model.network.config import Tied
 from tests.model.importers.annotated import Annotated
 from tests.model.importers.plain_models import (

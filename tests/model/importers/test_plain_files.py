@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from model.importers.card import find_licence
-from model.importers.checkpoint import Checkpoint
-from model.importers.description import RULES, read_description
-from model.importers.plain import read_plain
+from model.importers.files.checkpoint import Checkpoint
+from model.importers.networks.description import RULES, read_description
+from model.importers.networks.plain import read_plain
 from model.network.config import InputError, Tied
 
 DOCS = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.importers import hugging_face
+from model.importers.proofs import hugging_face
 from tests.model.importers.checkpoints import write_marian
 from tests.model.importers.served import refusal, run
 

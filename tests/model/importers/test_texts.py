@@ -4,10 +4,9 @@ import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from model.importers.expected import read_expected
-from model.importers.pieces import Converted
-from model.importers.sentences import SENTENCES
-from model.importers.texts import (
+from model.importers.proofs.expected import read_expected
+from model.importers.proofs.sentences import SENTENCES
+from model.importers.proofs.texts import (
     ENOUGH,
     LONGEST,
     MOST,
@@ -17,7 +16,8 @@ from model.importers.texts import (
     Reader,
     read_texts,
 )
-from model.importers.vocabularies import Side
+from model.importers.tokenizers.pieces import Converted
+from model.importers.tokenizers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Usage
 

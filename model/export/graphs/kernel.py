@@ -1,0 +1,150 @@
+"""Attention kernel of exported graphs: ONNX operators in the place of torch's.
+
+Scaled dot products have fast operators; other scores are computed as torch computes them. Attention
+operators do not return their weights: the methods that use one return empty weights (..., 0).
+"""
+
+import torch
+from torch import Tensor
+from torch.onnx.ops import symbolic, symbolic_multi_out
+
+from model.export.graphs.rewrite import MICROSOFT
+from model.network.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    SelfAttended,
+    TorchKernel,
+    split_heads,
+)
+from model.network.positions import Position, Rotary
+from model.network.scores import ScaledDotProduct
+
+OPSET = 24
+
+
+class OnnxKernel(TorchKernel):
+    def attend_rows(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        memory: KeysValues,
+        valid_lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Attend by MultiHeadAttention, which masks by lengths: one operator instead of nine.
+
+        It needs keys and values of the same width.
+        """
+        sources, heads, _, width = memory.values.shape
+        if not isinstance(attention.score, ScaledDotProduct) or memory.keys.size(-1) != width:
+            return super().attend_rows(attention, query, memory, valid_lengths)
+        queries = query.view(sources, -1, query.size(-1))  # (B, R / B, H * D)
+        mixed = symbolic(
+            f"{MICROSOFT}::MultiHeadAttention",
+            (queries, *memory, None, valid_lengths.int()),
+            {"num_heads": heads, "mask_filter_value": torch.finfo(query.dtype).min},
+            dtype=query.dtype,
+            shape=(sources, queries.size(1), heads * width),
+            version=1,
+        )
+        return mixed.reshape(-1, heads * width), query[:, :0]
+
+    def attend_sequence(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        valid_lengths: Tensor,
+        position: Position,
+    ) -> SelfAttended:
+        """Attend by Attention-24, which splits the heads itself: faster than Transpose nodes."""
+        if not isinstance(attention.score, ScaledDotProduct):
+            return super().attend_sequence(attention, query, own, valid_lengths, position)
+        heads = attention.num_heads
+        keys, values = own  # (B, T, H * D)
+        if position.rotary:
+            query = rotary_embedding(query, heads, position.rotary, position.positions)
+            keys = rotary_embedding(keys, heads, position.rotary, position.positions)
+        mixed = symbolic(
+            "Attention",
+            (query, keys, values, position.bias, None, None, valid_lengths),
+            {"q_num_heads": heads, "kv_num_heads": heads},
+            dtype=query.dtype,
+            shape=values.shape,
+            version=OPSET,
+        )
+        cache = KeysValues(split_heads(keys, heads), split_heads(values, heads))  # (B, H, T, D)
+        return SelfAttended(mixed, cache, query[..., :0])
+
+    def attend_step(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        past: KeysValues,
+        position: Position,
+    ) -> SelfAttended:
+        """Attend by GroupQueryAttention, if it supports the score and the head sizes.
+
+        It also writes the cache in place, and is faster than the fallback: TensorScatter-24
+        followed by matrix products (docs/adr/0005).
+        """
+        head_dim = past.keys.size(-1)
+        multiple = 16 if position.rotary else 8  # head_dim must be a multiple of this
+        supported = head_dim == past.values.size(-1) and head_dim % multiple == 0
+        if isinstance(attention.score, ScaledDotProduct) and supported:
+            return group_query_attention(query, own, past, position)
+        return super().attend_step(attention, query, own, past, position)
+
+    def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
+        """Write by TensorScatter-24: in place if input and output are bound to one buffer."""
+        return symbolic(
+            "TensorScatter",
+            (cache, new, position),
+            {"axis": 2},
+            dtype=cache.dtype,
+            shape=cache.shape,
+            version=OPSET,
+        )
+
+
+ONNX_KERNEL = OnnxKernel()
+
+
+def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, positions: Tensor) -> Tensor:
+    """Apply RotaryEmbedding-23 to x (B, T, H * D) at `positions` (T,)."""
+    return symbolic(
+        "RotaryEmbedding",
+        (x, rotary.cos, rotary.sin, positions.expand(x.shape[:2])),
+        {"num_heads": num_heads},
+        dtype=x.dtype,
+        shape=x.shape,
+        version=23,
+    )
+
+
+def group_query_attention(
+    query: Tensor, own: KeysValues, past: KeysValues, position: Position
+) -> SelfAttended:
+    """Apply GroupQueryAttention to query, keys and values (R, H * D) over a cache (R, H, T, D)."""
+    heads, capacity = past.keys.size(1), past.keys.size(2)
+    packed = torch.cat([query, *own], dim=-1).unsqueeze(1)  # (R, 1, 3 * H * D)
+    # If the total length is above 1, the operator attends to a cache instead of a prompt. It
+    # refuses a total length beyond the rotary tables.
+    total_length, tables, bias = capacity, (None, None), position.bias
+    if position.rotary:
+        tables = position.rotary.cos, position.rotary.sin
+        total_length = torch.sym_min(capacity, position.rotary.cos.size(0))
+        bias = None if bias is None else bias[..., :total_length]
+    inputs = [packed, None, None, *past, position.positions.int(), torch.tensor(total_length).int()]
+    inputs += [*tables, None, bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    mixed, keys, values = symbolic_multi_out(
+        f"{MICROSOFT}::GroupQueryAttention",
+        inputs,
+        {"num_heads": heads, "kv_num_heads": heads, "do_rotary": int(position.rotary is not None)},
+        dtypes=[query.dtype] * 3,
+        shapes=[query.unsqueeze(1).shape, past.keys.shape, past.values.shape],
+        version=1,
+    )
+    return SelfAttended(mixed.squeeze(1), KeysValues(keys, values), query[:, :0])

@@ -1,0 +1,121 @@
+"""Choose what int8 may compute, by what it does to the output of the network.
+
+The error of a product alone says little: softmax amplifies a small one of queries and keys, and a
+norm hides a large one. Small errors of products are almost independent, so that the damage of all
+is about the sum of the damages of each.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from model.export.files.weights import int8_modules, stored_name
+from model.export.precision.damage import Damage
+from model.network.transformer import Transformer
+
+# Most damage, in parts of the entropy of the network's predictions: what a network is certain of is
+# changed by less. A network that is certain of everything has a limit, too, in nats a token. On
+# random ids a network does what it never does on texts, so that more precision would be in vain.
+ON_TEXTS, ON_RANDOM_IDS = 2e-4, 1e-3
+LEAST = 2e-6
+STRICTER = 0.75  # by which the allowed sum is reduced if the damage of the whole is not tolerable
+MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
+LAYER = re.compile(r"\.layers\.\d+\.")
+Unit = tuple[str, ...]  # modules that are int8 together, or not at all
+Damages = dict[tuple[Unit, ...], float]  # of groups of units
+
+
+@dataclass(slots=True)
+class Choice:
+    """Modules of int8, those of them whose input has a scale for each row, and their damage: that
+    of all modules at int8, that of the chosen ones, and the most that was tolerable."""
+
+    int8: set[str]
+    per_row: set[str]
+    whole: float
+    chosen: float
+    tolerable: float
+
+
+def choose(
+    model: Transformer, damage: Damage, constant: Collection[str], passes: int, tolerance: float
+) -> Choice:
+    """Take modules out of int8, the most damaging for their size first, until the damage of the
+    others is at most `tolerance` of the entropy. Modules of `constant` get a scale for each row
+    first.
+
+    The modules of a place, such as the keys of all layers, are measured together first. After
+    `passes` they are not measured one by one any more.
+    """
+    tolerable = max(LEAST, tolerance * damage.entropy)
+    modules = int8_modules(model)
+    per_row = {*modules} - {*constant}
+    whole = damage.of(modules, per_row)
+    choice = Choice({*modules}, per_row, whole, whole, tolerable)
+    if whole <= tolerable:
+        return choice
+    groups = group_by_place(units_of(model, modules))
+    damages: Damages = {group: damage.of(modules_of(group), choice.per_row) for group in groups}
+    size = partial(size_of, model)
+    allowed = tolerable
+    while choice.chosen > tolerable and allowed > 0:
+        reduce_damages(damages, allowed, choice, damage, size, passes)
+        choice.chosen = damage.of(choice.int8, choice.per_row)
+        allowed = STRICTER * min(allowed, sum(damages.values()))
+    return choice
+
+
+def reduce_damages(
+    damages: Damages,
+    allowed: float,
+    choice: Choice,
+    damage: Damage,
+    size: Callable[[Collection[str]], int],
+    passes: int,
+) -> None:
+    """Reduce the sum of the damages to `allowed`.
+
+    The worst group is measured unit by unit. It gets a scale for each row; if it has that already,
+    it leaves int8.
+    """
+    while sum(damages.values()) > allowed:
+        worst = max(damages, key=lambda group: damages[group] / size(modules_of(group)))
+        names = modules_of(worst)
+        del damages[worst]
+        if len(worst) > 1 and damage.passes < passes:
+            damages |= {(unit,): damage.of(unit, choice.per_row) for unit in worst}
+        elif names <= choice.per_row:
+            choice.int8 -= names
+        else:
+            choice.per_row |= names
+            damages[worst] = damage.of(names, choice.per_row)
+
+
+def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
+    """Return the modules that share a matrix, or a product of the graphs."""
+    units: defaultdict[str, list[str]] = defaultdict(list)
+    for name in modules:
+        attention, _, part = name.rpartition(".")
+        merged = attention.endswith("self_attention") and part in MERGED
+        units[attention if merged else stored_name(model, name)].append(name)
+    return [tuple(names) for names in units.values()]
+
+
+def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """Return the units that have the same place in each layer."""
+    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[LAYER.sub(".", unit[0])].append(unit)
+    return [tuple(group) for group in groups.values()]
+
+
+def size_of(model: Transformer, modules: Collection[str]) -> int:
+    """Return the number of weights of modules; a matrix that several of them share counts once."""
+    names = {stored_name(model, name) for name in modules}
+    return sum(model.get_parameter(name).numel() for name in names)
+
+
+def modules_of(group: tuple[Unit, ...]) -> set[str]:
+    return {name for unit in group for name in unit}

@@ -1,0 +1,57 @@
+"""int8 products and look-ups of a network in torch: the numbers that the int8 graphs compute.
+
+Sums of integers are exact in the graphs and in float32 here, so their last bits differ.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from model.export.files.weights import int8_rows, row_scales
+from model.network.transformer import Transformer
+
+Scales = Mapping[str, float]  # largest activation that a linear layer receives, by the layer's name
+
+
+@contextmanager
+def rounded(model: Transformer, names: Iterable[str], scales: Scales) -> Generator[None]:
+    """Let linear layers and embeddings compute in int8. Layers in `scales` have a constant scale of
+    their activations, others one for each row."""
+    modules = {name: model.get_submodule(name) for name in names}
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear):
+            module.forward = partial(multiply, module, scales.get(name))
+        else:
+            assert isinstance(module, nn.Embedding)
+            module.forward = partial(look_up, module)
+    try:
+        yield
+    finally:
+        for module in modules.values():
+            del module.forward  # the method of the class is back
+
+
+def multiply(layer: nn.Linear, largest: float | None, input: Tensor) -> Tensor:
+    """(..., K) -> (..., N); `largest` is the value behind a constant scale."""
+    rows = rounded_rows(input, largest)
+    weights = zip(int8_rows(layer.weight), row_scales(layer.weight), strict=True)
+    parts = [rows @ (units.float() * scale.unsqueeze(1)).T for units, scale in weights]
+    return torch.cat(parts, -1) + layer.bias
+
+
+def look_up(embedding: nn.Embedding, input: Tensor) -> Tensor:
+    """(...) -> (..., M)."""
+    rows = embedding.weight[input]
+    scale = rows.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scale > 0, (rows / scale).round() * scale, 0.0)
+
+
+def rounded_rows(rows: Tensor, largest: float | None) -> Tensor:
+    """Return rows (..., K) as the int8 graphs read them (`Quantizer`)."""
+    levels, low, high = (255, 0, 255) if bool((rows >= 0).all()) else (127, -128, 127)
+    size = rows.abs().amax(-1, keepdim=True) if largest is None else torch.tensor(largest)
+    scale = size / levels
+    return torch.where(size > 0, (rows / scale).round().clamp(low, high) * scale, 0.0)

@@ -1,0 +1,190 @@
+"""Read a checkpoint: a folder with weights and config.json, as Hugging Face writes it, or with
+weights and heed.toml, which describes a model of your own.
+
+Nothing in the folder is executed: weights are read as safetensors, or by torch's loader that
+refuses everything but tensors.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, dtype
+
+from model.export.files.tensor_file import pieces_of
+from model.importers.files.foreign import describe_files
+from model.importers.files.pickle_file import open_pickle
+from model.importers.files.reading import check_pointer, read
+from model.importers.networks.names import AVERAGED, shared_prefix, without_wrappers
+from model.network.config import InputError
+
+GENERATION = "generation_config.json"
+OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
+WEIGHTS = (  # the first of these that exists is read
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "model.pt",
+)
+OTHERS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # of weights that heed.toml may name
+PREFIXES = ("module.", "model.")  # before all names; that of Hugging Face's may be the second
+
+
+class Checkpoint:
+    """The configuration and the tensors of a folder; `unread` names those that were never read.
+
+    Weights are memory-mapped: pages that were read count as memory of this process until `close`
+    and until all tensors are freed. They are rounded to the number type `rounding`.
+    """
+
+    def __init__(self, folder: Path, rounding: dtype | None = None) -> None:
+        """Raise InputError if the configuration or the weights are missing or damaged."""
+        self.folder, self.rounding = folder, rounding
+        self.config_name = OWN if (folder / OWN).is_file() else "config.json"
+        path = folder / self.config_name
+        if not path.is_file():
+            raise InputError(
+                f"{folder} is not a checkpoint: it has no config.json; give a folder that"
+                f" save_pretrained wrote, or describe a model of your own in {OWN}"
+            )
+        self.config = read_toml(path) if path.name == OWN else read_json(path)
+        own = self.config if path.name == OWN else {}
+        found = open_weights(folder, str(own.get("weights", "")), str(own.get("state", "")))
+        found = {without_wrappers(name): read for name, read in found.items()}
+        self._prefix = shared_prefix(
+            [name for name in found if name != AVERAGED], PREFIXES if own else PREFIXES[:1]
+        )
+        self._tensors = {
+            self.unwrapped(name): read for name, read in found.items() if name != AVERAGED
+        }
+        self._unread = set(self._tensors)
+
+    def unwrapped(self, name: str) -> str:
+        """Return a name without what wrappers, such as DataParallel, put before all names."""
+        return without_wrappers(name).removeprefix(self._prefix)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._tensors)
+
+    @property
+    def unread(self) -> list[str]:
+        return sorted(self._unread)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor as it is stored. Raise InputError if there is none of this name, or if it
+        is empty or holds NaN or infinity."""
+        if name not in self._tensors:
+            raise InputError(
+                f"{self.folder} has no tensor {name}: the checkpoint is incomplete, so download its"
+                f" weights again, or {self.config_name} belongs to another model"
+            )
+        read = self._tensors[name]
+        self._unread.difference_update(n for n, other in self._tensors.items() if other is read)
+        tensor = read()
+        if not tensor.numel():
+            raise InputError(
+                f"{self.folder}: tensor {name} is empty, as DeepSpeed leaves it where it splits the"
+                " weights: run its zero_to_fp32.py, and give the weights that it writes"
+            )
+        if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
+            raise InputError(f"{self.folder}: tensor {name} holds NaN or infinity")
+        rounds = self.rounding is not None and tensor.is_floating_point()
+        return tensor.to(self.rounding) if rounds else tensor
+
+    def close(self) -> None:
+        """Let go of the weights. The configuration and the other files can still be read."""
+        self._tensors = {}
+
+    def ignore(self, *names: str) -> None:
+        """Count tensors as read that the network does not need."""
+        self._unread.difference_update(names)
+
+    def optional_json(self, name: str) -> dict[str, Any]:
+        """Return a JSON file of the folder; {} if there is none."""
+        path = self.folder / name
+        return read_json(path) if path.is_file() else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read(path).decode())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must be a JSON object")
+    return cast("dict[str, Any]", content)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read(path).decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], Tensor]]:
+    """Return, for each tensor's name, a function that reads it.
+
+    `name` is the file; "" for the first that has a name of Hugging Face's. `entry` is the key of a
+    pickle that holds the state dict; "" if the pickle is the state dict.
+    """
+    if name and not (folder / name).is_file():
+        raise InputError(f"{folder / OWN} has weights {name!r}, but the folder has no such file")
+    names = (name,) if name else WEIGHTS
+    path = next((folder / each for each in names if (folder / each).is_file()), None)
+    if path is None:
+        raise InputError(f"{folder} {describe_missing(folder)}")
+    if path.suffix in (".json", ".safetensors"):
+        if entry:
+            raise InputError(
+                f"{folder / OWN} has state {entry!r}, but {path.name} has no entries: remove it"
+            )
+        return open_shards(folder, path.name) if path.suffix == ".json" else open_file(path)
+    return open_file(path, entry)
+
+
+def describe_missing(folder: Path) -> str:
+    lacks = f"has no weights: it needs {' or '.join(WEIGHTS)}"
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS)
+    if others and (folder / OWN).is_file():
+        return f'{lacks}; or name a file in {OWN}, such as weights = "{others[-1]}"'
+    return describe_files(folder) or lacks
+
+
+def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
+    places = read_json(folder / index).get("weight_map")
+    if not isinstance(places, dict):
+        raise InputError(f"{folder / index} has no weight_map")
+    files: list[str] = sorted({str(name) for name in cast("dict[str, Any]", places).values()})
+    tensors: dict[str, Callable[[], Tensor]] = {}
+    for i, name in enumerate(files, 1):
+        path = folder / name
+        if not path.is_file() or path.name != name:  # a link into a cache is fine, a path is not
+            raise InputError(f"{folder}: shard {i} of {len(files)}, {name}, is missing")
+        tensors |= open_file(path)
+    return tensors
+
+
+def open_file(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
+    check_pointer(path)
+    return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path, entry)
+
+
+def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
+    try:
+        file = cast("Any", safe_open(path, "pt"))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is damaged or cut short: {error}") from error
+    tensors = {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
+    aliases = cast("dict[str, str]", file.metadata() or {})  # of tied matrices, stored once
+    kept = {alias: tensors[name] for alias, name in aliases.items() if name in tensors}
+    return kept | tensors

@@ -1,0 +1,169 @@
+"""Read config.json: the fields that every kind of checkpoint has, under one name or another."""
+
+import math
+from typing import Any, TypedDict, cast
+
+from model.importers.files.checkpoint import GENERATION, Checkpoint
+from model.network.config import Activation, InputError
+
+ACTIVATIONS = {
+    "relu": Activation.relu,
+    "gelu": Activation.gelu,
+    "gelu_accurate": Activation.gelu_tanh,
+    "gelu_fast": Activation.gelu_tanh,
+    "gelu_new": Activation.gelu_tanh,
+    "gelu_python": Activation.gelu,
+    "gelu_python_tanh": Activation.gelu_tanh,
+    "gelu_pytorch_tanh": Activation.gelu_tanh,
+    "silu": Activation.silu,
+    "swish": Activation.silu,
+}
+# Other names that transformers reads (its attribute_map). They count before the field's own name.
+RENAMED = {
+    "d_model": "hidden_size",
+    "d_kv": "head_dim",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
+    "encoder_attention_heads": "num_attention_heads",
+    "encoder_layers": "num_hidden_layers",
+}
+CONFIG = "config.json"
+MOST = (1 << 31) - 1  # of a size that bundle.json may hold
+
+
+def named(checkpoint: Checkpoint, name: str) -> str:
+    """Return the name under which config.json has a field."""
+    other = RENAMED.get(name, name)
+    return name if checkpoint.config.get(other) is None else other
+
+
+def number(checkpoint: Checkpoint, name: str, default: int | None = None) -> int:
+    """Return a size, from 1. Raise InputError if it is missing without a default, or no size."""
+    name = named(checkpoint, name)
+    value = checkpoint.config.get(name)
+    value = default if value is None else value
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise unsupported(checkpoint, name, f"a whole number from 1 to {MOST}")
+    return value
+
+
+def epsilon(checkpoint: Checkpoint, name: str, default: float) -> float:
+    """Return the number that a norm adds. Raise InputError if it is not between 0 and 1."""
+    value = checkpoint.config.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 < value < 1:
+        raise unsupported(checkpoint, name, "a number between 0 and 1")
+    return float(value)
+
+
+def flag(checkpoint: Checkpoint, name: str, default: bool) -> bool:
+    value = checkpoint.config.get(name)
+    value = default if value is None else value
+    if type(value) is not bool:
+        raise unsupported(checkpoint, name, "true or false")
+    return value
+
+
+def common(checkpoint: Checkpoint, *names: str) -> int:
+    """Return the number that these fields share. Raise InputError if they differ: our network has
+    one number for both sides."""
+    values = {named(checkpoint, name): number(checkpoint, name) for name in names}
+    if len({*values.values()}) > 1:
+        pairs = " and ".join(f"{name} {value}" for name, value in values.items())
+        raise InputError(
+            f"{checkpoint.folder}: config.json has {pairs}: Heed has one number for both,"
+            " so this model cannot be converted"
+        )
+    return next(iter(values.values()))
+
+
+def activation(checkpoint: Checkpoint, name: str, value: object) -> Activation:
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise unsupported(checkpoint, name, f"one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[value]
+
+
+def special_id(checkpoint: Checkpoint, *names: str, below: float = math.inf) -> int:
+    """Return the first of these ids that generation_config.json has, or else config.json.
+
+    A list of one id stands for it. Raise InputError for several, for an id that is not `below` the
+    size of the vocabulary, or if neither file has one.
+    """
+    for file in (GENERATION, CONFIG):
+        for name in names:
+            if contents(checkpoint, file).get(name) is not None:
+                return id_of(checkpoint, file, name, below)
+    return id_of(checkpoint, CONFIG, names[0], below)
+
+
+def id_of(checkpoint: Checkpoint, file: str, name: str, below: float = math.inf) -> int:
+    """Return an id that a file has. Raise InputError if it is not one id `below` this size."""
+    value = contents(checkpoint, file).get(name)
+    ids = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+        raise InputError(
+            f"{checkpoint.folder}: {file} has {name} {value!r}; expected one id, as a number or a"
+            f" list of one, in {GENERATION} or {CONFIG}"
+        )
+    if ids[0] >= below:
+        raise InputError(
+            f"{checkpoint.folder}: {file} has {name} {value!r}; expected an id below {below}, the"
+            " size of the vocabulary: the files belong to two models"
+        )
+    return ids[0]
+
+
+def contents(checkpoint: Checkpoint, file: str) -> dict[str, Any]:
+    return checkpoint.config if file == CONFIG else checkpoint.optional_json(file)
+
+
+class SpecialIds(TypedDict):
+    pad_id: int
+    bos_id: int  # the first id that the decoder reads
+    eos_id: int
+
+
+def special_ids(checkpoint: Checkpoint, vocab_size: int) -> SpecialIds:
+    # config.json's pad comes first: the network of M2M100 counts its positions from it
+    file = CONFIG if checkpoint.config.get("pad_token_id") is not None else GENERATION
+    return {
+        "pad_id": id_of(checkpoint, file, "pad_token_id", vocab_size),
+        "bos_id": start_id(checkpoint, vocab_size),
+        "eos_id": special_id(checkpoint, "eos_token_id", below=vocab_size),
+    }
+
+
+def start_id(checkpoint: Checkpoint, below: float = math.inf) -> int:
+    """Return the first id that the decoder reads: as in `generate`, bos if there is no other."""
+    return special_id(checkpoint, "decoder_start_token_id", "bos_token_id", below=below)
+
+
+def architectures(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of the classes that wrote the checkpoint."""
+    found = checkpoint.config.get("architectures")
+    found = [] if found is None else found
+    if not isinstance(found, list) or not all(
+        isinstance(each, str) for each in cast("list[Any]", found)
+    ):
+        raise unsupported(checkpoint, "architectures", "a list of names")
+    return cast("list[str]", found)
+
+
+def check_architecture(checkpoint: Checkpoint) -> None:
+    """Raise InputError for a checkpoint with another head, or with quantised weights."""
+    for name in architectures(checkpoint):
+        if not name.endswith(("ForConditionalGeneration", "MTModel", "LMHeadModel")):
+            raise InputError(
+                f"{checkpoint.folder}: config.json has architectures {name}: Heed serves models"
+                " that generate, such as ...ForConditionalGeneration"
+            )
+    if checkpoint.config.get("quantization_config"):
+        raise InputError(
+            f"{checkpoint.folder}: config.json has a quantization_config: give the checkpoint from"
+            " before quantisation"
+        )
+
+
+def unsupported(checkpoint: Checkpoint, name: str, expected: str) -> InputError:
+    value = checkpoint.config.get(name)
+    return InputError(f"{checkpoint.folder}: config.json has {name} {value!r}; expected {expected}")

@@ -1,0 +1,111 @@
+"""Find the ids that a checkpoint's own tokenizer puts around a source."""
+
+from dataclasses import dataclass
+
+from model.importers.files.checkpoint import Checkpoint
+from model.importers.networks.fields import CONFIG, id_of, special_id, start_id
+from model.importers.tokenizers.added_tokens import HIDDEN, OPTIONS, STORED
+from model.importers.tokenizers.kinds import GENERIC, class_of, is_byte_level, kind_of
+from model.importers.tokenizers.tokenizer_file import open_whole
+from model.importers.tokenizers.vocabularies import Vocabularies
+from model.network.config import InputError
+from model.usage import Codes, Slot
+
+SOURCE: Slot = "source_language"
+TARGET: Slot = "target_language"
+Ids = list[int | Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Templates of the ids before and after a source."""
+
+    prefix: Ids
+    suffix: Ids
+
+    @property
+    def has_language(self) -> bool:
+        return SOURCE in (*self.prefix, *self.suffix)
+
+
+def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
+    """Return the ids around a source. Raise InputError if the token at its end is missing."""
+    kind, languages = kind_of(checkpoint), vocabularies.languages
+    target: Ids = [TARGET] if languages and kind in ("marian", "t5") else []
+    if frame := deciding_frame(checkpoint, languages):
+        return Frame([*target, *frame.prefix], frame.suffix)
+    eos = id_of_role(checkpoint, vocabularies, "eos_token", "</s>")
+    options = checkpoint.optional_json(OPTIONS)
+    match kind:
+        case "mbart" if not is_mbart_50(checkpoint, languages):
+            return Frame([], [eos, SOURCE])
+        case "nllb" if options.get("legacy_behaviour"):
+            return Frame([], [eos, SOURCE])
+        case "nllb" | "m2m_100" | "mbart":
+            return Frame([SOURCE], [eos])
+        case "bart":
+            return Frame([id_of(checkpoint, CONFIG, "bos_token_id")], [eos])
+        case "t5" if is_byte_level(checkpoint):  # CodeT5 has the tokenizer of RoBERTa
+            return Frame(
+                [id_of_role(checkpoint, vocabularies, "cls_token", "<s>")],
+                [id_of_role(checkpoint, vocabularies, "sep_token", "</s>")],
+            )
+        case _:  # Marian, Pegasus and T5, whose language, if any, is that of the target
+            return Frame(target, [eos])
+
+
+def stored_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
+    """Return the ids that the post-processor of tokenizer.json puts around a text; None if the
+    file has no tokenizer."""
+    if "model" not in checkpoint.optional_json(STORED):
+        return None
+    encoding = open_whole(checkpoint.folder / STORED).encode("a")
+    slots: dict[int, Slot] = {ids[0]: SOURCE for ids in languages.values() if len(ids) == 1}
+    inner = [i for i, added in enumerate(encoding.special_tokens_mask) if not added]
+    if not inner:  # the text is unknown to it
+        return None
+    ids: Ids = [slots.get(i, i) for i in encoding.ids]
+    return Frame(ids[: inner[0]], ids[inner[-1] + 1 :])
+
+
+def deciding_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
+    """Return the ids of tokenizer.json's post-processor; None if they are not the checkpoint's own.
+
+    Classes of several languages put ids of their own around a text, whatever the file has.
+    """
+    kind, generic = kind_of(checkpoint), class_of(checkpoint) in GENERIC
+    several = kind in ("nllb", "m2m_100", "mbart")
+    if kind == "marian" or (several and not generic):
+        return None
+    frame = stored_frame(checkpoint, languages)
+    if frame is None or (several and not frame.has_language):
+        return None
+    return frame if generic or frame.prefix or frame.suffix else None
+
+
+def is_mbart_50(checkpoint: Checkpoint, languages: Codes) -> bool:
+    """Return whether the language is before a source: files may name no class, or another one.
+
+    The decoder of mBART-50 begins with eos, that of mBART-25 with a language.
+    """
+    if class_of(checkpoint).startswith("MBart50"):
+        return True
+    frame = stored_frame(checkpoint, languages)
+    if frame and frame.has_language:
+        return SOURCE in frame.prefix
+    return start_id(checkpoint) == special_id(checkpoint, "eos_token_id")
+
+
+def id_of_role(checkpoint: Checkpoint, vocabularies: Vocabularies, role: str, default: str) -> int:
+    """Return the id that the tokenizer gives a role in sources. The network may have another."""
+    named = checkpoint.optional_json(OPTIONS).get(role) or default
+    name = str(named.get("content", default) if isinstance(named, dict) else named)
+    tokenizer = vocabularies.source.tokenizer
+    found = (tokenizer.token_to_id(each) for each in (name + HIDDEN, name))
+    token_id = next((each for each in found if each is not None), None)
+    if token_id is None:
+        raise InputError(
+            f"{checkpoint.folder}: the source tokenizer has no {name}, which is put around a text:"
+            " give the files that belong to this model"
+        )
+    return token_id

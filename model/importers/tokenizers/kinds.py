@@ -1,0 +1,71 @@
+"""Tell which tokenizer a checkpoint has: the kind of its files, and the class that they name."""
+
+from pathlib import Path
+
+from model.importers.files.checkpoint import Checkpoint
+from model.importers.tokenizers.added_tokens import OPTIONS, STORED
+from model.network.config import InputError
+
+SENTENCEPIECE = "sentencepiece.bpe.model"
+FILES = {  # of a tokenizer, by its kind
+    "marian": ("source.spm", "target.spm", "vocab.json"),
+    "bart": ("vocab.json", "merges.txt"),
+    "pegasus": ("spiece.model",),
+    "t5": ("spiece.model",),
+    "m2m_100": (SENTENCEPIECE, "vocab.json"),
+    "nllb": (SENTENCEPIECE,),
+    "mbart": (SENTENCEPIECE,),
+}
+STORABLE = FILES.keys() - {"marian", "m2m_100"}  # kinds that tokenizer.json stands for
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read STORED alone
+PREFIX_SPACE = ("Bart", "Roberta")  # classes that set this flag, whatever STORED has
+
+
+def kind_of(checkpoint: Checkpoint) -> str:
+    """Return the kind of tokenizer. NLLB has the network of M2M100, and files like mBART's."""
+    kind = str(checkpoint.config["model_type"])
+    if kind in ("mt5", "umt5"):
+        return "t5"
+    if kind == "m2m_100" and not (checkpoint.folder / "vocab.json").is_file():
+        return "nllb"
+    return kind
+
+
+def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
+    """Return the paths of the files. Raise InputError naming all that are missing."""
+    names = FILES[kind]
+    paths = [checkpoint.folder / name for name in names]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        stead = f", or {STORED} in their place" if kind in STORABLE else ""
+        raise InputError(
+            f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights{stead}"
+        )
+    return paths
+
+
+def uses_tokenizer_json(checkpoint: Checkpoint, kind: str) -> bool:
+    """Return whether to read tokenizer.json because other files are missing, or because the files
+    name a class that reads no other. A tokenizer.json that only lists added tokens does not count.
+    """
+    incomplete = not all((checkpoint.folder / name).is_file() for name in FILES[kind])
+    alone = incomplete or class_of(checkpoint) in GENERIC
+    return kind in STORABLE and alone and "model" in checkpoint.optional_json(STORED)
+
+
+def is_byte_level(checkpoint: Checkpoint) -> bool:
+    """Return whether a T5 has the tokenizer files of BART, as CodeT5."""
+    spiece, *others = (*FILES["t5"], *FILES["bart"])
+    there = all((checkpoint.folder / name).is_file() for name in others)
+    return there and not (checkpoint.folder / spiece).is_file()
+
+
+def class_of(checkpoint: Checkpoint) -> str:
+    """Return the tokenizer's class that the files name, "" if none."""
+    options = checkpoint.optional_json(OPTIONS)
+    named = options.get("tokenizer_class") or checkpoint.config.get("tokenizer_class")
+    return str(named or "")
+
+
+def adds_prefix_space(checkpoint: Checkpoint) -> bool:
+    return bool(checkpoint.optional_json(OPTIONS).get("add_prefix_space"))

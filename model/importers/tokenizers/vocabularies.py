@@ -1,0 +1,255 @@
+"""Build the tokenizers of a checkpoint. Each kind has its own files, and its own order of ids.
+
+Only the files are read, without Hugging Face's tokenizer classes.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
+
+from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.networks.fields import number
+from model.importers.proofs.compare import Encode, sentencepiece_encoder
+from model.importers.tokenizers.added_tokens import OPTIONS, STORED, Lexicon, extend
+from model.importers.tokenizers.byte_level import convert_byte_level
+from model.importers.tokenizers.kinds import (
+    PREFIX_SPACE,
+    adds_prefix_space,
+    class_of,
+    is_byte_level,
+    kind_of,
+    need,
+    uses_tokenizer_json,
+)
+from model.importers.tokenizers.language_codes import LISTS
+from model.importers.tokenizers.own import plain_tokenizers
+from model.importers.tokenizers.piece_file import PieceFile, read_pieces, read_vocabulary
+from model.importers.tokenizers.pieces import MARIAN_SPECIAL, Converted, convert_lexicon
+from model.importers.tokenizers.tokenizer_file import (
+    convert_library,
+    encode_with,
+    names_of,
+    open_library,
+    with_tokens,
+)
+from model.network.config import InputError
+from model.usage import Codes
+
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, instead of the file's first three
+OWN_SPECIALS = 3  # <unk>, <s>, </s> at the start of a sentencepiece model
+PEGASUS_OFFSET = 103
+CODE = {  # how a language token is written
+    "nllb": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
+    "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
+    "m2m_100": re.compile(r"__([a-z]{2,3})__"),
+    "marian": re.compile(r">>(.+)<<"),
+    "t5": re.compile(r"<2(.+)>"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
+    whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
+    beside the original's own that texts may hold.
+    """
+
+    converted: Converted
+    original: PieceFile | Tokenizer | ByteLevelBPETokenizer | None = None
+    names: list[str] = field(default_factory=list[str])
+    typed: list[AddedToken] = field(default_factory=list[AddedToken])
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.converted.tokenizer
+
+    def hides(self, name: str) -> bool:
+        """Whether a typed name is text, though it is that of a token in the original."""
+        return self.tokenizer.token_to_id(name) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabularies:
+    """The tokenizers of both sides, and the ids of each language."""
+
+    source: Side
+    target: Side
+    languages: Codes = field(default_factory=dict[str, list[int]])
+
+
+def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:
+    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, beside
+    those that other files list."""
+    file = read_pieces(path)
+    return Side(convert_lexicon(file, lexicon, special), file, lexicon.names, lexicon.typed_tokens)
+
+
+def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
+    """Return the tokenizers. Raise InputError naming the files that are missing."""
+    if checkpoint.config_name == OWN:
+        source, target = (Converted(each, False, 0) for each in plain_tokenizers(checkpoint))
+        return Vocabularies(Side(source), Side(target))
+    kind = kind_of(checkpoint)
+    if uses_tokenizer_json(checkpoint, kind):
+        return read_stored(checkpoint, kind)
+    match kind:
+        case "marian":
+            return read_marian(checkpoint)
+        case "bart":
+            return read_byte_level(checkpoint)
+        case "t5" if is_byte_level(checkpoint):
+            return read_byte_level(checkpoint)
+        case "pegasus":
+            return read_pegasus(checkpoint)
+        case "t5":
+            return read_t5(checkpoint)
+        case _:
+            return read_fairseq(checkpoint, kind)
+
+
+def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
+    """Read tokenizer.json: one tokenizer for both sides, with language tokens among its own."""
+    path, code = checkpoint.folder / STORED, CODE.get(kind)
+    library = open_library(path)
+    lexicon = extend(checkpoint, names_of(library, path), rows_of(checkpoint), code)
+    sets_flag = class_of(checkpoint).startswith(PREFIX_SPACE)
+    library = with_tokens(library, lexicon, adds_prefix_space(checkpoint) if sets_flag else None)
+    encode = encode_with(library)
+    found = languages_of(lexicon.names, code)
+    added = {i: name for i, name in found.items() if i in lexicon.tokens}
+    languages: Codes = {name: [i] for i, name in added.items()}
+    if kind == "t5":  # MADLAD's languages are pieces
+        pieces = {i: name for i, name in found.items() if i not in added}
+        languages |= {name: prefix_ids(encode, lexicon.names[i]) for i, name in pieces.items()}
+    if kind in ("nllb", "mbart"):
+        check_languages(checkpoint, languages)
+    hidden = [lexicon.names[i] for i in (found if kind == "t5" else added)]
+    converted = convert_library(library, lexicon, hidden)
+    side = Side(converted, library, lexicon.names, lexicon.typed_tokens)
+    return Vocabularies(side, side, languages)
+
+
+def read_marian(checkpoint: Checkpoint) -> Vocabularies:
+    source, target, vocabulary = need(checkpoint, "marian")
+    own = checkpoint.folder / "target_vocab.json"  # where the sides do not share their ids
+    target_rows = number(checkpoint, "decoder_vocab_size", rows_of(checkpoint))
+    sides: list[Side] = []
+    codes: Codes = {}
+    for path, ids, rows in (
+        (source, vocabulary, rows_of(checkpoint)),
+        (target, own if own.is_file() else vocabulary, target_rows),
+    ):
+        lexicon = extend(checkpoint, read_vocabulary(ids), rows, CODE["marian"])
+        found = languages_of(lexicon.names, CODE["marian"])
+        codes = codes or {code: [i] for i, code in found.items()}
+        special = [lexicon.names[i] for i in found if i < lexicon.size]
+        sides.append(side_of(path, lexicon, [*MARIAN_SPECIAL, *special]))
+    return Vocabularies(sides[0], sides[1], codes)
+
+
+def read_byte_level(checkpoint: Checkpoint) -> Vocabularies:
+    vocabulary, merges = need(checkpoint, "bart")
+    lexicon = extend(checkpoint, read_vocabulary(vocabulary), rows_of(checkpoint))
+    names = lexicon.names[: lexicon.size]
+    special = {name for name in (*FAIRSEQ, "<mask>") if name in names} | {*lexicon.structural}
+    added = [lexicon.stored(i) for i in lexicon.tokens if i >= lexicon.size or i in lexicon.typed]
+    prefix_space = adds_prefix_space(checkpoint)
+    converted = convert_byte_level(
+        names, merges, sorted(special - {FAIRSEQ[3]}), added, add_prefix_space=prefix_space
+    )
+    original = ByteLevelBPETokenizer(str(vocabulary), str(merges), prefix_space)
+    side = Side(converted, original, lexicon.names, lexicon.typed_tokens)
+    return Vocabularies(side, side)
+
+
+def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
+    """Read pieces. Pegasus inserts 103 tokens of its own after the first two, <pad> and </s>."""
+    (path,) = need(checkpoint, "pegasus")
+    masked = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, PEGASUS_OFFSET))]
+    special = ["<pad>", "</s>", *masked]
+    names = special + read_pieces(path).names[len(special) - PEGASUS_OFFSET :]
+    lexicon = extend(checkpoint, names, rows_of(checkpoint))
+    side = side_of(path, lexicon, [name for name in special if name in lexicon.names])
+    return Vocabularies(side, side)
+
+
+def read_t5(checkpoint: Checkpoint) -> Vocabularies:
+    """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
+    languages are pieces."""
+    (path,) = need(checkpoint, "t5")
+    file, rows = read_pieces(path), rows_of(checkpoint)
+    options = checkpoint.optional_json(OPTIONS)
+    listed = options.get("extra_ids")
+    listed = 100 if listed is None else listed
+    if type(listed) is not int or listed < 0:
+        raise InputError(
+            f"{checkpoint.folder / 'tokenizer_config.json'} has extra_ids {listed!r}; expected a"
+            " whole number"
+        )
+    extra = min(listed, max(rows - len(file.names), 0))
+    masks = [f"<extra_id_{i}>" for i in reversed(range(extra))]
+    lexicon = extend(checkpoint, file.names + masks, rows, CODE["t5"])
+    names = lexicon.names[: lexicon.size]
+    found = languages_of(lexicon.names, CODE["t5"])
+    pieces = [lexicon.names[i] for i in found if lexicon.names[i] in file.user_defined]
+    hidden = {"<pad>", "</s>", "<s>", *masks, *pieces}
+    side = side_of(path, lexicon, [name for name in names if name in hidden])
+    encode = sentencepiece_encoder(file)
+    languages = {
+        code: prefix_ids(encode, lexicon.names[i]) if lexicon.names[i] in pieces else [i]
+        for i, code in found.items()
+        if lexicon.names[i] in pieces or i in lexicon.tokens
+    }
+    return Vocabularies(side, side, languages)
+
+
+def prefix_ids(encode: Encode, name: str) -> list[int]:
+    """Return the ids that a language token adds at the start of a text."""
+    alone, after = encode("a") or [], encode(f"{name} a") or []
+    return [*after[: len(after) - len(alone)]]
+
+
+def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
+    """Read mBART, mBART-50, M2M100 or NLLB: pieces, and language tokens after them."""
+    if kind == "m2m_100":
+        path, vocabulary = need(checkpoint, kind)
+        names = read_vocabulary(vocabulary)
+    else:
+        (path,) = need(checkpoint, kind)
+        names = FAIRSEQ + read_pieces(path).names[OWN_SPECIALS:]
+    code, rows = CODE[kind], rows_of(checkpoint)
+    lexicon = extend(checkpoint, names, rows, code)
+    if kind == "m2m_100" and not languages_of(lexicon.names, code):
+        listed = checkpoint.optional_json(OPTIONS).get("language_codes")
+        implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
+        lexicon = extend(checkpoint, names, rows, code, implied)
+    found = languages_of(lexicon.names, code)
+    languages: Codes = {each: [i] for i, each in found.items() if i in lexicon.tokens}
+    check_languages(checkpoint, languages)
+    special = [name for name in (*FAIRSEQ[:3], "<mask>") if name in lexicon.names[: lexicon.size]]
+    side = side_of(path, lexicon, special)
+    return Vocabularies(side, side, languages)
+
+
+def rows_of(checkpoint: Checkpoint) -> int:
+    return number(checkpoint, "vocab_size")
+
+
+def languages_of(names: Sequence[str], code: re.Pattern[str] | None) -> dict[int, str]:
+    """Return the codes of the language tokens among names, by id."""
+    if code is None:
+        return {}
+    return {i: match[1] for i, name in enumerate(names) if (match := code.fullmatch(name))}
+
+
+def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
+    """Raise InputError if there are none: the model cannot be used without."""
+    if not languages:
+        raise InputError(
+            f"{checkpoint.folder} names no languages: give its tokenizer.json,"
+            " added_tokens.json, special_tokens_map.json, or a tokenizer_config.json with"
+            " added_tokens_decoder or language_codes"
+        )
