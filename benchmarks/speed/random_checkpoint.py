@@ -21,7 +21,7 @@ from sentencepiece import SentencePieceTrainer, sentencepiece_model_pb2
 from torch import Tensor
 
 from model.export.files.tensor_file import PIECE, Source, write_tensors
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 
 LANGUAGES = 202
 TRAINED = 1500  # pieces that are trained

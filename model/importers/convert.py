@@ -16,11 +16,11 @@ from model.export.files.weights import WeightType, fp32_products, release_weight
 from model.importers.card import find_licence, hash_files, write_card
 from model.importers.decoding import Generation
 from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.files.description import read_description
+from model.importers.files.fields import architectures
 from model.importers.files.folders import check_folder
 from model.importers.networks import bart, t5
 from model.importers.networks.bart import read_bart
-from model.importers.networks.description import read_description
-from model.importers.networks.fields import architectures
 from model.importers.networks.plain import read_plain
 from model.importers.networks.t5 import read_t5
 from model.importers.proofs.expected import Expected, prove_expected

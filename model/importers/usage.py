@@ -2,8 +2,8 @@
 
 from model.importers.decoding import Generation, check_limits
 from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.networks.description import read_description
-from model.importers.networks.fields import start_id
+from model.importers.files.description import read_description
+from model.importers.files.fields import start_id
 from model.importers.tokenizers.framing import SOURCE, TARGET, Ids, is_mbart_50, read_frame
 from model.importers.tokenizers.kinds import kind_of
 from model.importers.tokenizers.own import refused_unknown

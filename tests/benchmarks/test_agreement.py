@@ -11,7 +11,7 @@ from benchmarks.speed.agreement_report import agreement_columns, render_agreemen
 from benchmarks.speed.random_checkpoint import nllb, write_checkpoint
 from benchmarks.speed.report import DOCS
 from benchmarks.speed.witness import Witness
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 from service.bundle import load_bundle
 from service.settings import DEFAULT_BUNDLE, Precision
 from tests.model.importers.checkpoints import let_texts_end

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.checkpoint import TOKENIZERS, TrainedModel
 from model.data.tokenizers import UNK
-from model.export.checks.limits import find_faults
+from model.export.files.limits import find_faults
 from model.network.config import InputError
 from model.usage import Usage, plain_usage
 

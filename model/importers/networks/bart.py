@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.networks.fields import (
+from model.importers.files.fields import (
     activation,
     check_architecture,
     common,

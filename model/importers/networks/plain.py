@@ -5,9 +5,9 @@ import re
 from torch import Tensor
 
 from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.networks.description import SINUSOIDAL, SQRT, Description, read_description
+from model.importers.files.description import SINUSOIDAL, SQRT, Description, read_description
+from model.importers.files.names import grouped, matches, rename, shortened
 from model.importers.networks.layers import NAMES, Layers
-from model.importers.networks.names import grouped, matches, rename, shortened
 from model.importers.networks.state import StateReader
 from model.network.config import Activation, InputError, Positions, Tied, TransformerConfig
 from model.network.positions import sinusoidal_positions

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.networks.names import shortened
+from model.importers.files.names import shortened
 from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
 from model.network.tying import OUTPUT, SOURCE, TARGET

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from model.export.checks.samples import ordinary_ids, random_rows
 from model.importers.files.reading import read
-from model.importers.proofs.compare import compose
 from model.importers.proofs.proof import Proof
 from model.importers.proofs.sentences import SENTENCES
+from model.importers.tokenizers.compare import compose
 from model.importers.tokenizers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Codes, Slot, Usage

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.importers.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
 from model.importers.files.checkpoint import GENERATION, Checkpoint
-from model.importers.networks.fields import CONFIG
+from model.importers.files.fields import CONFIG
 from model.importers.networks.t5 import EMBEDDINGS, KINDS, OUTPUT
 
 VALID = "install transformers 5.23 or later to compare"

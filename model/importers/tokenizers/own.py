@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 
 from model.checkpoint import TOKENIZERS
 from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.networks.description import LETTERS, Description, read_description
+from model.importers.files.description import LETTERS, Description, read_description
 from model.importers.tokenizers.piece_file import read_vocabulary
 from model.importers.tokenizers.tokenizer_file import open_library, unknown_of
 from model.network.config import InputError

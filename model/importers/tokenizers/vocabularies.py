@@ -11,10 +11,10 @@ from pathlib import Path
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.networks.fields import number
-from model.importers.proofs.compare import Encode, sentencepiece_encoder
+from model.importers.files.fields import number
 from model.importers.tokenizers.added_tokens import OPTIONS, STORED, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
+from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
 from model.importers.tokenizers.kinds import (
     PREFIX_SPACE,
     adds_prefix_space,
@@ -24,7 +24,6 @@ from model.importers.tokenizers.kinds import (
     need,
     uses_tokenizer_json,
 )
-from model.importers.tokenizers.language_codes import LISTS
 from model.importers.tokenizers.own import plain_tokenizers
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.tokenizers.pieces import MARIAN_SPECIAL, Converted, convert_lexicon
@@ -47,6 +46,15 @@ CODE = {  # how a language token is written
     "m2m_100": re.compile(r"__([a-z]{2,3})__"),
     "marian": re.compile(r">>(.+)<<"),
     "t5": re.compile(r"<2(.+)>"),
+}
+LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_config.json
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl"
+        " gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml"
+        " mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th"
+        " tl tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
 }
 
 

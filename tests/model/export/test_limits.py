@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint import TrainedModel
 from model.export.bundle import write_bundle
-from model.export.checks.limits import find_faults
+from model.export.files.limits import find_faults
 from model.export.files.manifest import LARGEST, Card, check_files, check_limits, describe
 from model.export.files.weights import WeightType
 from model.network.config import InputError, TransformerConfig

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import nn
 
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "deu_Latn")
 SHAPES = ("safetensors", "shards", "bin")  # of weights on disk

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from model.importers.proofs.compare import read_scores, tie
-from model.importers.proofs.probes import WORDS
+from model.importers.tokenizers.compare import read_scores, tie
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces
 from model.importers.tokenizers.pieces import Converted, convert_pieces
+from model.importers.tokenizers.probes import WORDS
 from service.compose import with_compose
 from service.tokenizer import Tokenizer
 

@@ -7,8 +7,8 @@ import pytest
 import transformers
 
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.proofs.compare import compare_pieces
 from model.importers.proofs.tokenizers import reference_of, typed_texts
+from model.importers.tokenizers.compare import compare_pieces
 from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.conftest import serve

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.checkpoint import load_model
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 from model.network.config import InputError
 from tests.conftest import opened
 from tests.model.importers import checkpoints

@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 from tests.conftest import opened
 from tests.model.importers.checkpoints import let_texts_end
 from tests.model.importers.kinds import LANGUAGES, WRITERS

@@ -7,8 +7,7 @@ from transformers.models.m2m_100 import tokenization_m2m_100 as m2m_100
 
 from model.importers.convert import read_model
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.tokenizers.language_codes import LISTS
-from model.importers.tokenizers.vocabularies import read_vocabularies
+from model.importers.tokenizers.vocabularies import LISTS, read_vocabularies
 from model.importers.usage import read_usage
 from model.network.config import InputError
 from service.languages import fill

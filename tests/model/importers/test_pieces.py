@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
-from model.importers.proofs.compare import compare_pieces, compose, sentencepiece_encoder
-from model.importers.proofs.probes import COUNT, WORDS, probes
 from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.tokenizers.added_tokens import Lexicon
+from model.importers.tokenizers.compare import compare_pieces, compose, sentencepiece_encoder
 from model.importers.tokenizers.piece_file import read_pieces, read_vocabulary
 from model.importers.tokenizers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
+from model.importers.tokenizers.probes import COUNT, WORDS, probes
 from model.importers.tokenizers.vocabularies import Vocabularies, side_of
 from model.network.config import InputError
 from tests.model.importers.conftest import SYMBOLS, open_example, serve, train

@@ -13,7 +13,7 @@ from torch import nn
 
 from model.importers.card import find_licence
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.networks.description import RULES, read_description
+from model.importers.files.description import RULES, read_description
 from model.importers.networks.plain import read_plain
 from model.network.config import InputError, Tied
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.importers.files.checkpoint import Checkpoint
-from model.importers.proofs.probes import probes
 from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.tokenizers.piece_file import PieceFile
+from model.importers.tokenizers.probes import probes
 from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.conftest import opened

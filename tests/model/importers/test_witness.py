@@ -6,7 +6,7 @@ import ctranslate2
 import pytest
 import torch
 
-from model.importers.proofs.probes import probes
+from model.importers.tokenizers.probes import probes
 from tests.conftest import opened
 from tests.model.importers.checkpoints import let_texts_end
 from tests.model.importers.kinds import LANGUAGES, WRITERS

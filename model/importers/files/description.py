@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.networks.names import ANY
+from model.importers.files.names import ANY
 from model.network.config import Activation, InputError
 
 SINUSOIDAL, SQRT = "sinusoidal", "sqrt"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
-from model.importers.proofs.probes import probes
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.pieces import Converted
+from model.importers.tokenizers.probes import probes
 
 LONGEST = 4  # characters that compose to one
 DIVIDER = "\x07"
