@@ -7,15 +7,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from tests.model.training.test_loop import copying_run
-from tests.model.training.test_teachers import teacher_run
+from tests.model.runs import copying_run, small_command, teacher_run
 
 REPOSITORY = Path(__file__).parent.parent.parent
-
-
-def small_command(*arguments):
-    shape = "--d-model 16 --d-ff 32 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
-    return CliRunner().invoke(app, [str(each) for each in ("train", *arguments, *shape.split())])
 
 
 def test_a_refused_training_can_be_repeated_with_other_options(tmp_path):

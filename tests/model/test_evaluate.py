@@ -16,7 +16,7 @@ from model.evaluate import (
 )
 from model.network.config import InputError
 from model.training.loop import train
-from tests.model.training.test_loop import OPTIONS, copying_run
+from tests.model.runs import OPTIONS, copying_run
 
 
 def test_a_source_that_is_too_long_to_evaluate_is_named(tmp_path):

@@ -20,7 +20,7 @@ from model.data.pairs import (
 )
 from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, unit_of
 from model.network.config import InputError
-from tests.model.training.test_loop import CONFIG
+from tests.model.runs import CONFIG
 
 
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=60), seed=st.integers(0, 99))

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from model.checkpoint import TrainedModel, load_model
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.files.manifest import Precision
+from model.export.files.manifest import Card, Precision
 from model.export.precision.half import WIDE
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.transformer import Transformer
@@ -20,7 +20,6 @@ from service.runtime.device_cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
 from service.settings import Provider, Settings
-from tests.model.export.test_graphs import CARD
 from tests.service.runtime.conftest import CPU
 
 FP16 = Settings(precision="fp16", provider=Provider.cpu)
@@ -41,7 +40,8 @@ def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, g
     with torch.no_grad():
         feed_forward.up.weight *= gain
         feed_forward.down.weight *= gain
-    write_bundle(TrainedModel(model, source, target), CARD, weights, folder, precision)
+    card = Card(name="half")
+    write_bundle(TrainedModel(model, source, target), card, weights, folder, precision)
     return load_bundle(folder)
 
 

@@ -253,3 +253,9 @@ def write_pegasus(folder, seed=0, **changes):
     generation = {"num_beams": 2, "max_length": 24, "length_penalty": 0.8}
     model = transformers.PegasusForConditionalGeneration(config)
     return save(model, folder, generation | special, seed, spiece__model=pieces)
+
+
+def change(folder, name, **fields):
+    path = folder / name
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | fields))

@@ -89,3 +89,12 @@ def assert_same_answers(client, theirs, pairs, bundle, languages, banned=()):
             np.testing.assert_allclose(
                 block["data"], weights[block["kind"]].numpy(), **TOLERANCE, err_msg=block["kind"]
             )
+
+
+def check_places(text, tokens):
+    end = 0
+    for token in tokens:
+        assert end <= token.start <= token.end
+        assert not text[end : token.start].strip()
+        end = token.end
+    assert not text[end:].strip()

@@ -11,6 +11,7 @@ from model.importers.proofs.tokenizers import reference_of, typed_texts
 from model.importers.tokenizers.compare import compare_pieces
 from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.network.config import InputError
+from tests.model.importers.checkpoints import change
 from tests.model.importers.conftest import serve
 from tests.model.importers.kinds import WRITERS, every_language
 
@@ -50,12 +51,6 @@ def write(kind, folder):
         names = json.loads(special.read_text())["additional_special_tokens"]
         in_decoder(folder, {name: i for i, name in enumerate(names, first)})
     return getattr(transformers, CLASSES[kind])
-
-
-def change(folder, name, **fields):
-    path = folder / name
-    content = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(content | fields))
 
 
 def in_decoder(folder, ids, **flags):

@@ -19,7 +19,7 @@ from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import write_bart
 from tests.model.importers.conftest import serve
-from tests.model.importers.test_pieces import check_places
+from tests.model.importers.served import check_places
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<mask>"]
 

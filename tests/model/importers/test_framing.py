@@ -17,10 +17,15 @@ from model.importers.tokenizers.added_tokens import with_ids
 from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.importers.usage import read_usage
 from tests.conftest import opened
-from tests.model.importers.checkpoints import write_m2m100, write_mbart, write_mbart50, write_nllb
+from tests.model.importers.checkpoints import (
+    change,
+    write_m2m100,
+    write_mbart,
+    write_mbart50,
+    write_nllb,
+)
 from tests.model.importers.kinds import every_language
 from tests.model.importers.served import convert, post, start_of
-from tests.model.importers.test_added_tokens import change
 
 WORDS = ["def add(a, b): return a + b", "the weather is lovely"] * 20
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]

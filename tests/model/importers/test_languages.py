@@ -13,7 +13,7 @@ from model.network.config import InputError
 from service.languages import fill
 from tests.model.importers.conftest import serve
 from tests.model.importers.kinds import WRITERS, every_language
-from tests.model.importers.test_pieces import check_places
+from tests.model.importers.served import check_places
 
 TEXT = "the weather is lovely"
 SOURCE, TARGET = "source_language", "target_language"

@@ -18,6 +18,7 @@ from model.importers.tokenizers.probes import COUNT, WORDS, probes
 from model.importers.tokenizers.vocabularies import Vocabularies, side_of
 from model.network.config import InputError
 from tests.model.importers.conftest import SYMBOLS, open_example, serve, train
+from tests.model.importers.served import check_places
 
 MARKS = "\u0300\u0301\u0302\u0308\u0323\u031b\u0327\u05b8\u064e\u0653\u3099\uff9e"
 ODD = "aeoẸệêＡ\ufeefﬁｶか\u1112\u1161\u11ab \t\r\n\u00a0</s>🙂"
@@ -103,15 +104,6 @@ def test_every_letter_belongs_to_one_token(example, text):
 def test_every_letter_of_the_built_in_texts_belongs_to_one_token(example):
     for text in probes():
         check_places(text, example.served.encode(text, "/").tokens)
-
-
-def check_places(text, tokens):
-    end = 0
-    for token in tokens:
-        assert end <= token.start <= token.end
-        assert not text[end : token.start].strip()
-        end = token.end
-    assert not text[end:].strip()
 
 
 def test_a_composed_letter_has_its_base_and_the_first_space_no_letter(models):

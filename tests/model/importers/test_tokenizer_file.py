@@ -23,9 +23,8 @@ from tests.model.importers.checkpoints import (
     write_pegasus,
 )
 from tests.model.importers.conftest import serve
-from tests.model.importers.served import post, run
+from tests.model.importers.served import check_places, post, run
 from tests.model.importers.t5_checkpoints import write_flan, write_madlad
-from tests.model.importers.test_pieces import check_places
 
 KINDS = {
     "t5": (write_flan, transformers.T5Tokenizer),

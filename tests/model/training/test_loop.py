@@ -1,7 +1,5 @@
 import math
-from contextlib import contextmanager
 from dataclasses import replace
-from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -11,49 +9,17 @@ from safetensors.numpy import load_file
 from model.checkpoint import (
     WEIGHTS,
     average_weights,
-    create_run,
     load_config,
     load_model,
     load_tokenizers,
     save_weights,
 )
 from model.data.pairs import Example, collate, encode_pairs, read_pair_file
-from model.data.tokenizers import Unit, build_tokenizer
 from model.evaluate import error_rates, predict
-from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 from model.training.loop import batch_loss, learning_rate, train, train_epoch
-from model.training.run import LOSSES, TrainingOptions
-
-CONFIG = TransformerConfig(
-    source_vocab_size=9,
-    target_vocab_size=9,
-    d_model=16,
-    d_ff=32,
-    num_heads=2,
-    d_qk=7,
-    d_v=6,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    dropout=0.1,
-    max_source_length=8,
-    max_target_length=8,
-)
-OPTIONS = TrainingOptions(
-    epochs=4,
-    batch_size=4,
-    learning_rate=1e-2,
-    warmup=0.05,
-    weight_decay=0.02,
-    label_smoothing=0.1,
-    joined=0.3,
-    average=2,
-    seed=0,
-    pairs_sha256="",
-    start=None,
-    teachers=[],
-    made_up=0.0,
-)
+from model.training.run import LOSSES
+from tests.model.runs import CONFIG, OPTIONS, copying_run, stopped_after
 
 
 def probabilities(model, batch):
@@ -93,19 +59,6 @@ def test_the_rate_warms_up_then_falls_along_a_cosine():
     assert learning_rate(1.0, OPTIONS) == pytest.approx(0)
 
 
-def copying_run(folder, config=CONFIG):
-    """A run whose targets spell their sources: a task that a small model can learn."""
-    words = ["ab", "abc", "cab", "bad", "dab", "cad", "ad", "a", "b", "c", "d", "deb", "ed", "be"]
-    pairs = [(word, " ".join(word)) for word in words]
-    folder.mkdir(exist_ok=True)
-    path = folder / "pairs.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    source = build_tokenizer((s for s, _ in pairs), Unit.characters)
-    target = build_tokenizer((t for _, t in pairs), Unit.words)
-    create_run(folder / "run", config, source, target)
-    return folder / "run", path, pairs
-
-
 def test_a_resumed_training_equals_one_without_interruption(tmp_path, monkeypatch):
     whole, pairs, _ = copying_run(tmp_path / "whole")
     train(whole, pairs, pairs, OPTIONS)
@@ -126,22 +79,6 @@ def test_an_epoch_without_a_checkpoint_leaves_no_loss(tmp_path, monkeypatch):
     train(run, pairs, pairs, OPTIONS)
     epochs = [line.split("\t")[0] for line in (run / LOSSES).read_text().splitlines()]
     assert epochs == ["1", "2", "3", "4"]
-
-
-@contextmanager
-def stopped_after(calls, name, monkeypatch):
-    """Interrupt the body when it calls the function of that name after `calls` calls."""
-    function, left = resolve_name(name), iter(range(calls))
-
-    def call_or_stop(*arguments):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return function(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(name, call_or_stop)
-        with pytest.raises(KeyboardInterrupt):
-            yield
 
 
 def test_a_run_keeps_the_mean_of_its_last_epochs_and_the_loss_on_the_dev_pairs(tmp_path):

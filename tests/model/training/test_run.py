@@ -5,9 +5,7 @@ import pytest
 from model.checkpoint import load_tokenizers
 from model.data.tokenizers import Unit
 from model.training.run import OPTIONS, SOFT_LABELS
-from tests.model.test_commands import small_command
-from tests.model.training.test_loop import copying_run
-from tests.model.training.test_teachers import teacher_run
+from tests.model.runs import copying_run, small_command, teacher_run
 
 ADVICE = "give the same or name another run"
 

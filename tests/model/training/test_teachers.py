@@ -1,4 +1,3 @@
-import random
 from dataclasses import replace
 from itertools import product
 
@@ -10,48 +9,24 @@ from hypothesis import strategies as st
 
 from model.checkpoint import (
     WEIGHTS,
-    create_run,
     load_config,
     load_model,
     load_tokenizers,
     save_weights,
 )
 from model.data.pairs import Example, collate, encode_pairs, read_pair_file
-from model.data.tokenizers import Unit, build_tokenizer
-from model.network.config import InputError, TransformerConfig
-from model.network.transformer import Transformer
+from model.network.config import InputError
 from model.training.loop import batch_loss, train
 from model.training.run import load_soft_labels
 from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
-from tests.model.training.test_loop import OPTIONS, stopped_after
+from tests.model.runs import OPTIONS, TEACHER, stopped_after, teacher_run, untrained
 
-CONFIG = TransformerConfig(
-    source_vocab_size=9,
-    target_vocab_size=11,
-    d_model=16,
-    d_ff=32,
-    num_heads=2,
-    d_qk=8,
-    d_v=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    dropout=0.0,
-    max_source_length=8,
-    max_target_length=8,
-)
+CONFIG = replace(TEACHER, target_vocab_size=11)
 EXAMPLES = [Example([3, 4, 5], [6, 7]), Example([8], [3, 3, 3]), Example([4, 4], [9])]
 
 
-def untrained(seed, config=CONFIG):
-    """A model whose outputs reach eos now and then."""
-    torch.manual_seed(seed)
-    model = Transformer(config).eval()
-    model.generator.bias.data[config.eos_id] = 1.5
-    return model
-
-
 def models(count):
-    return [untrained(seed) for seed in range(count)]
+    return [untrained(seed, CONFIG) for seed in range(count)]
 
 
 Sources = st.sets(st.lists(st.integers(3, 4), min_size=4, max_size=8).map(tuple), min_size=10)
@@ -137,27 +112,6 @@ def test_the_loss_is_the_cross_entropy_with_the_soft_labels():
         for place, probs in enumerate(example.soft_labels.numpy())
     ]
     assert found == pytest.approx(np.mean(losses), rel=1e-4)
-
-
-def teacher_run(folder, seed, alphabet="abc", **changes):
-    """A run with an untrained model, and pairs of words and their letters."""
-    letters = random.Random(0)
-    words = ["".join(letters.choices(alphabet, k=4 + i % 3)) for i in range(60)]
-    pairs = [(word, " ".join(word)) for word in words]
-    folder.mkdir()
-    path = folder / "pairs.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    source = build_tokenizer((s for s, _ in pairs), Unit.characters)
-    target = build_tokenizer((t for _, t in pairs), Unit.words)
-    config = replace(
-        CONFIG,
-        source_vocab_size=source.get_vocab_size(),
-        target_vocab_size=target.get_vocab_size(),
-        **changes,
-    )
-    create_run(folder / "run", config, source, target)
-    save_weights(folder / "run" / WEIGHTS, untrained(seed, config).state_dict())
-    return folder / "run", path
 
 
 def student_options(*teachers, **changes):
