@@ -29,6 +29,7 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
+SPACES = " \u2581"  # how vocabularies of characters and of sentencepiece write a space
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
@@ -76,6 +77,7 @@ class Tokenizer:
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
         self._size = size or library.get_vocab_size()
+        self._generated = generated
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
@@ -88,6 +90,12 @@ class Tokenizer:
         self._unknown = unknown_ids(library) - self._bytes.keys()
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
+        # Whether some token has a letter or a digit. If none has, texts are made of other signs.
+        self.spells = any(
+            has_letters((library.id_to_token(i) or "").strip(SPACES))
+            for i in range(self._size)
+            if i not in self._special_ids and i not in self._forbidden
+        )
         codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
         self._typed = {self.name(i): code for i, code in codes.items()}
 
@@ -118,7 +126,10 @@ class Tokenizer:
             raise Invalid.at(
                 pointer, f"cannot be tokenized ({reason}): {self._advice()}"
             ) from error
-        if not encoding.ids:
+        # Of a source of signs that the vocabulary lacks, a normalizer may leave no more than a
+        # space: the model would invent a target.
+        shown = self._generated or any(token.strip(SPACES) for token in encoding.tokens)
+        if not encoding.ids or not (shown or has_letters(text)):
             raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
         names = map(visible, encoding.tokens)
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
@@ -214,6 +225,11 @@ class Tokenizer:
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
+
+
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter or a digit."""
+    return any(map(str.isalnum, text))
 
 
 def check_unicode(text: str, pointer: str) -> None:

@@ -73,8 +73,8 @@ class DecodeRequest(Searching):
         " sentence by itself, and put the targets into the places of the sentences, so that white"
         " space stays as it is. All options apply to each sentence; sentences count as sources"
         " where those are limited. A sentence that is too long for the model is split further,"
-        " after the last clause mark that fits, else at the last space. Lines of symbols that the"
-        " model cannot read are copied. Source must be a text or a list of texts.",
+        " after the last clause mark that fits, else at the last space. Sentences without letters"
+        " and digits stay as they are. Source must be a text or a list of texts.",
     )
 
 

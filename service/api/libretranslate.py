@@ -117,8 +117,8 @@ BODIES = {JSON: {**FORM, "examples": examples.TRANSLATE}, URL_ENCODED: FORM, MUL
     openapi_extra={"requestBody": {"content": BODIES}},
 )
 async def translate(request: Request) -> Response:
-    """Translate a text or several, sentence by sentence. Texts without letters and digits stay as
-    they are.
+    """Translate a text or several, sentence by sentence. Sentences without letters and digits stay
+    as they are.
 
     The body may be JSON or a form; forms may put fields into the query of the address.
     """
@@ -196,11 +196,11 @@ def texts_at(q: str | list[str]) -> dict[str, str]:
 
 def split(text: str, kind: str, pointer: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
-    Parts without letters or digits are left out. Raise Invalid."""
+    Texts of white space are left out. Raise Invalid."""
     check_unicode(text, pointer)
     if kind == "html":
         return texts_of(text)
-    return [text] if any(map(str.isalnum, text)) else []
+    return [text] if text.strip() else []
 
 
 def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fault:
