@@ -13,7 +13,14 @@ from pydantic import BaseModel
 
 from service.api import models
 from service.api.inference_models import TASKS, Output, Result, Task, read_sequences
-from service.api.steps import Computed, failed_of, find_model, models_of, write_pieces
+from service.api.steps import (
+    Computed,
+    cut_headers,
+    failed_of,
+    find_model,
+    models_of,
+    write_pieces,
+)
 from service.api.tensors import (
     Form,
     InferRequest,
@@ -157,6 +164,7 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
 
     pieces = await write_pieces(request, computed, write)
     response = send(request, pieces, BINARY if in_binary else JSON)
+    response.headers.update(cut_headers(computed.answers))
     if in_binary:
         response.headers[HEADER_LENGTH] = str(length)
     return response

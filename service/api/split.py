@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, count
@@ -76,11 +76,17 @@ def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
         {
             "text": replace(text, spans, [each["text"] for each in joined]),
             "score": np.float32(sum(float(each["score"]) for each in joined)),
+            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
         }
         for joined in ranked
     ]
     tokens = sum(result["source_tokens"] for result in results)
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_reasons(reasons: Collection[str]) -> str:
+    """Return why a text ended: length if any of its sentences was cut."""
+    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
 
 
 async def read_sources(request: Request, source: TextField, how: Split, faults: Faults) -> Sources:
