@@ -34,6 +34,7 @@ NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
+WORDS = "this model reads one word at a time, so send a list of words"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
@@ -137,9 +138,11 @@ class Tokenizer:
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
-            raise Invalid.at(
-                pointer, f"has {', '.join(places)}, which the vocabulary lacks: {self._advice()}"
-            )
+            between = [text[read[i].start : read[i].end].isspace() for i in unknown]
+            advice = [WORDS] if any(between) and len(text.split()) > 1 else []
+            advice += [] if advice and all(between) else [self._advice()]
+            detail = f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
+            raise Invalid.at(pointer, detail)
         return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:

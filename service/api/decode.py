@@ -181,7 +181,7 @@ async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(request, source, body.split, faults)
-    faults.raise_all()
+    faults.raise_all(count_texts(body.source))
     await hold(request, check_answer(request, model, body, search, sources.tokens))
     entries = [
         Entry(
