@@ -50,6 +50,9 @@ class TranslateRequest(Strict):
     api_key: str | None = Field(
         default=None, description="An API key, instead of the header Authorization: Bearer KEY."
     )
+    secret: str | None = Field(
+        default=None, description="Has no effect. LibreTranslate's own page sends it."
+    )
 
 
 class TranslateAnswer(BaseModel):
