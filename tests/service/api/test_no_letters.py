@@ -1,7 +1,7 @@
 """Lines without letters and digits stay as they are: a model would invent a target for them.
 
-The model `letters` reads letters and signs, and, as sentencepiece does, an invisible character as a
-space. The vocabulary of `signs` has no letters.
+The model `letters` reads letters and signs, and some invisible characters as a space, as
+sentencepiece does. `tolerant` reads others as unknown, as NLLB does. `signs` reads no letters.
 """
 
 import hashlib
@@ -14,14 +14,15 @@ from tests.conftest import edit_manifest, opened
 from tests.documentation import events_of
 from tests.service.api.conftest import copy_of
 
-LETTERS, SIGNS = ["a", "b", "1", "-", "*", "\u2581"], ["-", "*", ".", "/", "\u2581", "+"]
-INVISIBLE = ["\u00ad", "\u200b", "\u200b\u00ad", "\u2060"]
+LETTERS, SIGNS = ["a", "b", "\u200d", "-", "*", "\u2581"], ["-", "*", ".", "/", "\u2581", "+"]
+INVISIBLE = ["\u00ad", "\u200b", "\u200b\u00ad", "\u2060", "\u200d"]
 LINES = ["---", "* * *", "-", "\U0001f606", "?!", "\u2026", "\u2014 \u2014", *INVISIBLE]
 PAIR = {"source": "aaa", "target": "bbb"}
 
 
-def read_characters(bundle, characters):
-    """Let a bundle read these characters, one by one, and invisible ones as spaces."""
+def read_characters(bundle, characters, tolerant=False):
+    """Let a bundle read these characters, one by one, and invisible ones as spaces. `tolerant`:
+    let it read others, too, as unknown."""
     file = bundle / "source.tokenizer.json"
     tokenizer = json.loads(file.read_text())
     special = list(tokenizer["model"]["vocab"])[:4]
@@ -30,6 +31,9 @@ def read_characters(bundle, characters):
     tokenizer["normalizer"] = {**spaces, "content": "\u2581"}
     every = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "invert": False}
     tokenizer["pre_tokenizer"] = {**every, "behavior": "Isolated"}
+    if tolerant:
+        tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
+        edit_manifest(bundle, unknown_id=None)
     content = json.dumps(tokenizer).encode()
     file.write_bytes(content)
     files = json.loads((bundle / "bundle.json").read_text())["files"]
@@ -44,6 +48,7 @@ def client(tiny, tmp_path_factory):
     languages = {"source": {"aaa": [4]}, "target": {"bbb": [7]}}
     bundles = [
         read_characters(copy_of(tiny, folder, "letters", languages=languages), LETTERS),
+        read_characters(copy_of(tiny, folder, "tolerant"), LETTERS, tolerant=True),
         read_characters(copy_of(tiny, folder, "signs"), SIGNS),
     ]
     with opened(*bundles, protocols="libretranslate,open-inference") as client:
@@ -66,13 +71,15 @@ def text_of(decode):
     return lambda source, **options: decode(source, **options)[0]["hypotheses"][0]["text"]
 
 
+@pytest.mark.parametrize("model", ["letters", "tolerant"])
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_without_letters_stays_in_its_text(decode, text_of, line):
+def test_a_line_without_letters_stays_in_its_text(decode, text_of, line, model):
     source = f"ab\n{line}\n  {line}\nba"
-    (result,) = decode(source, split="sentences")
+    (result,) = decode(source, model, split="sentences")
     spans = [source[each["start"] : each["end"]] for each in result["sentences"]]
     assert spans == ["ab", "ba"]
-    expected = f"{text_of('ab')}\n{line}\n  {line}\n{text_of('ba')}"
+    first, last = text_of("ab", model=model), text_of("ba", model=model)
+    expected = f"{first}\n{line}\n  {line}\n{last}"
     assert result["hypotheses"][0]["text"] == expected
 
 
@@ -112,19 +119,32 @@ def test_parts_without_letters_count_as_sentences(client, end):
     assert "splits into at least 257 sentences" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("line", ["---", "* * *", "-1-", "1"])
+@pytest.mark.parametrize("line", ["---", "* * *", "-a-", "a"])
 def test_signs_of_the_vocabulary_are_decoded_if_they_are_the_whole_source(decode, line):
     assert decode(line)[0]["source_tokens"] == len(line)
 
 
 @pytest.mark.parametrize("path", ["/v1/decode", "/v1/encode", "/v1/attention"])
-@pytest.mark.parametrize("line", [*INVISIBLE, " "])
-def test_what_the_vocabulary_lacks_entirely_is_refused_alone(client, path, line):
-    answer = client.post(path, json={"model": "letters", "source": line})
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        *(("letters", line) for line in [*INVISIBLE, " "]),
+        *(
+            ("tolerant", line)
+            for line in [*INVISIBLE, " ", "\U0001f606", "\ufe0f", "\u0301", "?! \u2026"]
+        ),
+    ],
+)
+def test_what_the_vocabulary_lacks_entirely_is_refused_alone(client, path, model, line):
+    answer = client.post(path, json={"model": model, "source": line})
     assert answer.status_code == 422
-    assert (
-        answer.json()["detail"] == f"/source {line!r} holds no token; send a text with at least one"
-    )
+    expected = f"/source {line!r} holds no token; send a text with at least one"
+    assert answer.json()["detail"] == expected
+
+
+@pytest.mark.parametrize("source", ["\u0433", "a\U0001f606", "\U0001f606-", "\u00ada"])
+def test_a_text_with_something_to_read_is_decoded_beside_what_is_unknown(decode, source):
+    assert decode(source, model="tolerant")[0]["hypotheses"][0]["tokens"]
 
 
 def test_a_vocabulary_of_signs_is_decoded_line_by_line(decode, text_of):
