@@ -123,6 +123,8 @@ def create_app(
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     protocols = [PROTOCOLS[name] for name in settings.protocols]
     app.state.error_forms = [protocol.ERRORS for protocol in protocols]
+    if "openai" in settings.protocols:
+        app.state.error_forms.append(openai.MODEL_ERRORS)
     app.state.other_protocols = other_protocols(settings)
     for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)

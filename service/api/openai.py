@@ -3,6 +3,7 @@
 An embedding is the mean of the encoder's output over the tokens of an input, scaled to length 1.
 """
 
+import json
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, encode, write_problem
 from service.languages import Slot
 
 PATH = "/v1/embeddings"
@@ -119,8 +120,16 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode({"error": document.model_dump()})
 
 
+def write_both(error: HeedError, path: str, request_id: str) -> bytes:
+    """Return the problem document of an error with the fields of an OpenAIError: clients of both
+    ask for models."""
+    problem = json.loads(write_problem(error, path, request_id))
+    return encode({**problem, **json.loads(write_error(error, path, request_id))})
+
+
 # 400 for whatever must be sent otherwise: the clients raise BadRequestError.
 ERRORS = ErrorForm([PATH, *NOT_OFFERED], write_error, {413: 400, 422: 400})
+MODEL_ERRORS = ErrorForm(["/v1/models"], write_both, media_type=PROBLEM)
 
 router = APIRouter(
     responses={"4XX": {"model": OpenAIError}, "5XX": {"model": OpenAIError}}, route_class=JsonRoute

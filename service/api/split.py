@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, count
@@ -68,10 +68,10 @@ class Sources:
 
 def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     spans = [Span(result["start"], result["end"]) for result in results]
-    nothing: list[Any] = [()]  # for a text without sentences, which stays as it is
-    ranked = (
-        zip(*(result["hypotheses"] for result in results), strict=False) if results else nothing
-    )
+    # A text without sentences stays as it is.
+    ranked: Iterable[tuple[Any, ...]] = [()]
+    if results:
+        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
     hypotheses = [
         {
             "text": replace(text, spans, [each["text"] for each in joined]),

@@ -181,8 +181,11 @@ def test_the_client_lists_and_finds_the_models(stock):
     assert {each.object for each in listed} == {"model"}
     found = stock.models.retrieve("translator")
     assert (found.id, found.object, found.name) == ("translator", "model", "translator")
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt' is served: give one of") as gone:
         stock.models.retrieve("gpt")
+    assert (gone.value.code, gone.value.param) == ("unknown_model", "model")
+    problem = gone.value.response.json()
+    assert (problem["status"], problem["code"]) == (404, "unknown_model")
 
 
 def test_without_the_protocol_the_list_is_ours_alone(client):
