@@ -123,6 +123,9 @@ def create_app(
     app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     protocols = [PROTOCOLS[name] for name in settings.protocols]
     app.state.error_forms = [protocol.ERRORS for protocol in protocols]
+    if "openai" in settings.protocols:
+        app.state.error_forms.append(openai.MODEL_ERRORS)
+    app.state.other_protocols = other_protocols(settings)
     for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
@@ -139,6 +142,16 @@ def create_app(
     show_answers(app.openapi())
     document_keys(app.openapi(), keys, admin)
     return app
+
+
+def other_protocols(settings: Settings) -> dict[str, str]:
+    """Return the HEED_PROTOCOLS that would add a path, by that path, for those that are off."""
+    return {
+        getattr(route, "path", ""): ",".join([*settings.protocols, name])
+        for name, protocol in PROTOCOLS.items()
+        if name not in settings.protocols
+        for route in protocol.router.routes
+    }
 
 
 def paths_of(app: FastAPI) -> list[str]:

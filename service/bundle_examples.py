@@ -10,8 +10,8 @@ from service.errors import StartupError
 from service.languages import Languages, Slot
 
 
-def is_absent(code: str | None) -> bool:
-    return code is None
+def is_absent(value: object) -> bool:
+    return value is None
 
 
 LanguageCode = Annotated[str | None, Field(exclude_if=is_absent)]

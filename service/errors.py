@@ -64,6 +64,7 @@ class HeedError(Exception):
     code = "internal"
     retry_after: int | None = None
     more = 0  # faults that were found beside those in `faults`
+    advice = ""  # after the detail on our own paths: it names a field that other protocols lack
 
     def __init__(self, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)

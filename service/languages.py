@@ -1,6 +1,7 @@
 """The languages of a model, and templates: lists of ids with slots that a language fills."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, product
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -55,10 +56,15 @@ class Languages(BaseModel):
 
     def every_id(self, template: Template) -> set[int]:
         """Return the ids of a template in all languages."""
-        choices = [
-            [[each]] if isinstance(each, int) else self.of(each).values() for each in template
-        ]
-        return {token_id for ids in choices for each in ids for token_id in each}
+        return {token_id for ids in self._choices(template) for each in ids for token_id in each}
+
+    def fills(self, template: Template) -> set[tuple[int, ...]]:
+        """Return the ids of a template, once for each language that may fill it."""
+        return {tuple(chain.from_iterable(ids)) for ids in product(*self._choices(template))}
+
+    def _choices(self, template: Template) -> list[Collection[Sequence[int]]]:
+        """Return the ids that each item of a template may stand for."""
+        return [[[each]] if isinstance(each, int) else self.of(each).values() for each in template]
 
     def most_ids(self, template: Template) -> int:
         """Return how many ids a template has in the languages that have most."""

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -29,10 +30,14 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
+SPACE = "\u2581"  # as sentencepiece writes it
+VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
+NO_TOKEN = "holds no token; send a text with at least one"
+WORDS = "this model reads one word at a time, so send a list of words"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
@@ -76,6 +81,7 @@ class Tokenizer:
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
         self._size = size or library.get_vocab_size()
+        self._generated = generated
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
@@ -88,6 +94,12 @@ class Tokenizer:
         self._unknown = unknown_ids(library) - self._bytes.keys()
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
+        # Whether some token has a letter or a digit. If none has, texts are made of other signs.
+        self.spells = any(
+            has_letters(library.id_to_token(i) or "")
+            for i in range(self._size)
+            if i not in self._special_ids and i not in self._forbidden
+        )
         codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
         self._typed = {self.name(i): code for i, code in codes.items()}
 
@@ -119,17 +131,30 @@ class Tokenizer:
                 pointer, f"cannot be tokenized ({reason}): {self._advice()}"
             ) from error
         if not encoding.ids:
-            raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
+            raise Invalid.at(pointer, f"{text!r} {NO_TOKEN}")
         names = map(visible, encoding.tokens)
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
         self._check_length(len(self._prefix) + len(read) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
-            places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
-            raise Invalid.at(
-                pointer, f"has {', '.join(places)}, which the vocabulary lacks: {self._advice()}"
-            )
+            raise Invalid.at(pointer, self._describe_unknown(text, read, unknown))
+        if not (self._generated or has_letters(text) or self._has_signs(read)):
+            raise Invalid.at(pointer, f"{text!r} {NO_TOKEN}")
         return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
+
+    def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
+        """Return the detail of the error about these tokens of a text."""
+        places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
+        between = [text[read[i].start : read[i].end].isspace() for i in unknown]
+        advice = [WORDS] if any(between) and len(text.split()) > 1 else []
+        advice += [] if advice and all(between) else [self._advice()]
+        return f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
+
+    def _has_signs(self, read: Sequence[Token]) -> bool:
+        """Return whether some token is a sign that can be seen, and not unknown. For any source
+        without one, the model would invent a target."""
+        known = "".join(token.text for token in read if token.id not in self._unknown)
+        return any(unicodedata.category(each)[0] in VISIBLE for each in known.replace(SPACE, ""))
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
@@ -214,6 +239,11 @@ class Tokenizer:
 
     def _too_large(self, pointer: str, size: str) -> TooLarge:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
+
+
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter or a digit."""
+    return any(map(str.isalnum, text))
 
 
 def check_unicode(text: str, pointer: str) -> None:

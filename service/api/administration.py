@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.examples import Examples
+from service.api.examples import NEW, Examples
 from service.api.models import Health, ModelCard, describe
 from service.api.responses import PROBLEMS
 from service.engine.registry import Registry
@@ -34,9 +34,7 @@ class LoadRequest(BaseModel):
     )
 
 
-LOAD: Examples = {
-    "folder": {"summary": "A folder in HEED_MODELS", "value": {"path": "opus-mt-en-fr"}}
-}
+LOAD: Examples = {"folder": {"summary": "A folder in HEED_MODELS", "value": {"path": NEW}}}
 
 
 @router.post(

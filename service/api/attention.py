@@ -118,7 +118,7 @@ async def run_attention(
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_body(request, model, body, source, faults)
-    faults.raise_all()
+    faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     lengths = measure_pairs(model, search, sources, targets)
     if padded:

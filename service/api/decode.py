@@ -1,6 +1,8 @@
 """POST /v1/decode."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -23,9 +25,16 @@ from service.api.requests import AttentionSelection, Searching
 from service.api.responses import PROBLEMS
 from service.api.serialize import write_decoded
 from service.api.split import Sources, Split, read_sources
-from service.api.steps import Computed, respond, submit_and_wait, use_model, write_partial
+from service.api.steps import (
+    Computed,
+    is_cut,
+    respond,
+    submit_and_wait,
+    use_model,
+    write_partial,
+)
 from service.api.stream import EVENT_STREAM, Stream
-from service.api.texts import TextField
+from service.api.texts import TextField, count_texts
 from service.api.validation import options_size, read_search_options
 from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
@@ -35,7 +44,7 @@ from service.formats.json import JSON, Document
 from service.http.budget import hold
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.waiting import compute_reading
+from service.http.waiting import compute_reading, settings_of
 from service.search.options import SearchOptions
 from service.tokenizer import Tokens
 
@@ -73,8 +82,8 @@ class DecodeRequest(Searching):
         " sentence by itself, and put the targets into the places of the sentences, so that white"
         " space stays as it is. All options apply to each sentence; sentences count as sources"
         " where those are limited. A sentence that is too long for the model is split further,"
-        " after the last clause mark that fits, else at the last space. Lines of symbols that the"
-        " model cannot read are copied. Source must be a text or a list of texts.",
+        " after the last clause mark that fits, else at the last space. Sentences without letters"
+        " and digits stay as they are. Source must be a text or a list of texts.",
     )
 
 
@@ -110,11 +119,43 @@ async def decode(
     return await respond(request, await run_decode(body, request))
 
 
-async def run_decode(body: DecodeRequest, request: Request, pointer: str = "/source") -> Computed:
-    """Decode the sources, which the body has at `pointer`. Raise the errors of the endpoint."""
+async def run_decode(
+    body: DecodeRequest, request: Request, pointer: str = "/source", *, whole: bool = False
+) -> Computed:
+    """Decode the sources, which the body has at `pointer`. `whole`: decode those anew that the
+    model's own max_new_tokens has cut.
+
+    Raise the errors of the endpoint.
+    """
     model, entries, sources, write, faults = await prepare(body, request, pointer)
     answers = await submit_and_wait(request, model, entries, faults, sources.results)
+    if whole:
+        answers = await finish(request, model, entries, answers)
     return Computed(lambda: write(answers), answers, faults.size)
+
+
+async def finish(
+    request: Request, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
+) -> list[Answer]:
+    """Return the answers, and in place of those that were cut new ones, as long as the model's
+    positions allow. They stay cut where even then, or if the answer would be too large.
+
+    All are not decoded that far at once: the scheduler and the budget of answers would reserve for
+    every source what few need.
+    """
+    most = model.engine.bundle.manifest.target_positions
+    longer = {
+        i: replace(entry, search=replace(entry.search, max_new_tokens=most), arrived=monotonic())
+        for i, (entry, answer) in enumerate(zip(entries, answers, strict=True))
+        if entry.search and is_cut(answer) and entry.search.max_new_tokens < most
+    }
+    nbytes = sum(hypotheses_nbytes(each.search, 1) for each in longer.values() if each.search)
+    if not longer or nbytes > settings_of(request).max_answer_bytes:
+        return [*answers]
+    await hold(request, held_nbytes(0, nbytes))
+    decoded = await submit_and_wait(request, model, [*longer.values()])
+    finished = dict(zip(longer, decoded, strict=True))
+    return [finished.get(i, answer) for i, answer in enumerate(answers)]
 
 
 class Prepared(NamedTuple):
@@ -140,7 +181,7 @@ async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(request, source, body.split, faults)
-    faults.raise_all()
+    faults.raise_all(count_texts(body.source))
     await hold(request, check_answer(request, model, body, search, sources.tokens))
     entries = [
         Entry(

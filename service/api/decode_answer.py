@@ -31,6 +31,10 @@ class JoinedHypothesis(BaseModel):
 
     text: str = Field(description="The source, with the text of a hypothesis for each sentence.")
     score: float = Field(description="Sum of the scores of the sentences.")
+    finish_reason: Literal["eos", "length", "stop"] = Field(
+        description="length if a sentence was cut by max_new_tokens, else stop if one was stopped,"
+        " else eos."
+    )
 
 
 class DecodeResult(BaseModel):

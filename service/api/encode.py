@@ -107,7 +107,7 @@ async def run_encode(
         faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
     languages = read_languages(body, model, body.source, faults, decodes=False)
     sources = await read_texts(request, TextField(pointer, body.source, languages.source), faults)
-    faults.raise_all()
+    faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"

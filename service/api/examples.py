@@ -18,6 +18,7 @@ from service.settings import DEFAULT_BUNDLE
 
 Examples = dict[str, Any]
 DEFAULT = DEFAULT_BUNDLE.name
+NEW = "opus-mt-en-fr"  # a model to load
 SIMPLE: dict[str, dict[str, Any]] = {  # a body for most text models, by endpoint
     "/v1/decode": {"source": "Hello"},
     "/v1/attention": {"source": "Hello", "attention": {"layers": [-1]}},
@@ -32,7 +33,9 @@ INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="u
 
 
 def show_answers(document: dict[str, Any]) -> None:
-    """Add the answers to a finished OpenAPI document: FastAPI itself would drop every null."""
+    """Add the answers to a finished OpenAPI document: FastAPI itself would drop every null. Name
+    the default model in paths."""
+    name_models(document, DEFAULT)
     for path, answers in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
         (operation,) = document["paths"][path].values()
         content = operation["responses"]["200"]["content"]
@@ -41,6 +44,15 @@ def show_answers(document: dict[str, Any]) -> None:
             media_type = content["text/event-stream" if streamed else "application/json"]
             value = "".join(map(event_text, answer)) if streamed else answer
             media_type.setdefault("examples", {})[name] = {"value": value}
+
+
+def name_models(document: dict[str, Any], name: str) -> None:
+    """Set the example of each name in a path: a model that is served, or one to load."""
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] == "path":
+                    parameter["example"] = NEW if path.endswith("/load") else name
 
 
 def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -53,6 +65,7 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> di
     names = [manifest.name for manifest in manifests]
     if names in ([DEFAULT], []):
         return document
+    name_models(document, DEFAULT if DEFAULT in names else names[0])
     for path in SIMPLE.keys() & document["paths"].keys():
         body, operation = SIMPLE[path], document["paths"][path]["post"]
         shown = operation["requestBody"]["content"]["application/json"]

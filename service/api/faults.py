@@ -7,15 +7,19 @@ from service.errors import HeedError, Invalid, TooLarge
 from service.http.waiting import LITTLE
 
 Result = TypeVar("Result")
+PARTIAL = ', or send "partial": true for the answers to the other sources'
 
 
 class Faults:
     """The errors of a request. If it is `partial`, those of single sources are kept apart: they
     are answered as the results of their sources."""
 
-    def __init__(self, partial: bool = False) -> None:
-        self.partial = partial
+    def __init__(self, partial: bool | None = None) -> None:
+        """`partial` is None where a request cannot be."""
+        self.partial = bool(partial)
+        self._could_be = partial is not None
         self._errors: list[HeedError] = []
+        self._refused: list[int] = []  # the results of `_errors`, of those that have one
         self._by_result: dict[int, list[HeedError]] = {}
 
     def read(self, work: Callable[[], Result], otherwise: Result) -> Result:
@@ -32,11 +36,18 @@ class Faults:
             self._by_result.setdefault(result, []).append(error)
         else:
             self._errors.append(error)
+            self._refused += [] if result is None else [result]
 
-    def raise_all(self) -> None:
-        """Raise one error for all of the request, if there are any."""
-        if self._errors:
-            raise merge(self._errors)
+    def raise_all(self, count: int = 1) -> None:
+        """Raise one error for all of the request, if there are any. With `partial`, it would be
+        answered if some of its `count` results had no error."""
+        if not self._errors:
+            return
+        error = merge(self._errors)
+        alone = len(self._refused) == len(self._errors) and len({*self._refused}) < count
+        if self._could_be and alone:
+            error.advice = PARTIAL
+        raise error
 
     def valid(self, count: int) -> list[int]:
         """Return the indices of the results, of `count`, that have no error."""

@@ -103,7 +103,7 @@ def count_tokens(result: Result) -> int:
 DECODED: dict[str, Output] = {
     "text": Output(Form("BYTES", 2), of_hypotheses("text")),
     "score": Output(Form("FP32", 2), of_hypotheses("score")),
-    "finish_reason": Output(Form("BYTES", 2), of_hypotheses("finish_reason"), is_whole),
+    "finish_reason": Output(Form("BYTES", 2), of_hypotheses("finish_reason")),
     "length": Output(Form("INT64", 2), of_hypotheses("token_ids", len), is_whole),
     "tokens": Output(Form("BYTES", 3), of_hypotheses("tokens"), is_whole),
     "token_ids": Output(Form("INT64", 3), of_hypotheses("token_ids"), is_whole),

@@ -50,12 +50,20 @@ class TranslateRequest(Strict):
     api_key: str | None = Field(
         default=None, description="An API key, instead of the header Authorization: Bearer KEY."
     )
+    secret: str | None = Field(
+        default=None, description="Has no effect. LibreTranslate's own page sends it."
+    )
 
 
 class TranslateAnswer(BaseModel):
     translatedText: str | list[str] = Field(description="A text, or one for each of a list.")
     alternatives: list[str] | list[list[str]] | None = Field(
         default=None, description="Other translations, best first. Absent unless requested."
+    )
+    truncated: bool | list[bool] | None = Field(
+        default=None,
+        description="Whether a translation was cut at the model's longest target, for a text or for"
+        " each of a list. Absent unless one was.",
     )
 
 
@@ -117,8 +125,8 @@ BODIES = {JSON: {**FORM, "examples": examples.TRANSLATE}, URL_ENCODED: FORM, MUL
     openapi_extra={"requestBody": {"content": BODIES}},
 )
 async def translate(request: Request) -> Response:
-    """Translate a text or several, sentence by sentence. Texts without letters and digits stay as
-    they are.
+    """Translate a text or several, sentence by sentence. Sentences without letters and digits stay
+    as they are.
 
     The body may be JSON or a form; forms may put fields into the query of the address.
     """
@@ -144,17 +152,15 @@ async def translate(request: Request) -> Response:
         split="sentences",
     )
     try:
-        decoded = await run_decode(asked, request, "/q")
+        decoded = await run_decode(asked, request, "/q", whole=True)
     except (Invalid, TooLarge) as error:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
         results = iter(decoded.write()["results"])
-        ranked = [
-            list(join(text, body.format, list(islice(results, len(parts[at])))))
-            for at, text in given.items()
-        ]
-        return write_translations(body, ranked)
+        translated = {at: list(islice(results, len(parts[at]))) for at in given}
+        ranked = [list(join(text, body.format, translated[at])) for at, text in given.items()]
+        return write_translations(body, ranked, list(map(is_truncated, translated.values())))
 
     return await respond(request, Computed(write, decoded.answers, size))
 
@@ -196,11 +202,11 @@ def texts_at(q: str | list[str]) -> dict[str, str]:
 
 def split(text: str, kind: str, pointer: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
-    Parts without letters or digits are left out. Raise Invalid."""
+    Texts of white space are left out. Raise Invalid."""
     check_unicode(text, pointer)
     if kind == "html":
         return texts_of(text)
-    return [text] if any(map(str.isalnum, text)) else []
+    return [text] if text.strip() else []
 
 
 def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fault:
@@ -222,14 +228,25 @@ def join(text: str, kind: str, results: Sequence[Document]) -> Iterator[str]:
         yield replace_texts(text, targets) if kind == "html" else targets[0]
 
 
-def write_translations(body: TranslateRequest, ranked: Sequence[list[str]]) -> Document:
-    """Return the answer, given the translations of each text, best first."""
+def is_truncated(results: Sequence[Document]) -> bool:
+    """Return whether one of the hypotheses of a text was cut."""
+    hypotheses = chain.from_iterable(result["hypotheses"] for result in results)
+    return any(each["finish_reason"] == "length" for each in hypotheses)
+
+
+def write_translations(
+    body: TranslateRequest, ranked: Sequence[list[str]], truncated: list[bool]
+) -> Document:
+    """Return the answer, given the translations of each text, best first, and whether they were
+    cut."""
     best = [each[0] for each in ranked]
     others = [[each for each in dict.fromkeys(texts) if each != texts[0]] for texts in ranked]
     single = isinstance(body.q, str)
     document: Document = {"translatedText": best[0] if single else best}
     if body.alternatives:
         document["alternatives"] = others[0] if single else others
+    if any(truncated):
+        document["truncated"] = truncated[0] if single else truncated
     return document
 
 

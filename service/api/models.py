@@ -11,14 +11,16 @@ from service.api.steps import failed_of, find_model, models_of
 from service.api.validation_attention import kinds_of
 from service.attention import AttentionKind
 from service.bundle import Config, Decoding, Limits
-from service.bundle_examples import Example, LanguageCode
+from service.bundle_examples import Example, LanguageCode, is_absent
 from service.cpu import instruction_sets, read_cpuinfo
 from service.engine.model import Model
 from service.errors import Unavailable
-from service.formats.json import JSON
+from service.formats.json import JSON, to_json
 from service.http.content import negotiate
+from service.http.waiting import settings_of
 
 MARKDOWN = "text/markdown"
+OPENAI = "As the OpenAI API lists the models. Absent unless HEED_PROTOCOLS names openai."
 STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
 router = APIRouter(responses=PROBLEMS)
 
@@ -74,6 +76,15 @@ class ModelCard(BaseModel):
     config: Config = Field(description="Sizes of the network, such as num_heads.")
 
 
+class ListedModel(BaseModel):
+    """A model as the OpenAI API lists it."""
+
+    id: str = Field(description="Name of the model.")
+    object: Literal["model"] = "model"
+    created: int = Field(default=0, description="0: bundles do not say when they were made.")
+    owned_by: str = "heed"
+
+
 class FailedModel(BaseModel):
     name: str = Field(description="Name of the model, or of its folder if that cannot be read.")
     reason: str = Field(description="Why its bundle could not be opened.")
@@ -84,6 +95,8 @@ class ModelList(BaseModel):
     failed: list[FailedModel] = Field(
         description="Models that could not be opened at the start, and are not served."
     )
+    object: Literal["list"] | None = Field(default=None, description=OPENAI, exclude_if=is_absent)
+    data: list[ListedModel] | None = Field(default=None, description=OPENAI, exclude_if=is_absent)
 
 
 class Health(BaseModel):
@@ -117,6 +130,10 @@ def describe(request: Request, model: Model) -> ModelCard:
     )
 
 
+def speaks_openai(request: Request) -> bool:
+    return "openai" in settings_of(request).protocols
+
+
 def shortened(card: ModelCard) -> ModelCard:
     """Return the card without what is long in `origin`, such as the hashes of all files."""
     brief = {k: value for k, value in card.origin.items() if not isinstance(value, dict | list)}
@@ -130,12 +147,17 @@ def shortened(card: ModelCard) -> ModelCard:
 )
 async def list_models(request: Request) -> ModelList:
     """List every model with its limits, licence and configuration."""
-    cards = [describe(request, model) for model in models_of(request).values()]
+    models = models_of(request)
+    cards = [describe(request, model) for model in models.values()]
     failed = [
         FailedModel(name=name, reason=failure.reason)
         for name, failure in failed_of(request).items()
     ]
-    return ModelList(models=[shortened(card) for card in cards], failed=failed)
+    listed = ModelList(models=[shortened(card) for card in cards], failed=failed)
+    if speaks_openai(request):
+        data = [ListedModel(id=name) for name in models]
+        return listed.model_copy(update={"object": "list", "data": data})
+    return listed
 
 
 @router.get(
@@ -155,7 +177,8 @@ async def show_model(name: str, request: Request) -> Response:
     what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
     media_type = negotiate(request, offered, what)
     if media_type == JSON:
-        card = describe(request, model).model_dump_json()
+        listed = ListedModel(id=name).model_dump() if speaks_openai(request) else {}
+        card = to_json({**describe(request, model).model_dump(mode="json"), **listed})
     return Response(card, media_type=media_type, headers={"Vary": "Accept"})
 
 

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 
 from service.api import models
 from service.api.inference_models import TASKS, Output, Result, Task, read_sequences
-from service.api.steps import Computed, failed_of, find_model, models_of, write_pieces
+from service.api.steps import (
+    Computed,
+    cut_headers,
+    failed_of,
+    find_model,
+    models_of,
+    write_pieces,
+)
 from service.api.tensors import (
     Form,
     InferRequest,
@@ -45,6 +52,7 @@ from service.http.waiting import compute_reading, settings_of
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY = "application/octet-stream"
 BINARY_OUTPUT = "binary_data_output"  # a parameter: whether all outputs are binary
+IGNORED = ("priority", "timeout")  # parameters of Triton's scheduler, which a server may ignore
 
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
@@ -127,9 +135,10 @@ def describe(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
 @router.post("/models/{name}/versions/{version}/infer")
 async def infer(request: Request, name: str, version: str | None = None) -> Response:
     content = await read_content(request)
-    model, task = find_task(request, name, version)
     header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
     asked = await read_body(request, InferRequest, header)
+    name, version = asked.model_name or name, asked.model_version or version
+    model, task = find_task(request, name, version)
 
     def read() -> BaseModel:
         fields = read_fields(asked, task, binary, model.engine.bundle.manifest.pad_id)
@@ -157,6 +166,7 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
 
     pieces = await write_pieces(request, computed, write)
     response = send(request, pieces, BINARY if in_binary else JSON)
+    response.headers.update(cut_headers(computed.answers))
     if in_binary:
         response.headers[HEADER_LENGTH] = str(length)
     return response
@@ -206,7 +216,11 @@ def read_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> 
 
     Raise Invalid for a parameter or an input that the model does not have, or misses.
     """
-    parameters = {name: value for name, value in asked.parameters.items() if name != BINARY_OUTPUT}
+    parameters = {
+        name: value
+        for name, value in asked.parameters.items()
+        if name not in (BINARY_OUTPUT, *IGNORED)
+    }
     for name in parameters:
         check_name(name, task.parameters, "parameter")
     values = read_inputs(asked.inputs, task.inputs, binary)

@@ -3,6 +3,8 @@
 An embedding is the mean of the encoder's output over the tokens of an input, scaled to length 1.
 """
 
+import json
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request, Response
@@ -12,14 +14,24 @@ from service.api import examples
 from service.api.encode import EncodeRequest, run_encode
 from service.api.field_types import IdList, Ids, Text, Texts, source_variant
 from service.api.requests import LanguageRequest
-from service.api.steps import Computed, respond
+from service.api.steps import Computed, failed_of, find_model, models_of, respond
 from service.api.texts import TextsOrIds
-from service.errors import HeedError, shorten
+from service.engine.model import Model
+from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document
 from service.http.content import negotiate
 from service.http.json_route import JsonRoute
-from service.http.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, encode, write_problem
+from service.languages import Slot
 
+PATH = "/v1/embeddings"
+# What else its clients ask for: they get errors in its form.
+NOT_OFFERED = [
+    *("/v1/assistants", "/v1/audio", "/v1/batches", "/v1/chat", "/v1/completions"),
+    *("/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files", "/v1/fine_tuning"),
+    *("/v1/images", "/v1/moderations", "/v1/realtime", "/v1/responses", "/v1/threads"),
+    *("/v1/uploads", "/v1/vector_stores", "/v1/videos"),
+]
 Format = Literal["float", "base64"]
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -46,6 +58,11 @@ class EmbeddingRequest(LanguageRequest):
     input: Input = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists. Ids are"
         " used unchanged, so they must hold the special tokens that the model needs."
+    )
+    check_special_tokens: bool = Field(
+        default=True,
+        description="Refuse token ids without the special tokens that the model needs around a"
+        " text, such as those of another model's tokenizer.",
     )
     encoding_format: Format = Field(
         default="float",
@@ -103,8 +120,16 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode({"error": document.model_dump()})
 
 
+def write_both(error: HeedError, path: str, request_id: str) -> bytes:
+    """Return the problem document of an error with the fields of an OpenAIError: clients of both
+    ask for models."""
+    problem = json.loads(write_problem(error, path, request_id))
+    return encode({**problem, **json.loads(write_error(error, path, request_id))})
+
+
 # 400 for whatever must be sent otherwise: the clients raise BadRequestError.
-ERRORS = ErrorForm(["/v1/embeddings"], write_error, {413: 400, 422: 400})
+ERRORS = ErrorForm([PATH, *NOT_OFFERED], write_error, {413: 400, 422: 400})
+MODEL_ERRORS = ErrorForm(["/v1/models"], write_both, media_type=PROBLEM)
 
 router = APIRouter(
     responses={"4XX": {"model": OpenAIError}, "5XX": {"model": OpenAIError}}, route_class=JsonRoute
@@ -112,7 +137,7 @@ router = APIRouter(
 
 
 @router.post(
-    "/v1/embeddings",
+    PATH,
     response_model=EmbeddingAnswer,
     summary="Embed texts as the OpenAI API does",
     tags=["protocols"],
@@ -123,11 +148,15 @@ async def create_embeddings(
     """Return a vector of length 1 for each input: the mean of the encoder's output over its
     tokens."""
     negotiate(request, [JSON])
+    sources = sources_of(body.input)
+    if body.check_special_tokens:
+        model = find_model(models_of(request), body.model, failed_of(request))
+        check_special_tokens(sources, model)
     asked = EncodeRequest.model_construct(
         model=body.model,
         source_language=body.source_language,
         target_language=body.target_language,
-        source=sources_of(body.input),
+        source=sources,
         pooling="mean",
         normalize=True,
         dimensions=body.dimensions,
@@ -157,3 +186,46 @@ def sources_of(given: str | list[str] | list[list[int]] | list[int]) -> TextsOrI
         return given
     ids = [each for each in given if isinstance(each, int)]
     return [ids] if ids else [each for each in given if not isinstance(each, int)]
+
+
+def check_special_tokens(sources: TextsOrIds, model: Model) -> None:
+    """Raise Invalid for ids without those that the model needs around a text, in any language. Ids
+    of another model's tokenizer would get a vector as well."""
+    manifest = model.engine.bundle.manifest
+    prefix, suffix = manifest.source_prefix, manifest.source_suffix
+    first, last = manifest.languages.fills(prefix), manifest.languages.fills(suffix)
+    starts, ends = {len(each) for each in first}, {len(each) for each in last}
+    wrong = (
+        f"/input/{i}"
+        for i, ids in enumerate(sources)
+        if not isinstance(ids, str)
+        and not (
+            any(tuple(ids[:length]) in first for length in starts)
+            and any(tuple(ids[len(ids) - length :]) in last for length in ends)
+        )
+    )
+    needed = describe_templates(model)
+    detail = (
+        f"lacks special tokens: this model needs {needed}. Send texts (in LangChain by"
+        ' check_embedding_ctx_length=False), or ids of /v1/tokenize; "check_special_tokens": false'
+        " embeds ids as they are"
+    )
+    if faults := [Fault(pointer, detail) for pointer in islice(wrong, MOST_FAULTS)]:
+        raise Invalid.of(faults)
+
+
+def describe_templates(model: Model) -> str:
+    """Return the special tokens around a text in words, such as "2 (</s>) at the end"."""
+    manifest = model.engine.bundle.manifest
+    sides = [(manifest.source_prefix, "beginning"), (manifest.source_suffix, "end")]
+    return " and ".join(
+        f"{', '.join(describe_item(each, model) for each in template)} at the {place}"
+        for template, place in sides
+        if template
+    )
+
+
+def describe_item(item: int | Slot, model: Model) -> str:
+    if isinstance(item, int):
+        return f"{item} ({model.source.name(item)})"
+    return f"the ids of a {item}"

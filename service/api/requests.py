@@ -47,7 +47,7 @@ class Strict(BaseModel):
             return value
         given = cast("dict[str, Any]", value)
         fields = cls.model_fields
-        if len(given) > len(fields) + 8:
+        if len(given) > len(fields) + 8 and cls.model_config.get("extra") == "forbid":
             context = {"count": len(given), "fields": ", ".join(fields)}
             message = "has {count} fields but only these are allowed: {fields}"
             raise PydanticCustomError("fields", message, context)
@@ -139,6 +139,17 @@ class AttentionSelection(Strict):
         le=9,
         description="Round weights to so many decimals, for a shorter answer. null: no rounding.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def want_object(cls, value: Any) -> Any:
+        """Raise for `true` and for the name of a kind, which are natural guesses."""
+        if isinstance(value, dict | cls):
+            return value
+        example = '{} selects all cross-attention, {"kinds": ["encoder"]} another kind'
+        raise PydanticCustomError(
+            "selection", "must be a JSON object: {example}", {"example": example}
+        )
 
 
 class Searching(LanguageRequest):

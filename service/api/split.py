@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, count
@@ -13,13 +13,13 @@ from fastapi import Request
 
 from service.api.faults import Faults
 from service.api.texts import TextField, count_texts, read_texts
-from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge, shorten
+from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
 from service.http.record import record_of
 from service.http.waiting import compute_reading, settings_of
 from service.offsets import Token
 from service.sentences import Span, cut, replace, split
-from service.tokenizer import Tokenizer, Tokens, check_unicode
+from service.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
 
 Split = Literal["none", "sentences"]
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
@@ -55,7 +55,9 @@ class Sources:
         are without the results that have `failed`."""
         if not self.texts:
             return document
-        sentences = defaultdict[int, list[dict[str, Any]]](list)
+        sentences: dict[int, list[dict[str, Any]]] = {
+            i: [] for i in range(len(self.texts)) if i not in failed
+        }
         valid = (fields for fields in self.event_fields if fields["result"] not in failed)
         for fields, result in zip(valid, document["results"], strict=True):
             span = {"start": fields["start"], "end": fields["end"]}
@@ -66,16 +68,25 @@ class Sources:
 
 def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     spans = [Span(result["start"], result["end"]) for result in results]
-    ranked = zip(*(result["hypotheses"] for result in results), strict=False)
+    # A text without sentences stays as it is.
+    ranked: Iterable[tuple[Any, ...]] = [()]
+    if results:
+        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
     hypotheses = [
         {
             "text": replace(text, spans, [each["text"] for each in joined]),
             "score": np.float32(sum(float(each["score"]) for each in joined)),
+            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
         }
         for joined in ranked
     ]
     tokens = sum(result["source_tokens"] for result in results)
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_reasons(reasons: Collection[str]) -> str:
+    """Return why a text ended: length if any of its sentences was cut."""
+    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
 
 
 async def read_sources(request: Request, source: TextField, how: Split, faults: Faults) -> Sources:
@@ -126,10 +137,11 @@ def split_texts(
     Raise TooLarge for more than `limit` sentences.
     """
     spans = list(map(split, texts))
-    check_count(source, sum(max(1, len(each)) for each in spans), limit)  # none is an error
-    read: list[Sentence] = []
+    # A text without sentences stays as it is, but its result takes room, too.
+    check_count(source, sum(max(1, len(each)) for each in spans), limit)
+    read: list[Sentence | None] = []
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
-        valid: list[Sentence] = []
+        valid: list[Sentence | None] = []
         errors: list[HeedError] = []
         for outcome in read_text(source, result, text, spans_of_text):
             if isinstance(outcome, HeedError):
@@ -142,7 +154,7 @@ def split_texts(
         for error in errors:
             faults.add(error, result)
         read += [] if errors else valid
-    return read
+    return [sentence for sentence in read if sentence]
 
 
 def check_count(source: TextField, found: int, limit: int, least: str = "") -> None:
@@ -153,11 +165,12 @@ def check_count(source: TextField, found: int, limit: int, least: str = "") -> N
 
 def read_text(
     source: TextField, result: int, text: str, spans: Sequence[Span]
-) -> Iterator[Sentence | HeedError]:
+) -> Iterator[Sentence | HeedError | None]:
     """Yield the sentences of a text, or the errors of those that the tokenizer refuses.
 
-    Skip refused sentences without letters and digits, such as a line of asterisks: they stay in the
-    text as they are.
+    Skip sentences without letters and digits, such as a line of asterisks: they stay in the text as
+    they are. A model would invent a target. For one whose vocabulary has no letters either, they
+    are the text. Yield None for such a part of a long sentence, which takes as long to find.
     """
     pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
     try:
@@ -170,20 +183,18 @@ def read_text(
     def fits(span: Span) -> bool:
         return not isinstance(encode(span), TooLarge)
 
-    wanted = [span for span in spans if has_letters(text, span) or isinstance(encode(span), Tokens)]
+    def says_something(span: Span) -> bool:
+        return not source.tokenizer.spells or has_letters(text[span.start : span.end])
+
+    wanted = filter(says_something, spans)
     for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
         outcome = encode(span)
-        if isinstance(outcome, Tokens):
+        if not isinstance(outcome, Tokens):
+            yield locate(outcome, span.start)
+        elif says_something(span):
             yield Sentence(result, span, shift(outcome, span.start))
         else:
-            yield locate(outcome, span.start)
-    if not wanted:
-        detail = f"{shorten(text)!r} holds no token; send a text with at least one"
-        yield Invalid.at(pointer, detail)
-
-
-def has_letters(text: str, span: Span) -> bool:
-    return any(map(str.isalnum, text[span.start : span.end]))
+            yield None
 
 
 def encoder_of(

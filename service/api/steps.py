@@ -32,6 +32,8 @@ from service.search.protocol import Progress
 # lock from the event loop.
 LARGE_ANSWER = 1 << 20
 
+FINISH_REASON = "X-Finish-Reason"
+
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
@@ -102,8 +104,8 @@ def submit(
             f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
     record = record_of(request)
-    record.sources = len(entries)
-    record.source_tokens = sum(len(entry.source_ids) for entry in entries)
+    record.sources += len(entries)
+    record.source_tokens += sum(len(entry.source_ids) for entry in entries)
     for entry in entries:
         entry.request_id = request.state.request_id
     return model.engine.submit(entries, on_progress, deadline_of(request).left)
@@ -212,7 +214,19 @@ async def respond(request: Request, computed: Computed, media_type: str = JSON) 
     """Send what is computed, in this media type."""
     slow = media_type in SINGLE_SOURCE
     pieces = await write_pieces(request, computed, WRITERS[media_type], slow)
-    return send(request, pieces, media_type)
+    response = send(request, pieces, media_type)
+    response.headers.update(cut_headers(computed.answers))
+    return response
+
+
+def cut_headers(answers: Sequence[Answer]) -> dict[str, str]:
+    """Return the header that tells a cut target, for answers whose form has no place for it."""
+    return {FINISH_REASON: "length"} if any(map(is_cut, answers)) else {}
+
+
+def is_cut(answer: Answer) -> bool:
+    """Return whether max_new_tokens has ended a target."""
+    return any(each.finish_reason == "length" for each in answer.hypotheses)
 
 
 async def write_pieces(

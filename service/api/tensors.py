@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.api.requests import Strict
 from service.errors import Invalid, Unparsable, shorten
@@ -30,11 +31,31 @@ LENGTH = struct.Struct("<I")  # before each element of BYTES
 INT64 = range(-(1 << 63), 1 << 63)
 
 
-class InputParameters(Strict):
+class Foreign(Strict):
+    """An object of the protocol. Its clients and extensions add fields of their own, which are
+    ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TensorParameters(Foreign):
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_extensions(cls, value: Any) -> Any:
+        """Raise for extensions of Triton without which the answer would be another one."""
+        names = cast("dict[str, Any]", value) if isinstance(value, dict) else ()
+        for name in names:
+            if name == "classification" or name.startswith("shared_memory"):
+                message = "has {name}, an extension that is not supported: leave it out"
+                raise PydanticCustomError("extension", message, {"name": name})
+        return value
+
+
+class InputParameters(TensorParameters):
     binary_data_size: int | None = Field(default=None, ge=0)
 
 
-class Input(Strict):
+class Input(Foreign):
     name: str
     shape: list[Annotated[int, Field(lt=INT64.stop)]] = Field(max_length=8)
     datatype: str
@@ -42,16 +63,20 @@ class Input(Strict):
     data: list[Any] | None = None
 
 
-class OutputParameters(Strict):
+class OutputParameters(TensorParameters):
     binary_data: bool | None = None
 
 
-class RequestedOutput(Strict):
+class RequestedOutput(Foreign):
     name: str
     parameters: OutputParameters = OutputParameters()
 
 
-class InferRequest(Strict):
+class InferRequest(Foreign):
+    """`model_name` and `model_version`, which KServe's client sends, replace those of the path."""
+
+    model_name: str = ""
+    model_version: str = ""
     id: str = Field(default="", max_length=256)
     parameters: dict[str, Any] = Field(default={})
     inputs: list[Input] = Field(min_length=1, max_length=16)

@@ -18,6 +18,7 @@ EXPOSED = (
     "Retry-After",
     "Server-Timing",
     "WWW-Authenticate",
+    "X-Finish-Reason",
     "X-Request-Id",
 )
 

@@ -35,9 +35,9 @@ TIMEOUT = {
     "name": TIMEOUT_HEADER,
     "in": "header",
     "description": "Seconds that the client will wait. A request that cannot be answered by then is"
-    " refused with 429 at once, or answered with 504. The service's own limit is the largest.",
+    " refused with 429 at once, or answered with 504. The service's own limit is the largest, and"
+    " applies without this header.",
     "schema": {"type": "number", "exclusiveMinimum": 0},
-    "example": 10,
 }
 
 Body = TypeVar("Body", bound=BaseModel)

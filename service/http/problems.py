@@ -1,10 +1,12 @@
 """Answer errors with problem documents (RFC 9457), or in the form of a protocol on its paths."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 from fastapi import Request, Response
@@ -28,6 +30,31 @@ TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client C
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
 NO_HEADERS: Mapping[str, str] = {}
 LARGEST = 4096  # bytes of a problem document
+OTHER_PATHS = {  # our paths, by words in those of other services
+    "chat": "/v1/decode",
+    "completion": "/v1/decode",
+    "completions": "/v1/decode",
+    "embed": "/v1/encode",
+    "embedding": "/v1/encode",
+    "embeddings": "/v1/encode",
+    "generate": "/v1/decode",
+    "generation": "/v1/decode",
+    "health": "/livez",
+    "healthz": "/livez",
+    "infer": "/v1/decode",
+    "inference": "/v1/decode",
+    "invocations": "/v1/decode",
+    "messages": "/v1/decode",
+    "ping": "/livez",
+    "predict": "/v1/decode",
+    "predictions": "/v1/decode",
+    "ready": "/readyz",
+    "rerank": "/v1/score",
+    "responses": "/v1/decode",
+    "summarize": "/v1/decode",
+    "translate": "/v1/decode",
+    "translation": "/v1/decode",
+}
 
 
 def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
@@ -39,7 +66,7 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         "type": "about:blank",
         "title": TITLES.get(error.status) or HTTPStatus(error.status).phrase,
         "status": int(error.status),
-        "detail": shorten(error.detail, LONGEST_DETAIL),
+        "detail": shorten(error.detail, LONGEST_DETAIL) + error.advice,
         "instance": shorten(path, LONGEST_DETAIL),
         "code": error.code,
         "request_id": request_id,
@@ -190,13 +217,25 @@ def describe_unknown(request: Request) -> str:
     """Return the detail of an unknown path: it lists the endpoints of the protocol that has the
     paths around it, or else those of the OpenAPI document."""
     detail = f"{shorten(request.url.path)} does not exist"
-    prefix = prefix_of(request.scope)
+    prefix, path = prefix_of(request.scope), path_of(request.scope)
     if own := form_of(request).endpoints:
         return f"{detail}; the endpoints of this protocol are {list_endpoints(own, prefix)}"
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    near = get_close_matches(shorten(path_of(request.scope)), paths, 1)
-    detail += f": did you mean {prefix}{near[0]}?" if near else ";"
+    known: Mapping[str, str] = request.app.state.other_protocols
+    if setting := next((known[each] for each in known if begins(path, each)), None):
+        detail += f" unless the service is started with HEED_PROTOCOLS={setting}"
+    near = near_path(shorten(path), paths)
+    detail += f": did you mean {prefix}{near}?" if near else ";"
     return f"{detail} {prefix}/docs describes the endpoints: {list_endpoints(paths, prefix)}"
+
+
+def near_path(unknown: str, known: Collection[str]) -> str | None:
+    """Return the path that does what other services offer at `unknown`, else the one spelled
+    alike, if any."""
+    unknown = unknown.lower()
+    words = reversed(re.findall(r"[a-z]+", unknown))  # the last one says most
+    meant = (OTHER_PATHS[word] for word in words if word in OTHER_PATHS)
+    return next(chain(meant, get_close_matches(unknown, known, 1)), None)
 
 
 def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:

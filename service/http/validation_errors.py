@@ -12,6 +12,16 @@ OTHERS = "others"  # type of an error that stands for `count` other items of a l
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
 LONGEST_NAME = 64  # characters of an unknown field that are compared with the fields
 TEXT = ("source", "text")
+# Objects in which other APIs put options
+NESTED = (
+    "config",
+    "generate_kwargs",
+    "generation_config",
+    "kwargs",
+    "options",
+    "parameters",
+    "params",
+)
 OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "bad_words_ids": ("suppress_tokens",),
     "decoder_input_ids": ("target_prefix", "target"),
@@ -75,9 +85,13 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     *parents, unknown = location
     known = field_names(body, parents)
     near = near_fields(str(unknown), known)
-    detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
+    beside = next((name for name in TEXT if name in known), None)
+    if unknown in NESTED and beside and not parents:
+        detail = f"is not a field: put what it holds beside {beside}."
+    else:
+        detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
     if lists_fields:
-        detail += f"{' The' if near else '; the'} fields are {', '.join(known)}"
+        detail += f"{' The' if detail[-1] in '?.' else '; the'} fields are {', '.join(known)}"
     return Fault(pointer_to(parents) + segment(unknown), detail)
 
 

@@ -4,8 +4,14 @@ const adapt = () => document.documentElement.classList.toggle("dark-mode", dark.
 
 dark.addEventListener("change", adapt);
 adapt();
+
+// The reader copies the first request: it goes to the address that was opened.
+const HEED = "localhost:8000";
+const spec = await (await fetch("openapi.json")).json();
+const here = new URL(".", location).href.replace(/\/$/, "");
+spec.info.description = spec.info.description.replaceAll(HEED, here);
 SwaggerUIBundle({
-  url: "openapi.json",
+  spec,
   dom_id: "#swagger-ui",
   deepLinking: true,
   defaultModelsExpandDepth: 0,

@@ -12,6 +12,7 @@ import pytest
 from service.api.examples import ANSWERS
 from service.api.inference_models import TASKS
 from service.errors import HeedError
+from service.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, opened
 from tests.documentation import GET, ask, events_of, examples_of
 
@@ -108,6 +109,49 @@ def test_the_documented_codes_are_those_of_the_errors(document):
     defined = {each.code for each in HeedError.__subclasses__() if hasattr(each, "code")}
     assert defined - {"client_gone"} <= named
     assert set(schema["enum"]) == named | {"client_gone"}
+
+
+def path_parameters(document):
+    """(method, path, path with the examples in place of its parameters) of each that has some."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            parameters = operation.get("parameters", [])
+            examples = {p["name"]: p["example"] for p in parameters if p["in"] == "path"}
+            if examples:
+                yield method, path, path.format(**examples)
+
+
+def test_the_example_of_a_path_names_a_model_that_is_served(server, document, tiny):
+    named = list(path_parameters(document))
+    assert {path for _, path, _ in named} == {"/v1/models/{name}", "/readyz/{name}"}
+    for method, _, path in named:
+        assert httpx2.request(method, server + path).status_code == 200
+    with opened(tiny, DEFAULT_BUNDLE, admin_key="k" * 16) as client:
+        assert_named(client, "g2p-en")
+    with opened(tiny, admin_key="k" * 16) as client:
+        assert_named(client, "tiny")
+
+
+def assert_named(client, model):
+    for method, path, filled in path_parameters(client.get("/openapi.json").json()):
+        assert filled == path.format(name="opus-mt-en-fr" if path.endswith("/load") else model)
+        if method == "get":
+            assert client.get(filled).status_code == 200
+        elif not path.endswith("/load"):
+            headers = {"Authorization": f"Bearer {'k' * 16}"}
+            assert client.post(filled, headers=headers).status_code == 200
+
+
+def test_no_header_has_an_example_which_would_be_sent(document):
+    parameters = [
+        parameter
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", [])
+        if parameter["in"] == "header"
+    ]
+    assert parameters
+    assert not any("example" in json.dumps(parameter) for parameter in parameters)
 
 
 def test_clients_get_short_names(document):

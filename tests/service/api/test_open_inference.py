@@ -175,7 +175,7 @@ def test_targets_are_those_of_our_own_endpoint(outcomes, ours, name):
 
 def test_texts_that_are_split_have_texts_and_scores(outcomes, ours):
     found, results = read(outcomes["split binary"]), ours("split")
-    assert list(found) == ["text", "score", "source_length"]
+    assert list(found) == ["text", "score", "finish_reason", "source_length"]
     assert found["text"].ravel().tolist() == [each["hypotheses"][0]["text"] for each in results]
 
 

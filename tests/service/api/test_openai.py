@@ -130,11 +130,90 @@ def test_the_client_raises_what_it_raises_for_openai(embed, given, options, erro
     assert part in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("ids", "refused"),
+    [
+        ([4, 6, 2], []),  # a language, a word, the end
+        ([[6, 6, 6, 2], [5, 2]], []),  # other languages
+        ([4, 6], [0]),  # no end
+        ([6, 2, 8], [0]),
+        ([8, 6, 2], [0]),  # no language
+        ([2], [0]),
+        ([[4, 6, 2], [8, 8], [5, 7, 2], [9, 9]], [1, 3]),
+        ([[9]] * 12, range(10)),
+    ],
+)
+def test_ids_without_the_special_tokens_of_the_model_are_refused(embed, means, ids, refused):
+    source = ids if isinstance(ids[0], list) else [ids]
+    if refused:
+        with pytest.raises(openai.BadRequestError) as error:
+            embed(ids, model="translator")
+        found = [f"/input/{i} lacks special tokens: this model needs" for i in refused]
+        assert all(each in error.value.message for each in found[:2])
+        assert error.value.message.count("lacks special") <= len(refused)
+        told = error.value.message
+        assert "the ids of a source_language at the beginning and 2 (<eos>) at the end" in told
+        assert "check_embedding_ctx_length=False" in told
+        assert '"check_special_tokens": false' in told
+    answer = embed(ids, model="translator", extra_body={"check_special_tokens": False})
+    expected = [unit(mean) for mean in means(source, model="translator")]
+    np.testing.assert_allclose([each.embedding for each in answer.data], expected, atol=1e-6)
+    if not refused:
+        assert embed(ids, model="translator").data == answer.data
+
+
+def test_ids_that_tokenize_returns_are_embedded_as_the_text(embed, protocol_server):
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    body = {"model": "translator", "text": "hello one", "source_language": "fra_Latn"}
+    address = f"{protocol_server}/v1/tokenize"
+    asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked) as answer:
+        (result,) = json.load(answer)["results"]
+    languages = {"extra_body": {"source_language": "fra_Latn"}}
+    (expected,) = embed("hello one", model="translator", **languages).data
+    (found,) = embed([result["token_ids"]], model="translator").data
+    assert found == expected
+
+
+def test_the_client_lists_and_finds_the_models(stock):
+    listed = stock.models.list()
+    assert (listed.object, [each.id for each in listed]) == ("list", ["g2p-en", "translator"])
+    assert {each.object for each in listed} == {"model"}
+    found = stock.models.retrieve("translator")
+    assert (found.id, found.object, found.name) == ("translator", "model", "translator")
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt' is served: give one of") as gone:
+        stock.models.retrieve("gpt")
+    assert (gone.value.code, gone.value.param) == ("unknown_model", "model")
+    problem = gone.value.response.json()
+    assert (problem["status"], problem["code"]) == (404, "unknown_model")
+
+
+def test_without_the_protocol_the_list_is_ours_alone(client):
+    assert client.get("/v1/models").json().keys() == {"models", "failed"}
+    assert not {"id", "object"} & client.get("/v1/models/g2p-en").json().keys()
+
+
 def test_a_wrong_key_is_an_authentication_error(stock):
     with pytest.raises(openai.AuthenticationError, match="no API key"):
         stock.with_options(api_key="wrong").embeddings.create(input="heed", model="g2p-en")
 
 
-def test_what_an_encoder_decoder_cannot_do_is_not_there(stock):
-    with pytest.raises(openai.NotFoundError):
-        stock.chat.completions.create(model="g2p-en", messages=[{"role": "user", "content": "a"}])
+CALLS = {
+    "chat": lambda client: client.chat.completions.create(model="g2p-en", messages=[]),
+    "completions": lambda client: client.completions.create(model="g2p-en", prompt="heed"),
+    "responses": lambda client: client.responses.create(model="g2p-en", input="heed"),
+    "moderations": lambda client: client.moderations.create(input="heed"),
+    "files": lambda client: client.files.list(),
+    "images": lambda client: client.images.generate(prompt="heed"),
+    "vector stores": lambda client: client.vector_stores.list(),
+    "jobs": lambda client: client.fine_tuning.jobs.list(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_an_encoder_decoder_cannot_do_is_not_there(stock, name):
+    with pytest.raises(openai.NotFoundError) as refused:
+        CALLS[name](stock)
+    assert (refused.value.code, refused.value.type) == ("not_found", "invalid_request_error")
+    if name in ("chat", "completions", "responses"):
+        assert "did you mean /v1/decode?" in refused.value.message

@@ -56,7 +56,7 @@ def test_each_source_is_answered_as_if_it_were_sent_alone(client, path, body):
     assert len(results) == len(SOURCES)
     for i, (source, result) in enumerate(zip(SOURCES, results, strict=True)):
         alone = send(client, path, source=source, **body)
-        assert alone.is_success is (source in GOOD)
+        assert alone.is_success is (source in GOOD or (body == SPLIT and not source))
         if alone.is_success:
             assert close(result, alone.json()["results"][0])
         else:
