@@ -32,15 +32,17 @@ class Parser(HttpRequestParser):
 
     def __init__(self, receiver: Receiver) -> None:
         super().__init__(receiver)
-        # A request after one with Connection: close is not answered. To refuse it would cost the
-        # one before its answer.
+        # What follows a request with Connection: close is discarded. An error would cost the
+        # request its answer.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._receiver = receiver
 
     def feed_data(self, data: "bytes | bytearray | memoryview | array[int]") -> None:
         rest = memoryview(data)
         while (end := self._feed(rest)) is not None:
-            super().feed_data(self._head())
+            head = self._head()
+            self.__init__(self._receiver)  # after Connection: close it would parse nothing more
+            super().feed_data(head)
             rest = rest[end:]
 
     def _feed(self, data: memoryview) -> int | None:

@@ -132,6 +132,21 @@ def test_a_request_of_no_method_ends_at_an_upgrade(method, head, body):
     assert [each for each in found if each not in added] == expected
 
 
+@pytest.mark.parametrize(
+    "upgrade", [b"Upgrade", b"close, Upgrade", b"Upgrade\r\nConnection: close"]
+)
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+@pytest.mark.parametrize(("head", "body"), [(PLAIN, BODY), (CHUNKED, CHUNKS)], ids=FRAMINGS)
+def test_the_last_request_of_a_connection_may_offer_an_upgrade(
+    server, upgrade, version, head, body
+):
+    """The parser then expects no more requests, and must still read the body."""
+    offer = b"Upgrade: h2c\r\nConnection: %s\r\nHost" % upgrade
+    head = head.replace(b"Host", offer).replace(b"HTTP/1.1", version)
+    for parts in ([head + body], [head, body], [head[:-2], b"\r\n" + body]):
+        assert answers_in(exchange(server, parts, half_close=True)) == [(200, "HH IY1 D")]
+
+
 @pytest.mark.parametrize("header", MATTERS)
 @pytest.mark.parametrize(("head", "body"), [(PLAIN, BODY), (CHUNKED, CHUNKS)], ids=FRAMINGS)
 def test_a_body_is_read_whatever_the_headers(server, header, head, body):
