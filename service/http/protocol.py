@@ -26,7 +26,7 @@ from service.http.problems import Refusal, write_answer
 MOST_FRAMING = 64 << 10  # bytes
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
-LEFT_AFTER = 0.25  # seconds between looks whether a client that sends no more has left
+LEFT_AFTER = 0.5  # seconds between looks whether a client that sends no more has left
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
 
@@ -121,7 +121,7 @@ class Protocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=0)  # writing is paused while anything is unread
         self.flow = PipelineFlow(transport, self.pipeline)
         self._limits.waiting[self] = None
-        self._expect_headers(self._limits.idle_timeout)
+        self._expect_headers()
         file = transport.get_extra_info("socket").fileno()
         if first := self._limits.first.pop(file, None):
             self.loop.call_soon(self._receive, *first)
@@ -172,7 +172,7 @@ class Protocol(HttpToolsProtocol):
             if self._finished:  # else these may be of a body whose request was answered early
                 self._partial = True
             if not self._heading:
-                self._expect_headers(self._limits.idle_timeout)
+                self._expect_headers()
         self._begun = int(not self._finished)
         super().data_received(data)
         if place:  # of this request alone: the application starts later
@@ -229,8 +229,10 @@ class Protocol(HttpToolsProtocol):
         self._finished, self._in_body = True, False
         if not self._due:  # it was answered before the end of its body
             cancel(self._heading)
-            self._partial = False
-            self._expect_headers(self.timeout_keep_alive)
+            self._heading, self._partial = None, False
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         else:
             self._limits.waiting.pop(self, None)
         super().on_message_complete()
@@ -251,7 +253,7 @@ class Protocol(HttpToolsProtocol):
         if not self._finished and not self._in_body:
             self._unset_keepalive_if_required()
             self._partial = True
-            self._expect_headers(self._limits.idle_timeout)
+            self._expect_headers()
         self._limits.waiting.pop(self, None)
         self._limits.waiting[self] = None
 
@@ -324,8 +326,8 @@ class Protocol(HttpToolsProtocol):
     def _soon(self, look: Callable[[], None]) -> asyncio.TimerHandle:
         return self.loop.call_later(self._limits.timeout / LOOKS, look)
 
-    def _expect_headers(self, seconds: float) -> None:
-        self._heading = self.loop.call_later(seconds, self._end_waiting)
+    def _expect_headers(self) -> None:
+        self._heading = self.loop.call_later(self._limits.idle_timeout, self._end_waiting)
 
     def _end_waiting(self) -> None:
         """Close the connection if the headers of a request have not arrived in time."""

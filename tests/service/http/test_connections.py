@@ -128,8 +128,18 @@ def get_early_answer(client):
 def test_a_client_that_is_answered_before_its_body_ends_is_told_nothing_more(port):
     with connect(port) as client:
         get_early_answer(client)
-        client.settimeout(20)
         assert client.recv(1) == b""
+
+
+def test_a_client_that_is_answered_before_its_body_ends_may_ask_again(port):
+    """It then has no more time for headers than others."""
+    with connect(port) as client:
+        get_early_answer(client)
+        client.sendall(PROBE)
+        receive(client, OK)
+        get_early_answer(client)
+        client.sendall(PROBE[:-1])
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408")
 
 
 def get_answer(client):

@@ -1,6 +1,5 @@
 """A client may close its own side after its requests and still read the answers."""
 
-import contextlib
 import re
 import socket
 import time
@@ -8,13 +7,13 @@ import urllib.request
 
 import pytest
 
+from tests.service.http.test_connections import post
 from tests.service.http.test_protocol import (
     BODY,
     CHUNKED,
     END,
     OK,
     PROBE,
-    SLOW,
     WORD,
     answers_in,
     chunks,
@@ -25,10 +24,12 @@ from tests.service.http.test_protocol import (
 
 DECODED, ALIVE = (200, "HH IY1 D"), (200, "ok")
 OLD = WORD.replace(b"HTTP/1.1", b"HTTP/1.0")
-VERY_SLOW = re.sub(rb'"beam_size": 4', b'"beam_size": 32, "min_new_tokens": 40', SLOW)
-VERY_SLOW = re.sub(rb"length: \d+", b"length: %d" % len(VERY_SLOW.split(b"\r\n\r\n")[1]), VERY_SLOW)
-STREAM = VERY_SLOW.replace(b" {", b"{").replace(b'"source"', b'"stream":true,"source"')
-STREAM = re.sub(rb"length: \d+", b"length: %d" % len(STREAM.split(b"\r\n\r\n")[1]), STREAM)
+LONG = {"source": ["transformers"] * 16, "beam_size": 8, "min_new_tokens": 40}
+LONGEST = {"source": ["transformers"] * 64, "beam_size": 32, "min_new_tokens": 60}
+
+
+def decode(body, **more):
+    return post("/v1/decode", {**body, **more})
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,12 @@ def test_whole_requests_are_answered(server, parts, expected, together):
 
 @pytest.mark.parametrize("before", [[], [PROBE]])
 def test_a_slow_answer_arrives_whole(server, before):
-    found = answers_in(exchange(server, [*before, VERY_SLOW], half_close=True))
+    found = answers_in(exchange(server, [*before, decode(LONG)], half_close=True))
     assert [status for status, _ in found] == [200] * (len(before) + 1)
 
 
 def test_a_stream_arrives_whole(server):
-    received = exchange(server, [STREAM], half_close=True)
+    received = exchange(server, [decode(LONG, stream=True)], half_close=True)
     assert b"event: done" in received
     assert received.endswith(b"\r\n0\r\n\r\n")
 
@@ -87,9 +88,9 @@ def left(server):
 @pytest.mark.parametrize(
     ("sent", "reads"),
     [
-        (VERY_SLOW, b""),
-        (VERY_SLOW.replace(b"HTTP/1.1", b"HTTP/1.0"), b""),
-        (STREAM, b"event: "),
+        (decode(LONGEST), b""),
+        (decode(LONGEST).replace(b"HTTP/1.1", b"HTTP/1.0"), b""),
+        (decode(LONGEST, stream=True), b"event: "),
     ],
     ids=["before the answer", "HTTP/1.0", "in a stream"],
 )
@@ -97,8 +98,7 @@ def left(server):
 def test_the_work_for_a_client_that_left_is_given_up(server, sent, reads, first):
     """On a new connection, and on one that was answered before."""
     before, end = left(server), time.monotonic() + 20
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(open_to(server))
+    with open_to(server) as connection:
         if not first:
             connection.sendall(PROBE)
             assert answers_in(receive(connection, OK)) == [ALIVE]
