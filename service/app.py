@@ -184,9 +184,9 @@ def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | N
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
         app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
     app.add_middleware(Failures)
+    app.add_middleware(HostCheck, hosts=hosts_of(settings))
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
-    app.add_middleware(HostCheck, hosts=hosts_of(settings))
     tracer = tracing.get_tracer("heed") if tracing else None
     app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
     app.add_middleware(Headers)

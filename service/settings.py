@@ -207,9 +207,15 @@ class Settings(BaseSettings):
         default=10.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a connection may stay open without a request, and that the"
-        " headers of a request may take to arrive. Behind a load balancer: more than its own idle"
-        " time-out",
+        description="Seconds that a new connection may stay open without a request, and that the"
+        " headers of a request may take to arrive",
+    )
+    keep_alive_timeout: float = Field(
+        default=75.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a connection may stay open after an answer. Behind a proxy or a"
+        " load balancer: more than its own idle time-out, which is often 60 seconds",
     )
     shutdown_timeout: float = Field(
         default=25.0,

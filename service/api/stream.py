@@ -27,6 +27,9 @@ from service.search.protocol import BeamProgress, Progress, TokenEvent
 
 EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
+# Characters at which some readers end a line, such as Python's str.splitlines. JSON need not escape
+# them.
+LINE_BREAKS = tuple((each.encode(), rb"\u%04x" % ord(each)) for each in "\u0085\u2028\u2029")
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
 
 ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
@@ -117,9 +120,12 @@ class Stream:
         """Yield the event of the whole answer in pieces, since it may be large."""
         size = sum(answer.size for answer in answers) + self.faults.size
         yield b"event: done\ndata: "
-        for piece in await compute(lambda: to_json_pieces(self.write(answers)), size):
+        for piece in await compute(lambda: self._write_in_line(answers), size):
             yield piece
         yield b"\n\n"
+
+    def _write_in_line(self, answers: Sequence[Answer]) -> list[bytes]:
+        return [escape_line_breaks(bytes(each)) for each in to_json_pieces(self.write(answers))]
 
 
 class BoundedResponse(EventSourceResponse):
@@ -138,7 +144,14 @@ class BoundedResponse(EventSourceResponse):
 
 
 def write_event(name: str, content: bytes) -> bytes:
-    return format_sse_event(event=name, data_str=content.decode())
+    return format_sse_event(event=name, data_str=escape_line_breaks(content).decode())
+
+
+def escape_line_breaks(content: bytes) -> bytes:
+    """Return JSON that no reader takes for several lines."""
+    for character, escape in LINE_BREAKS:
+        content = content.replace(character, escape)
+    return content
 
 
 class EventWriter:

@@ -26,12 +26,13 @@ REQUEST_ID = re.compile(
 )
 MARK = b"~"  # stands for a character of a request id in a prepared answer, and occurs nowhere else
 ORIGIN = re.compile(rb"\r\norigin:", re.IGNORECASE)
-# Headers of a probe that might ask for another answer. Accept: */* asks for any.
-PARTICULAR = re.compile(
-    rb"\r\n(?:origin|accept|content-length|transfer-encoding|x-request-timeout)"
-    rb"[ \t]*:(?![ \t]*\*/\*\r\n)",
-    re.IGNORECASE,
+# A probe all of whose headers are known not to change the answer. Accept: */* asks for any.
+PROBE = re.compile(
+    rb"GET (?P<path>/[a-z]+) HTTP/1\.1\r\n(?:"
+    rb"(?i:host|user-agent|connection|accept-encoding|x-request-id|x-real-ip|x-forwarded-[a-z]+"
+    rb"|accept(?=:[ \t]*\*/\*\r\n)):[\t -~]*\r\n)+\r\n"
 )
+HOST = re.compile(rb"\r\nhost:[ \t]*([^\r]*)", re.IGNORECASE)
 ALIVE = b'{"status":"ok"}'  # what /livez and /readyz answer with 200
 LOG_EVERY = 1.0  # seconds
 
@@ -51,7 +52,8 @@ ACCEPTED = Verdict()
 class Gate:
     """Judges the first bytes of a request for one of `routes`, the paths without parameters.
 
-    A probe, a GET request for a path of `probes`, is answered if its function returns True.
+    A probe, a GET request for a path of `probes`, is answered if its function returns True for
+    the Host.
 
     A whole POST request is refused, or gets its place at once: of many that arrive together, only
     as many are accepted as there is room for. All others are left to the Door, which is also right
@@ -64,7 +66,7 @@ class Gate:
         admission: Admission,
         metrics: RequestMetrics,
         routes: Iterable[str],
-        probes: Mapping[str, Callable[[], bool]],
+        probes: Mapping[str, Callable[[str], bool]],
         forms: Sequence[ErrorForm] = (),
     ) -> None:
         self.admission = admission
@@ -97,9 +99,9 @@ class Gate:
         return Verdict(prepared.replace(MARK * len(request_id), request_id))
 
     def _judge_probe(self, data: bytes) -> Verdict:
-        path, healthy = self._probes.get(data[4 : data.find(b" HTTP/1.1\r\n")], ("", None))
-        whole = data.find(b"\r\n\r\n") == len(data) - 4
-        if not healthy or not whole or PARTICULAR.search(data) or not healthy():
+        found, hosts = PROBE.fullmatch(data), HOST.findall(data)
+        path, healthy = self._probes.get(found["path"] if found else b"", ("", None))
+        if not healthy or len(hosts) != 1 or not healthy(hosts[0].decode().strip()):
             return ACCEPTED
         self._metrics.count_early(path, HTTPStatus.OK)
         request_id = request_id_of(data).decode()

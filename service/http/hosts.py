@@ -2,7 +2,7 @@
 site whose name resolves to this machine could otherwise read every answer."""
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from fastapi import Request
@@ -18,9 +18,10 @@ EVERY = ["*"]
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
-    """Return the names that requests may be for: by default those of this machine if it listens to
-    no other, else all."""
-    return settings.allowed_hosts or (LOCAL if is_loopback(settings.host) else EVERY)
+    """Return the names that requests may be for, in lower case: by default those of this machine if
+    it listens to no other, else all."""
+    named = [host.lower() for host in settings.allowed_hosts]
+    return named or (LOCAL if is_loopback(settings.host) else EVERY)
 
 
 def is_loopback(host: str) -> bool:
@@ -30,30 +31,23 @@ def is_loopback(host: str) -> bool:
 
 
 class HostCheck:
-    """Refuses with 421 a request whose Host is a name that is not among `hosts`.
+    """Refuses with 421 a request whose Host is not among `hosts`, or an IP address.
 
-    Any IP address is accepted: only a name can be made to lead elsewhere, and probes use addresses.
-    So is a request without Host, which no browser sends.
+    A request of HTTP/1.0 without Host, which no browser sends, is accepted.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self.app = app
-        self.hosts = [host.lower() for host in hosts]
+        self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = Headers(scope=scope).getlist("host")
-            if wrong := [host for host in given if not self.allows(name_of(host))]:
+            if wrong := [host for host in given if not allows(self.hosts, host)]:
                 name = shorten(name_of(wrong[0]))
                 response = await answer_heed_error(Request(scope), self.refusal(name))
                 return await response(scope, receive, send)
         return await self.app(scope, receive, send)
-
-    def allows(self, name: str) -> bool:
-        return is_address(name) or any(
-            name == host or host == "*" or (host.startswith("*.") and name.endswith(host[1:]))
-            for host in self.hosts
-        )
 
     def refusal(self, name: str) -> Misdirected:
         known = ", ".join(self.hosts)
@@ -61,6 +55,16 @@ class HostCheck:
             f"this service does not answer for the host {name!r}: use its IP address or {known},"
             " or name the host in HEED_ALLOWED_HOSTS"
         )
+
+
+def allows(hosts: Iterable[str], given: str) -> bool:
+    """Return whether a Host header is among `hosts`, or an IP address: only a name can be made to
+    lead elsewhere, and probes use addresses."""
+    name = name_of(given)
+    return is_address(name) or any(
+        name == host or host == "*" or (host.startswith("*.") and name.endswith(host[1:]))
+        for host in hosts
+    )
 
 
 def name_of(host: str) -> str:

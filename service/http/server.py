@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from service.errors import StartupError
 from service.http.gate import Gate
+from service.http.hosts import allows, hosts_of
 from service.http.observe import report_refusal
 from service.http.protocol import Connections, Protocol
 from service.settings import Settings
@@ -184,7 +185,7 @@ class Server(uvicorn.Server):
             server_header=False,
             proxy_headers=bool(settings.trusted_proxies),  # by default uvicorn trusts this host
             forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
-            timeout_keep_alive=cast("int", settings.idle_timeout),
+            timeout_keep_alive=cast("int", settings.keep_alive_timeout),
             timeout_graceful_shutdown=cast("int", DROP * settings.shutdown_timeout),
         )
         super().__init__(config)
@@ -194,7 +195,12 @@ class Server(uvicorn.Server):
         self._give_up = give_up
         routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
         state = app.state
-        probes = {"/livez": lambda: True, "/readyz": lambda: state.registry.ready}
+        allowed = partial(allows, hosts_of(settings))
+
+        def ready(host: str) -> bool:
+            return allowed(host) and state.registry.ready
+
+        probes = {"/livez": allowed, "/readyz": ready}
         listeners[0].limits.gate = Gate(
             state.admission, state.metrics, routes, probes, state.error_forms
         )

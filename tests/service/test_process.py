@@ -121,7 +121,7 @@ def running(*command):
     )
     try:
         for line in process.stdout:
-            if found := re.search(r"\"serving\",\"page\":\"http://127.0.0.1:(\d+)/\"", line):
+            if found := re.search(r"\"serving\",\"page\":\"http://127.0.0.1:(\d+)/", line):
                 yield process, int(found[1])
                 break
     finally:

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.api.stream import write_event
+from service.formats.json import to_json
+
 WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", "rhythm"]
 
 
@@ -31,6 +34,36 @@ def streamed(url, **body):
     assert [name for name, _ in events].count("done") == 1
     assert events[-1][0] == "done"
     return [event for _, event in events[:-1]], events[-1][1]
+
+
+BREAKS = "\u2028\u0085\u2029"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"source": f"heed{'read'.join(BREAKS)}deed", "split": "sentences"},
+        {"source": f"heed{'read'.join(BREAKS)}deed", "split": "sentences", "beam_size": 2},
+    ],
+    ids=["greedy", "beams"],
+)
+def test_a_reader_that_breaks_lines_as_unicode_does_finds_whole_events(server, body):
+    """As str.splitlines, and with it the clients of Python."""
+    answer = httpx2.post(f"{server}/v1/decode", json={**body, "stream": True})
+    text = answer.content.decode()
+    assert text.splitlines() == text[:-1].split("\n")
+    said = json.dumps(events_of(text), ensure_ascii=False)
+    assert [each for each in BREAKS if each not in said] == []
+
+
+@pytest.mark.parametrize(
+    "character", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r", "\n"]
+)
+def test_a_text_in_an_event_is_a_line_and_unchanged(character):
+    text = f"Å{character}\u2030{character}ą"
+    event = write_event("token", to_json({"text": text})).decode()
+    assert len(event.splitlines()) == len(["event", "data", ""])
+    assert events_of(event) == [("token", {"text": text})]
 
 
 def check(events, done, options):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.service.http.test_protocol import OK, receive
 from tests.service.test_process import running
 
 LIMITED = """
@@ -18,12 +19,13 @@ from service.__main__ import main
 main()
 """
 PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
-PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1"]
+PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "1.5"]
 
 
 @pytest.fixture(scope="module")
 def port():
-    """The port of a service that waits half a second for headers, and one for all else."""
+    """The port of a service that waits half a second for headers, three halves for another request,
+    and one for all else."""
     with running(*PROMPT) as (_, port):
         yield port
 
@@ -70,6 +72,7 @@ def received_until_closed(client, drip, seconds=20):
         (b"GET /livez HTTP/1.1\r\nhost: ", b"x", [408]),
         (b"", b"\r\n", [408]),
         (PROBE, b"\r\n", [200, 408]),
+        (PROBE + b"GET /li", b"", [200, 408]),
         (post("/v1/decode", {}, 9999), b"", [408]),
         (post("/v1/decode", {}, 9999), b" ", [408]),
         (post("/nowhere", {}, 9999), b" ", [404]),
@@ -82,6 +85,7 @@ def received_until_closed(client, drip, seconds=20):
         "a header byte by byte",
         "empty lines",
         "empty lines after a request",
+        "half a line after a request",
         "half a body",
         "a body byte by byte",
         "a body that nobody reads",
@@ -97,6 +101,21 @@ def test_a_client_that_sends_no_whole_request_is_told_so_and_left(port, sent, dr
         assert b"within 0.5 seconds" in answers or b"within 1 seconds" in answers
 
 
+def test_a_connection_that_was_answered_is_kept_for_longer(port):
+    """A proxy may send a request on it just when it is closed: that must not be before the proxy
+    closes it. A part of a next request has no more time than that of a first."""
+    with connect(port) as new, connect(port) as answered, connect(port) as begun:
+        for each in (answered, begun):
+            each.sendall(PROBE)
+            receive(each, OK)
+        begun.sendall(PROBE[:9])
+        assert new.recv(1) == b""
+        assert begun.recv(1 << 16).startswith(b"HTTP/1.1 408")
+        answered.sendall(PROBE)
+        receive(answered, OK)
+        assert answered.recv(1) == b""
+
+
 def get_early_answer(client):
     """Read an answer that comes before the end of the request's body, and send this end."""
     client.sendall(post("/nowhere", {})[:-2])
@@ -109,15 +128,31 @@ def get_early_answer(client):
 def test_a_client_that_is_answered_before_its_body_ends_is_told_nothing_more(port):
     with connect(port) as client:
         get_early_answer(client)
-        client.settimeout(20)
         assert client.recv(1) == b""
 
 
-def test_clients_that_were_answered_before_their_bodies_ended_give_way():
-    limited = running("-c", LIMITED.format(files=96), "--idle-timeout", "600")
+def test_a_client_that_is_answered_before_its_body_ends_may_ask_again(port):
+    """It then has no more time for headers than others."""
+    with connect(port) as client:
+        get_early_answer(client)
+        client.sendall(PROBE)
+        receive(client, OK)
+        get_early_answer(client)
+        client.sendall(PROBE[:-1])
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408")
+
+
+def get_answer(client):
+    client.sendall(PROBE)
+    receive(client, OK)
+
+
+@pytest.mark.parametrize("get", [get_answer, get_early_answer])
+def test_clients_that_were_answered_give_way(get):
+    limited = running("-c", LIMITED.format(files=96), "--keep-alive-timeout", "600")
     with limited as (_, port), contextlib.ExitStack() as stack:
         for _ in range(50):
-            get_early_answer(stack.enter_context(connect(port)))
+            get(stack.enter_context(connect(port)))
         assert ask(port) == b"HTTP/1.1 200"
 
 

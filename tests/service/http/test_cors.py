@@ -83,9 +83,25 @@ def test_other_sites_and_methods_are_refused(shared, origin, method, named):
         assert "access-control-allow-origin" not in read.headers
 
 
-def test_the_hosts_are_still_checked(shared):
-    answer = preflight(shared, Host="evil.example")
+@pytest.mark.parametrize("path", ["/v1/decode", "/livez", "/nowhere"])
+def test_the_site_reads_that_it_named_a_wrong_host(shared, path):
+    """It could not read a refusal of the preflight."""
+    assert preflight(shared, Host="evil.example").status_code == 200
+    headers = {"Origin": SITE, "Authorization": f"Bearer {KEY}", "Host": "evil.example"}
+    answer = shared.post(path, json=BODY, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (421, "misdirected")
+    assert answer.headers["access-control-allow-origin"] == SITE
+    assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://evil.example:8000", "null"])
+def test_other_sites_cannot_read_that_they_named_a_wrong_host(shared, origin):
+    answer = shared.post(
+        "/v1/decode", json=BODY, headers={"Origin": origin, "Host": "evil.example"}
+    )
     assert answer.status_code == 421
+    assert "access-control-allow-origin" not in answer.headers
+    assert preflight(shared, origin, Host="evil.example").status_code == 403
 
 
 def test_options_without_a_preflight_name_the_methods(shared):

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import re
+import time
+from functools import partial
 
 import pytest
 from prometheus_client import generate_latest
@@ -14,6 +16,7 @@ from service.http import gate as gate_module
 from service.http.admission import Admission, Place
 from service.http.door import Door
 from service.http.gate import ACCEPTED, Gate
+from service.http.hosts import LOCAL, allows
 from service.http.metrics import RequestMetrics
 from service.http.record import Record
 from service.http.security import SECURITY_HEADERS
@@ -33,7 +36,7 @@ def with_header(name, value):
 def closed_gate(most=MOST):
     """A gate before a service in which `most` requests are in progress."""
     admission = Admission(most, 60.0)
-    probes = {"/livez": lambda: True, "/readyz": lambda: False}
+    probes = {"/livez": partial(allows, LOCAL), "/readyz": lambda _: False}
     gate = Gate(admission, RequestMetrics(), ["/v1/decode", "/v1/score"], probes)
     places = [Place(admission) for _ in range(most)]
     return gate, places
@@ -116,10 +119,21 @@ def test_all_but_whole_requests_for_known_paths_are_left_to_the_door(sent):
     assert judge_all(gate, [sent]) == [ACCEPTED]
 
 
-@pytest.mark.parametrize("header", [b"", b"accept: */*\r\n", b"accept-encoding: gzip\r\n"])
-def test_a_probe_of_a_healthy_service_is_answered_and_counted(header):
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"accept: */*\r\n",
+        b"Accept-Encoding: gzip\r\n",
+        b"User-Agent: kube-probe/1.30\r\nAccept:*/*\r\nConnection: close\r\n",
+        b"x-forwarded-for: 10.0.0.1\r\nX-Real-IP: 10.0.0.1\r\n",
+    ],
+)
+@pytest.mark.parametrize("host", [b"localhost", b"LocalHost:8000", b"10.0.0.1", b" [::1]:80 "])
+def test_a_probe_of_a_healthy_service_is_answered_and_counted(header, host):
     gate, _ = closed_gate()
-    (verdict,) = judge_all(gate, [PROBE[:-2] + header + b"\r\n"])
+    probe = PROBE.replace(b"localhost", host)
+    (verdict,) = judge_all(gate, [probe[:-2] + header + b"\r\n"])
     first, headers, document = parse(verdict.answer)
     assert (first, document) == ("HTTP/1.1 200 OK", {"status": "ok"})
     assert all(headers[name.lower()] == each.lower() for name, each in SECURITY_HEADERS.items())
@@ -135,8 +149,23 @@ def test_a_probe_of_a_healthy_service_is_answered_and_counted(header):
         PROBE.replace(b"/livez", b"/metrics"),
         PROBE.replace(b"GET", b"HEAD"),
         PROBE.replace(b"HTTP/1.1", b"HTTP/3"),
+        PROBE.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        PROBE.replace(b" HTTP/1.1", b""),
+        PROBE.replace(b"GET", b"get"),
+        PROBE.replace(b"localhost", b"evil.example"),
+        PROBE.replace(b"localhost", b"localhost.evil.example"),
+        PROBE.replace(b"localhost", b"localhost, evil.example"),
+        PROBE.replace(b"localhost", b"local\xffhost"),
+        PROBE.replace(b"localhost", b""),
+        PROBE.replace(b"host:", b"host :"),
+        PROBE.replace(b"host: localhost\r\n", b""),
+        PROBE.replace(b"host: localhost\r\n", b"host: localhost\r\nHOST: localhost\r\n"),
+        PROBE.replace(b"host: localhost\r\n", b"host: localhost\n"),
+        PROBE.replace(b"/livez", b"http://evil.example/livez"),
         PROBE[:-2],
         PROBE + PROBE,
+        PROBE + b" ",
+        b"\r\n" + PROBE,
         *(
             PROBE[:-2] + header + b"\r\n\r\n"
             for header in (
@@ -145,6 +174,17 @@ def test_a_probe_of_a_healthy_service_is_answered_and_counted(header):
                 b"Origin: https://example.org",
                 b"Content-Length: 0",
                 b"X-Request-Timeout: none",
+                b"Transfer-Encoding: chunked",
+                b"Connection: upgrade\r\nUpgrade: websocket",
+                b"no header",
+                b": no name",
+                b"accept : */*",
+                b"user-agent: a\x00b",
+                b"user-agent: a\rb",
+                b"user-agent: a\nb",
+                b"user-agent: a\r\n b",
+                b"user-agent: \xff",
+                b"host: localhost",
             )
         ),
     ],
@@ -248,10 +288,9 @@ def probe(client, request):
 
 def ask_until(port, status):
     """Send words until the requests before them have come, or gone."""
-    for _ in range(1000):
-        if ask(port, WORD).startswith(b"HTTP/1.1 %d" % status):
-            return
-    pytest.fail(f"nothing was answered with {status}")
+    end = time.monotonic() + 30
+    while not ask(port, WORD).startswith(b"HTTP/1.1 %d" % status):
+        assert time.monotonic() < end, f"nothing was answered with {status}"
 
 
 def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probes(service):

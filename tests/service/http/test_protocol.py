@@ -1,6 +1,8 @@
 """The bytes of a request that are no body are bounded, and what is no request is refused."""
 
+import contextlib
 import json
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ HEAD = (
     b"content-type: application/json\r\n"
 )
 OK = b'{"status":"ok"}'
+END = b"}}"  # of an answer of /v1/decode
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
@@ -20,22 +23,52 @@ def answer(server, parts):
     return exchange(server, parts).partition(b"\r\n")[0]
 
 
-def exchange(server, parts):
-    """Send bytes, and return all that is answered until the connection ends."""
+def open_to(server):
+    """A connection that sends each part of a request as it gets it."""
     address = urlsplit(server)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
-        try:
+    connection = socket.create_connection((address.hostname, address.port), timeout=20)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def exchange(server, parts, half_close=False):
+    """Send bytes, and return all that is answered until the connection ends. After a half-close
+    the service ends it, when it has answered."""
+    with open_to(server) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has closed already
             for part in parts:
                 connection.sendall(part)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the service has answered and closed
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
         received = b""
-        try:
+        with contextlib.suppress(ConnectionResetError):  # it closed before all was sent
             while data := connection.recv(1 << 16):
                 received += data
-        except ConnectionResetError:
-            pass  # it closed before all was sent
         return received
+
+
+def receive(connection, end):
+    """What is answered, up to `end`."""
+    received = b""
+    while not received.endswith(end):
+        part = connection.recv(1 << 16)
+        assert part, f"the connection ended after {received[-80:]}"
+        received += part
+    return received
+
+
+def answers_in(received):
+    """The status of each answer, and what it says: a detail, a text or whether all is well."""
+    found = []
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        if head != b"HTTP/1.1 100 Continue":
+            length = int(re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)[1])
+            document, rest = json.loads(rest[:length]), rest[length:]
+            said = document.get("detail") or document.get("status")
+            found.append((int(head[9:12]), said or document["results"][0]["hypotheses"][0]["text"]))
+        received = rest
+    return found
 
 
 def chunks(body, size):
@@ -101,3 +134,51 @@ def test_what_is_no_request_gets_a_problem_document(server, before, sent):
     assert problem["code"] == "unparsable"
     assert f"X-Request-Id: {problem['request_id']}".encode() in head
     assert b"application/problem+json" in head
+
+
+PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+WORD = HEAD.replace(b"connection: close\r\n", b"") + b"content-length: 18\r\n\r\n" + BODY
+SLOW = json.dumps({"source": ["transformers"] * 16, "beam_size": 4}).encode()
+SLOW = WORD.replace(b"length: 18", b"length: %d" % len(SLOW)).replace(BODY, SLOW)
+BROKEN = [
+    b"FOO / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    WORD.replace(b"content-length: 18", b"content-length: 18\r\ncontent-length: 18"),
+    WORD.replace(b"content-length: 18", b"transfer-encoding: chunked, gzip"),
+    CHUNKED.replace(b"connection: close\r\n", b"") + b"5\r\nhello!\r\n",
+    b"GET /%s HTTP/1.1\r\nhost: localhost\r\n\r\n" % (b"a" * 140_000),
+    CHUNKED + b"".join(chunks(b" " * 140_000, 1)),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=[repr(each[:40]) for each in BROKEN])
+@pytest.mark.parametrize("before", [[PROBE], [WORD], [SLOW, PROBE], [PROBE, WORD, PROBE]])
+@pytest.mark.parametrize("together", [True, False])
+def test_requests_before_what_is_no_request_are_answered(server, before, broken, together):
+    """Then comes the refusal, and the end of the connection."""
+    parts = [*before, broken, PROBE]
+    found = answers_in(exchange(server, [b"".join(parts)] if together else parts))
+    said = {PROBE: "ok", WORD: "HH IY1 D"}
+    assert [status for status, _ in found] == [200] * len(before) + [400]
+    for sent, (_, answered) in zip(before, found, strict=False):
+        assert answered == said.get(sent, answered)
+
+
+def test_more_requests_than_may_wait_cost_those_before_nothing(server):
+    found = answers_in(exchange(server, [SLOW + PROBE * 200]))
+    assert [status for status, _ in found] == [200] * 129 + [400]
+    assert "128 requests" in found[-1][1]
+
+
+def test_a_body_that_breaks_after_its_answer_gets_no_second_one(server):
+    """The client would take it for the answer to its next request."""
+    sent = CHUNKED.replace(b"/v1/decode", b"/nowhere").replace(b"connection: close\r\n", b"")
+    with open_to(server) as connection:
+        connection.sendall(sent + b"5\r\nhello\r\n")
+        received = receive(connection, b"]}")
+        connection.sendall(b"no size\r\n" + PROBE)
+        with contextlib.suppress(ConnectionResetError):
+            received += connection.recv(1 << 16)
+    assert [status for status, _ in answers_in(received)] == [404]
