@@ -197,6 +197,19 @@ def test_40_pieces_fit_the_width_with_labels_that_do_not_overlap(show, pieces, s
     assert Axe().run(page).violations_count == 0
 
 
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_long_tokens_leave_the_lines_their_place(show, width):
+    """They are shortened, and the lines between them need not be scrolled to."""
+    names = [token("▁cinquante-quatrième") for _ in range(30)]
+    page = show(np.eye(20, 30), names, viewport={"width": width, "height": 900})
+    (box,), (left,), (lines,), (right,) = places(
+        page, ".bipartite .box", ".left", ".bipartite .plot > svg", ".right"
+    )
+    assert box["left"] <= left["left"] < left["right"] <= lines["left"]
+    assert lines["right"] <= right["left"] < right["right"] <= box["right"]
+    assert lines["width"] >= 48
+
+
 def test_more_columns_than_fit_scroll_with_a_bar_and_labels_that_stay(show):
     names = [token(f"▁piece{i}") for i in range(300)]
     page = show(np.full((60, 300), 1 / 300), names, viewport={"width": 390, "height": 300})

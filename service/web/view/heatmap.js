@@ -8,6 +8,7 @@ const NARROWEST_CELL = 4; // more columns than fit are scrolled
 const LOWEST_CELL = 8; // and more rows
 const MOST_HEIGHT = 0.85; // of the window, as in the style sheet
 const LETTER = 8; // pixels of width, about
+const UPRIGHT = 13; // pixels, the line of a label that stands upright
 
 /**
  * Draws the `shares` of a matrix. Calls `point(row, column)` where the mouse moves, and `onStep(row)`, if any, at a click.
@@ -115,9 +116,9 @@ function fit(node, left, top) {
 /** Turns the labels of columns if more of them then have room. */
 function thinColumns(top, column) {
   const longest = Math.max(...Array.from(top.children, (one) => one.textContent.length));
-  const upright = Math.ceil(LABEL_HEIGHT / column) < Math.ceil((longest * LETTER) / column);
+  const upright = Math.ceil(UPRIGHT / column) < Math.ceil((longest * LETTER) / column);
   top.classList.toggle("upright", upright);
-  thin(top, (upright ? LABEL_HEIGHT : longest * LETTER) / column);
+  thin(top, (upright ? UPRIGHT : longest * LETTER) / column);
 }
 
 /** Hides all but every second, third, ... label if each needs as much as so many have. */
