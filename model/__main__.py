@@ -1,15 +1,20 @@
 """python -m model train | evaluate | export | convert | export-attend: the command line."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
+# Threads that wait for the others of a step sleep: on a busy machine those that spin take the time
+# from what they wait for. OpenMP reads it when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 try:
     import typer
 
-    from model.checkpoint import load_model
+    from model.checkpoint import examples_of, load_model
     from model.data.pairs import read_pairs
     from model.evaluate import by_source, predict, score
     from model.export.bundle import Progress, WeightType, write_bundle
@@ -109,7 +114,7 @@ def export(
         task=task,
         licence=licence,
         attribution=attribution,
-        examples=example or [],
+        examples=example or examples_of(model),
         notice=notice.read_text(encoding="utf-8") if notice else "",
         model_card=model_card.read_text(encoding="utf-8") if model_card else "",
     )

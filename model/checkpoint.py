@@ -17,6 +17,9 @@ from model.usage import Usage
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
+EXAMPLES = "examples.json"
+NUM_EXAMPLES = 3
+LONGEST_EXAMPLE = 200  # characters: the page opens on an example
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,20 @@ def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: 
     for name, tokenizer in zip(TOKENIZERS, (source, target), strict=True):
         tokenizer.save(str(run / name))
     (run / CONFIG).write_text(json.dumps(asdict(config), indent=2) + "\n")
+
+
+def save_examples(run: Path, sources: Sequence[str]) -> None:
+    """Write some training sources, evenly spaced, for a bundle that is given no examples."""
+    short = [*dict.fromkeys(text for text in sources if len(text) <= LONGEST_EXAMPLE)]
+    places = {(2 * i + 1) * len(short) // (2 * NUM_EXAMPLES) for i in range(NUM_EXAMPLES)}
+    chosen = [short[place] for place in sorted(places)] if short else []
+    (run / EXAMPLES).write_text(json.dumps(chosen, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def examples_of(run: Path) -> list[str]:
+    """Return the examples of a run; none of a bundle, or of a run that has not kept any."""
+    path = run / EXAMPLES
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def load_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:

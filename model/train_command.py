@@ -136,6 +136,7 @@ def train_command(
 
     The defaults train the first teacher of the pronunciation model that Heed ships.
     """
+    typer.echo(f"reading {pairs} and {dev}")
     flags: dict[str, Any] = locals() | {
         "pairs_sha256": hash_pairs(pairs),
         "start": str(start) if start else None,

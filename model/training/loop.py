@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
+import typer
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model.checkpoint import load_config, load_model, load_tokenizers
+from model.checkpoint import load_config, load_model, load_tokenizers, save_examples
 from model.data.pairs import (
     Example,
     TrainingBatch,
@@ -22,8 +22,18 @@ from model.data.pairs import (
     refuse_special_tokens,
     shuffled_batches,
 )
+from model.data.tokenizers import SPECIALS, unit_of
 from model.network.transformer import Transformer
-from model.training.run import LOSSES, TrainingOptions, load_soft_labels, resume, save_epoch
+from model.training.progress import follow
+from model.training.run import (
+    LOSSES,
+    TrainingOptions,
+    load_soft_labels,
+    resume,
+    save_epoch,
+)
+
+SIDES = ("sources", "targets")
 
 
 def learning_rate(progress: float, options: TrainingOptions) -> float:
@@ -104,24 +114,21 @@ def train(run: Path, train_path: Path, dev_path: Path, options: TrainingOptions)
     finished = resume(run, model, optimizer)
     if finished == options.epochs:
         return
+    if finished:
+        typer.echo(f"resuming after epoch {finished} of {options.epochs}")
     if options.teachers:
+        typer.echo("labelling the pairs with the teachers, unless the run has the labels already")
         examples = load_soft_labels(run, examples, model.config, options)
-    with Progress() as progress:
-        for epoch in range(finished, options.epochs):
-            bar = progress.add_task(f"epoch {epoch + 1}/{options.epochs}", total=len(examples))
-            losses: list[float] = []
-            for loss in train_epoch(model, optimizer, examples, epoch, options):
-                losses.append(loss)
-                progress.advance(bar, options.batch_size)
-            progress.update(bar, completed=len(examples))  # concatenation leaves fewer examples
-            train_loss = sum(losses) / len(losses)
-            dev_loss = mean_loss(model, dev, options.batch_size)
-            with (run / LOSSES).open("a") as file:
-                file.write(f"{epoch + 1}\t{train_loss:.4f}\t{dev_loss:.4f}\n")
-            save_epoch(run, model, optimizer, epoch, options.average)
-            progress.console.print(
-                f"epoch {epoch + 1}: train loss {train_loss:.4f}, dev loss {dev_loss:.4f}"
-            )
+    for epoch in range(finished, options.epochs):
+        batches = train_epoch(model, optimizer, examples, epoch, options)
+        name = f"epoch {epoch + 1} of {options.epochs}"
+        losses = follow(batches, name, len(examples), options.batch_size)
+        train_loss = sum(losses) / len(losses)
+        dev_loss = mean_loss(model, dev, options.batch_size)
+        with (run / LOSSES).open("a") as file:
+            file.write(f"{epoch + 1}\t{train_loss:.4f}\t{dev_loss:.4f}\n")
+        save_epoch(run, model, optimizer, epoch, options.average)
+        typer.echo(f"epoch {epoch + 1}: train loss {train_loss:.4f}, dev loss {dev_loss:.4f}")
 
 
 def load_examples(
@@ -131,15 +138,18 @@ def load_examples(
 
     Raise InputError if a training text contains a special token, such as <unk> for an unknown
     symbol. Dev texts may contain some, as texts in use do. They increase the dev loss, so a note
-    counts them. Another counts the training texts that normalization changes.
+    counts them. Another counts the training texts that normalization changes. The run gets some of
+    the training sources as the examples of its model.
     """
     config, tokenizers = load_config(run), load_tokenizers(run)
-    pairs = read_pair_file(train_path)
+    pairs, dev = read_pair_file(train_path), read_pair_file(dev_path)
+    typer.echo(f"{len(pairs.pairs)} pairs in {train_path}, {len(dev.pairs)} in {dev_path}")
+    typer.echo(f"vocabulary: {', '.join(map(describe_vocabulary, SIDES, tokenizers))}")
     for text in describe_normalized(pairs, *tokenizers):
         note(text)
     examples = encode_pairs(pairs, *tokenizers, config)
     refuse_special_tokens(pairs, *tokenizers)
-    dev = read_pair_file(dev_path)
+    save_examples(run, [source for source, _ in pairs.pairs])
     if problems := list(find_special_tokens(dev, *tokenizers)):
         note(
             f"{len(problems)} dev texts have symbols without a token of their own, which"
@@ -148,8 +158,12 @@ def load_examples(
     return examples, encode_pairs(dev, *tokenizers, config)
 
 
+def describe_vocabulary(side: str, tokenizer: Tokenizer) -> str:
+    return f"{tokenizer.get_vocab_size() - len(SPECIALS)} {unit_of(tokenizer)} of {side}"
+
+
 def note(text: str) -> None:
-    Console().print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
+    typer.echo(f"note: {text}")
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:

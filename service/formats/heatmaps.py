@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.formats import colour_bar
 from service.formats.colours import Floats, coloured, shrunk
 from service.formats.fonts import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
@@ -39,9 +40,9 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
     In a grid a row is a layer, a column is a head, and the brightest colour is the largest weight.
     """
     kinds = ", ".join(block["kind"] for block in blocks)
-    title = f"{kinds} attention: {source}{END_OF_TEXT} → {target}{END_OF_TEXT}"
-    picture = Picture(width=0.0, height=HEATMAP_GAP, title=title)
-    add_line(picture, title)
+    title = f"attention: {source}{END_OF_TEXT} → {target}{END_OF_TEXT}"
+    picture = Picture(width=0.0, height=HEATMAP_GAP, title=f"{kinds} {title}")
+    add_line(picture, title)  # each block says its kind
     for block in blocks:
         if block["data"].size:
             add_grid(picture, block)
@@ -58,12 +59,19 @@ def add_line(picture: Picture, text: str) -> None:
     picture.height += LINE_HEIGHT + HEATMAP_GAP / 2
 
 
+def add_scale(picture: Picture, text: str, largest: float) -> None:
+    """Extend the picture downwards by a line of text, and a colour bar after it."""
+    left, middle = 3 * HEATMAP_GAP + width_of(text), picture.height + LINE_HEIGHT / 2
+    add_line(picture, text)
+    picture.shapes += colour_bar.draw(left, middle, largest)
+    picture.width = max(picture.width, left + colour_bar.WIDTH + colour_bar.ROOM)
+
+
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Extend the picture downwards by the heatmaps of a block."""
     data: Floats = block["data"]
-    largest = data.max()
-    scale = f"dark 0 to bright {largest:.3g}"
-    add_line(picture, f"{block['kind']} attention: rows attend to columns, {scale}")
+    largest = float(data.max())
+    add_scale(picture, f"{block['kind']} attention: rows attend to columns", largest)
     titles = titles_of(block)
     rows, columns = (
         [shortened(token.text, LONGEST_LABEL) for token in block[axis]]

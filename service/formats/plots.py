@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from service.formats import colour_bar
 from service.formats.colours import Floats, coloured, shrunk
 from service.formats.picture import Cells, Colour, Dot, Label, Line, Picture
 
@@ -36,7 +37,7 @@ def draw_attention(weights: Floats, points: Floats, prediction: Floats, truth: F
 def draw_heatmap(picture: Picture, left: float, weights: Floats) -> None:
     """Draw weights (T, S), queries downwards; the brightest colour is the largest weight."""
     queries, keys = weights.shape
-    largest = weights.max()
+    largest = float(weights.max())
     cells = coloured(shrunk(weights, MOST_CELLS, MOST_CELLS), largest)
     picture.shapes.append(Cells(left, PLOT_MARGIN, SIDE, SIDE, cells))
     for query in {0, queries - 1}:
@@ -45,8 +46,9 @@ def draw_heatmap(picture: Picture, left: float, weights: Floats) -> None:
     for key in {0, keys - 1}:
         middle = left + (key + 0.5) / keys * SIDE
         picture.shapes.append(Label(middle, PLOT_MARGIN + SIDE + TICK, str(key)))
-    caption = f"query x key, largest weight {largest:.3g}"
-    picture.shapes.append(Label(left + SIDE / 2, PLOT_MARGIN - CAPTION, caption))
+    middle, bar = PLOT_MARGIN - CAPTION, left + SIDE - colour_bar.ROOM - colour_bar.WIDTH
+    picture.shapes.append(Label(left, middle, "query x key", "start"))
+    picture.shapes += colour_bar.draw(bar, middle, largest)
 
 
 def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Floats) -> None:

@@ -11,6 +11,7 @@ from tests.conftest import serving
 from tests.web.chromium import launch
 
 WORD = "photograph"  # f is written as ph, twice
+LETTERS = "pneumonoultramicroscopicsilicovolcanoconiosisandsomemoreabcd"  # 60
 PREVIEW = WEB / "page" / "preview.png"
 README = Path("docs/page.png")
 
@@ -31,8 +32,29 @@ SHOTS = {
 }
 
 
+LONG_SHOTS = {
+    "long-1280.png": Shot(1280, 800, "light"),
+    "long-1440.png": Shot(1440, 900, "dark"),
+    "long-phone.png": Shot(390, 844, "light", scale=2),
+}
+
+
+def take_long(browser, address, shot, file):
+    """Write a picture of the whole page with a source of 60 letters, and return the page."""
+    page = open_page(browser, address, shot, LETTERS)
+    page.screenshot(path=file, full_page=True)
+    return page
+
+
 def take(browser, address, shot, file):
     """Write a picture of a decoding, whose last F is pointed at, and return the page."""
+    page = open_page(browser, address, shot, WORD)
+    page.locator("#heatmap .rows .token", has_text="F").last.hover()
+    page.screenshot(path=file)
+    return page
+
+
+def open_page(browser, address, shot, source):
     page = browser.new_page(
         base_url=address,
         viewport={"width": shot.width, "height": shot.height},
@@ -40,11 +62,9 @@ def take(browser, address, shot, file):
         color_scheme=shot.scheme,
         reduced_motion="reduce",
     )
-    page.goto(f"/#source={WORD}&beam_size={shot.beams}")
-    expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(WORD)))
+    page.goto(f"/#source={source}&beam_size={shot.beams}")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", str(len(source)))
     expect(page.locator("#busy")).to_be_hidden()
-    page.locator("#heatmap .rows .token", has_text="F").last.hover()
-    page.screenshot(path=file)
     return page
 
 

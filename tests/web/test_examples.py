@@ -42,3 +42,52 @@ def test_a_model_that_writes_no_phonemes_has_no_pronunciation(visit):
     page = visit("/#model=translator&source=hello")
     expect(page.locator("#output")).not_to_be_empty()
     expect(page.locator("#pronunciation")).to_be_hidden()
+
+
+OWN = [{"source": "green red blue"}, {"source": "red"}]
+
+
+LANGUAGES = {"source_language": "arb_Arab", "target_language": "heb_Hebr"}
+
+
+@pytest.fixture
+def open_with_examples(visit):
+    """Open the page of a service whose models have these examples."""
+
+    def open_page(examples, path):
+        page = visit("/livez", expected="404")  # it has no icon
+
+        def give(route):
+            answer = route.fetch()
+            document = answer.json()
+            for model in document["models"]:
+                model["examples"] = examples
+            route.fulfill(response=answer, json=document)
+
+        page.route("**/v1/models", give)
+        page.goto(path)
+        return page
+
+    return open_page
+
+
+@pytest.mark.parametrize(
+    ("path", "opened"),
+    [("/#model=tiny", "green red blue"), ("/#model=tiny&source=blue", "blue")],
+)
+def test_a_model_opens_on_its_first_example_unless_a_link_has_a_source(
+    open_with_examples, path, opened
+):
+    page = open_with_examples(OWN, path)
+    expect(page.locator("#source")).to_have_value(opened)
+    width = str(len(opened.split()))
+    expect(page.locator("#heatmap canvas")).to_have_attribute("width", width)
+    expect(page.locator("#error")).to_be_empty()
+
+
+def test_an_example_is_opened_in_its_languages(open_with_examples):
+    page = open_with_examples([{"source": "hello hello", **LANGUAGES}], "/#model=translator")
+    expect(page.locator("#source")).to_have_value("hello hello")
+    expect(page.locator("#source-language")).to_have_value("arb_Arab")
+    expect(page.locator("#target-language")).to_have_value("heb_Hebr")
+    expect(page.locator("#heatmap canvas")).to_be_visible()

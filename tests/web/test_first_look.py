@@ -22,6 +22,22 @@ def test_a_word_is_seen_without_scrolling(visit, size, word, parts, bottom):
         assert box["bottom"] <= bottom, part
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(390, 844), (360, 780)])
+def test_a_phone_shows_the_steps_beside_the_heatmap_and_the_examples_above_it(visit, size, scheme):
+    width, height = size
+    page = visit("/", viewport={"width": width, "height": height}, color_scheme=scheme)
+    expect(page.locator("#heatmap canvas")).to_be_visible()
+    (source,), (examples,), (heatmap,), (steps,), (lines,), (grid,) = places(
+        page, "#source", "#examples", "#heatmap", ".steps", "#bipartite", "#overview"
+    )
+    assert source["bottom"] < examples["top"] < examples["bottom"] < heatmap["top"]
+    assert heatmap["bottom"] <= steps["top"] <= heatmap["bottom"] + 16
+    assert steps["bottom"] <= min(lines["top"], grid["top"])
+    assert steps["bottom"] <= height  # both are seen at once
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_several_words_are_offered_one_by_one(visit):
     page = visit(expected="422")
     page.locator("#source").fill(" heed ")

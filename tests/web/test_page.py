@@ -57,9 +57,7 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
     page.locator("#source").fill("heed")
     expect(page.locator("#output")).to_have_text("HH IY1 D")
     page.locator("#source").fill("naïve")
-    expect(page.locator("#error")).to_contain_text(
-        "Source has 'ï' at offset 2, which the vocabulary lacks"
-    )
+    expect(page.locator("#error")).to_contain_text("g2p-en cannot read “ï”.")
     expect(page.locator("#controls")).to_have_class("stale")
     expect(page.locator("#output")).to_be_hidden()  # below the new text, it would look like its own
     expect(page.locator("#say")).to_be_hidden()
@@ -68,7 +66,9 @@ def test_an_error_is_a_sentence_and_the_last_result_stays(visit):
         expect(page.locator(drawing)).to_have_css("opacity", "0.4")
     with page.expect_response("**/v1/attention"):
         page.locator("#layer").select_option("0")
-    expect(page.locator("#error")).to_contain_text("Below is the last good result, of “heed”.")
+    expect(page.locator("#error")).to_contain_text(
+        "Still shown is the last good result, of “heed”."
+    )
     expect(page.locator("#controls")).to_have_class("stale")
     page.locator("#source").fill("naive")
     expect(page.locator("#error")).to_be_empty()

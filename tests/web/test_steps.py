@@ -1,9 +1,11 @@
 """Steps of a decoding on the page, and branches: what would follow another token."""
 
+import io
 import re
 
 import httpx2
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from tests.web.places import places
@@ -23,7 +25,76 @@ def at_step(page, step):
     expect(page.locator("#step-name")).to_have_text(re.compile(f"^Step {step} "))
 
 
+def least_certain(hypothesis):
+    """The step of the least probable token: nothing follows the end, so that it does not count."""
+    return min(range(len(hypothesis["tokens"]) - 1), key=hypothesis["log_probs"].__getitem__)
+
+
+@pytest.mark.parametrize("word", ["heed", "attention", "read", "a", "knight", "photograph"])
+def test_the_page_opens_on_the_least_certain_step(visit, address, word):
+    """All rows are seen until the reader walks from step to step."""
+    page = visit(f"/#source={word}")
+    hypothesis = decode(address, source=word)
+    assert hypothesis["tokens"][-1] == "<eos>"
+    step = least_certain(hypothesis)
+    at_step(page, step)
+    token = hypothesis["tokens"][step]
+    expect(page.locator("#alternatives .taken .token")).to_have_text(token)
+    expect(page.locator("#heatmap .current-token")).to_have_text(token)
+    expect(page.locator("#heatmap .later")).to_be_hidden()
+    page.locator("#source").fill("heed")
+    at_step(page, least_certain(decode(address, source="heed")))
+
+
+def test_later_rows_are_dimmed_while_the_reader_walks(visit):
+    page = visit("/#source=heed", reduced_motion="reduce")
+    expect(page.locator("#heatmap canvas")).to_have_attribute("height", "4")
+    later = page.locator("#heatmap .later")
+    for step in (0, 1):
+        page.locator(".hypothesis .with-probability").nth(step).click()
+        at_step(page, step)
+        expect(later).to_be_visible()
+        (dimmed,), (cells,) = places(page, "#heatmap .later", "#heatmap .cells")
+        part = (cells["bottom"] - dimmed["top"]) / cells["height"]
+        assert part == pytest.approx((3 - step) / 4, abs=0.05)
+    page.locator("#source").fill("read")
+    expect(page.locator("#output")).to_have_text(re.compile("^R "))
+    expect(later).to_be_hidden()
+
+
+def test_a_link_opens_on_its_own_step(visit):
+    page = visit("/#source=heed&step=3")
+    at_step(page, 3)
+    expect(page.locator("#alternatives .taken .token")).to_have_text("<eos>")
+
+
+SIZES = {"1280": (1280, 800), "1440": (1440, 900), "phone": (390, 844)}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_last_row_has_an_outline_at_the_edge_of_the_heatmap(visit, size, scheme):
+    """There it lies on the page, whose ground is light or dark."""
+    width, height = SIZES[size]
+    page = visit(
+        "/#source=heed&step=3",
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+    )
+    at_step(page, 3)
+    page.locator("#heatmap").scroll_into_view_if_needed()
+    page.mouse.move(0, 0)
+    (row,) = places(page, "#heatmap .current")[0]
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("L")
+    ground = shot.getpixel((2, height - 2))
+    middle = (row["left"] + row["right"]) / 2, (row["top"] + row["bottom"]) / 2
+    for x, y in ((row["right"] + 0.5, middle[1]), (middle[0], row["bottom"] + 0.5)):
+        assert abs(shot.getpixel((int(x), int(y))) - ground) > 100
+
+
 def test_the_steps_of_decoding_can_be_walked_through(page):
+    page.locator("#step").fill("3")
     expect(page.locator("#step-name")).to_have_text("Step 3 (0 to 3)")
     page.locator("#previous").click()
     page.locator("#previous").click()
@@ -59,6 +130,7 @@ def test_enter_goes_to_the_step_of_a_row(page):
 
 
 def test_rows_of_the_source_are_no_steps(page):
+    page.locator("#step").fill("3")
     page.locator("#kind").select_option("encoder")
     expect(page.locator("#heatmap figcaption")).to_contain_text("encoder attention")
     page.locator("#heatmap .rows .token").first.click()

@@ -61,13 +61,13 @@ def test_labels_never_overlap_and_long_texts_scroll_in_their_box(show, size, cou
     down, across = ("top", "bottom"), ("left", "right")
     sides = {
         ".heatmap .rows .token": down,
-        ".heatmap .columns .token": across,
+        ".heatmap .columns > :not(.thinned) > .token": across,
         ".bipartite .left .token": down,
         ".bipartite .right .token": down,
     }
     *axes, views = places(page, *sides, ".views .box")
     for labels, (start, end) in zip(axes, sides.values(), strict=True):
-        assert len(labels) == count
+        assert len(labels) == count or (len(labels) >= count // 4 and start == "left")
         assert all(one[end] <= next_one[start] + 0.5 for one, next_one in pairwise(labels))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert all(box["height"] <= SIZES[size]["height"] for box in views)
@@ -125,7 +125,7 @@ def test_pictures_write_from_right_to_left_with_punctuation_on_its_side(visit, t
       right: node.getBBox().x + node.getBBox().width,
       letters: [...node.textContent].map((_, i) => node.getExtentOfChar(i).x),
     }))""")
-    title, _, _, hebrew, english, arabic, _ = texts
+    title, *_, hebrew, english, arabic, _ = texts
     assert [hebrew["text"], english["text"], arabic["text"]] == ["▁שלום", "▁hello", "▁مرحبا"]
     assert abs(hebrew["right"] - english["right"]) < 1  # both end at the cells
     assert english["letters"] == sorted(english["letters"])

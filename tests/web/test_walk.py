@@ -46,6 +46,7 @@ def test_a_walk_through_the_page(visit, size, scheme, act):
     page.go_back()
     expect(title).to_have_text("cross attention, layer 2; mean of heads 0 to 3")
 
+    page.locator("#step").fill("3")
     act(page.locator("#previous"))
     expect(page.locator("#step-name")).to_have_text("Step 2 (0 to 3)")
     act(page.locator("#alternatives button").first)

@@ -2,8 +2,10 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
-import { element } from "view/labels.js";
-import { addToHistory, keepInAddress, keepInAddressSoon, stateInAddress } from "./address.js";
+import {
+  addToHistory, beginAtAddress, keepInAddress, keepInAddressSoon, stateInAddress,
+} from "./address.js";
+import { showAnswer, showText } from "./answer.js";
 import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
@@ -11,15 +13,14 @@ import { copy } from "./browser.js";
 import { decodeRequest, noteOnBeams } from "./decoding.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
-import { offer, pickPlace, selectionOf } from "./pickers.js";
-import { showAlternatives, showHypotheses, whatIf } from "./result.js";
-import { offerTexts, showPronunciation, wordsOf } from "./texts.js";
+import { offer, pickPlace, selectionOf, unmet } from "./pickers.js";
+import { explain } from "./refusals.js";
+import { leastCertain, showAlternatives, showHypotheses, whatIf } from "./result.js";
+import { fitSource, offerTexts } from "./texts.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
 const controls = form.elements;
-const LONG = 60; // letters that fill a line of the largest font
-const MOST_WORDS = 6; // buttons that are offered
 
 let models = [];
 // The last good answer: {root, asked, request, hypotheses, sourceTokens}. `root` and `asked` are the
@@ -27,9 +28,11 @@ let models = [];
 let decoded = null;
 let view = null; // draws the attention of `decoded`
 let wanted = new URLSearchParams(); // what the address asks for, until there is a result
+let walking = false; // from step to step: then later rows are dimmed
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
 const chosen = () => decoded.hypotheses[Number(controls.hypothesis.value)];
+const specialIds = ({ pad_id, bos_id, eos_id }) => [pad_id, bos_id, eos_id];
 const prefix = () => controls.target_prefix.value.split(",").filter(Boolean).map(Number);
 
 async function start() {
@@ -42,14 +45,24 @@ async function start() {
 
 function restore() {
   wanted = stateInAddress();
-  for (const name of ["model", "source", "beam_size", "num_hypotheses"]) {
+  if (wanted.has("model")) controls.model.value = wanted.get("model");
+  controls.model.value ||= models[0].name; // a link may name one that is gone
+  if (!wanted.has("source")) askForExample();
+  for (const name of ["source", "beam_size", "num_hypotheses"]) {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }
   controls.target_prefix.value = wanted.get("target_prefix") ?? "";
-  controls.model.value ||= models[0].name; // a link may name one that is gone
-  controls.stream.checked = wanted.has("stream");
+  for (const name of ["stream", "one_scale"]) controls[name].checked = wanted.has(name);
   offerModel(wanted);
+  $("unmet").replaceChildren(...unmet(form, wanted));
+  beginAtAddress(form);
   showDecoding();
+}
+
+/** Opens on the model's first example, in its languages, if it has one. */
+function askForExample() {
+  const [example = {}] = pickedModel().examples;
+  for (const [name, value] of Object.entries(example)) wanted.set(name, value);
 }
 
 /** Adapts the form to the picked model; `wanted` is what an address asks for. */
@@ -68,13 +81,19 @@ function offerModel(wanted) {
   offer(controls, pickedModel(), wanted);
   const { examples } = pickedModel();
   $("examples").hidden = examples.length === 0;
-  offerTexts($("examples").lastElementChild, examples, controls, () => showDecoding());
+  offerTexts($("examples").lastElementChild, examples, controls, decodeOffered);
 }
 
-/** Decodes what the form asks for, unless that is shown already, and shows it at a step. */
-async function showDecoding(step = Infinity) {
+function decodeOffered() {
+  addToHistory(form);
+  return showDecoding();
+}
+
+/** Decodes what the form asks for, unless that is shown already. Shows it at a step, or at the
+ * least certain one. */
+async function showDecoding(step = undefined) {
   const signal = latest("decode");
-  fitSource();
+  fitSource(form);
   $("beams").textContent = noteOnBeams(controls, pickedModel().decoding);
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
@@ -86,27 +105,14 @@ async function showDecoding(step = Infinity) {
     if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
     const asked = JSON.stringify([request, prefix()]);
     if (decoded?.asked !== asked) {
-      const answer = await decodeAlong(request, prefix(), decoding, signal, showText);
+      const answer = await decodeAlong(request, prefix(), decoding, signal, showText)
+        .catch((error) => explain(error, request, signal));
       controls.target_prefix.value = answer.request.target_prefix ?? "";
       decoded = { root, asked, ...answer };
     }
     const last = decoded.hypotheses.length - 1;
     await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, last), step);
   });
-}
-
-/** Shows a word in large letters, and gives a long text the room that it needs. */
-function fitSource() {
-  const long = controls.source.value.length > LONG;
-  form.classList.toggle("long", long);
-  controls.source.rows = long ? 5 : 1; // for browsers that do not fit it to its text
-}
-
-function showText(stable, tentative = "") {
-  const rest = element("span", { className: "tentative", textContent: tentative });
-  $("output").replaceChildren(stable, rest);
-  $("pronunciation").hidden = true; // it belongs to a whole answer
-  $("answer").hidden = $("result").hidden = false;
 }
 
 async function showHypothesis(index, step) {
@@ -118,16 +124,16 @@ async function showHypothesis(index, step) {
 }
 
 /** Shows the chosen hypothesis at a step, or at its last if it has fewer. */
-async function choose(step) {
-  const { text, tokens } = chosen();
-  showText(text);
-  showPronunciation(pickedModel(), decoded.request.source, text);
+async function choose(step = leastCertain(chosen(), specialIds(pickedModel().config))) {
+  const { tokens } = chosen();
+  showAnswer(pickedModel(), decoded.request.source, chosen());
   $("branch").hidden = prefix().length === 0;
   $("branch-name").replaceChildren(...whatIf(tokens.slice(0, prefix().length)));
   $("attention").hidden = false;
   controls.step.max = tokens.length - 1;
   controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
   wanted = new URLSearchParams();
+  walking = false;
   view = null;
   showStep();
   keepInAddressSoon(form);
@@ -137,15 +143,20 @@ async function choose(step) {
 function showStep() {
   const step = Number(controls.step.value);
   const { tokens, token_ids, top_log_probs } = chosen();
-  const { pad_id, bos_id, eos_id } = pickedModel().config; // nothing follows these
   $("step-name").textContent = `Step ${step} (0 to ${tokens.length - 1})`;
-  const special = [pad_id, bos_id, eos_id];
+  const special = specialIds(pickedModel().config); // nothing follows these
   const branchAt = (id) => branch(step, id);
   showAlternatives($("alternatives"), top_log_probs[step], token_ids[step], special, branchAt);
-  view?.step(step);
+  stepView();
+}
+
+function stepView() {
+  const step = Number(controls.step.value);
+  view?.step(step, walking ? step : Infinity);
 }
 
 function goTo(step) {
+  walking = true;
   controls.step.value = step; // a slider keeps to its range
   showStep();
   keepInAddressSoon(form);
@@ -153,7 +164,6 @@ function goTo(step) {
 
 /** Decodes again with another token at a step; Back returns. */
 async function branch(step, id) {
-  keepInAddress(form);
   controls.target_prefix.value = [...chosen().token_ids.slice(0, step), id];
   addToHistory(form);
   await showDecoding(step);
@@ -162,7 +172,6 @@ async function branch(step, id) {
 }
 
 async function leaveBranch() {
-  keepInAddress(form);
   controls.target_prefix.value = "";
   addToHistory(form);
   controls.step.focus({ preventScroll: true }); // the button that was pressed goes
@@ -184,12 +193,11 @@ async function showWeights() {
   const choices = { pick: drillInto, onStep: goTo };
   const { sourceTokens } = decoded;
   view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
-  view.step(Number(controls.step.value));
+  stepView();
 }
 
 /** Shows what is chosen in the grid; Back returns to the former choice. */
 async function drillInto(place) {
-  keepInAddress(form);
   pickPlace(controls, place);
   addToHistory(form);
   await changeSelection();
@@ -217,21 +225,15 @@ async function attempt(work) {
     await work();
   } catch (error) {
     if (error.name === "AbortError") return;
-    const words = refusedWords(error);
-    say(words.length > 0 ? `${pickedModel().name} reads one word at a time` : error.message);
-    offerTexts($("words"), words.map((source) => ({ source })), controls, () => showDecoding());
+    say(error.message);
+    const texts = (error.texts ?? []).map((source) => ({ source }));
+    offerTexts($("words"), texts, controls, decodeOffered);
   }
-}
-
-/** Returns the words of a source that was refused for the spaces between them, else nothing. */
-function refusedWords({ message, problem }) {
-  if (problem?.errors?.[0]?.pointer !== "/source" || !message.includes("' '")) return [];
-  return wordsOf(controls.source.value).slice(0, MOST_WORDS);
 }
 
 function say(problem) {
   const stale = problem !== "" && decoded !== null;
-  const last = stale ? ` Below is the last good result, of “${decoded.request.source}”.` : "";
+  const last = stale ? ` Still shown is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   $("words").replaceChildren();
   form.classList.toggle("stale", stale);
@@ -265,14 +267,17 @@ function onClick(id, act) {
 const reactions = {
   model: switchModel,
   hypothesis: () => attempt(() => choose(Number(controls.step.value))),
-  step: showStep,
+  step: ({ value }) => goTo(value),
   kind: changeSelection,
   layer: changeSelection,
   head: changeSelection,
+  one_scale: changeSelection,
 };
 form.addEventListener("input", ({ target }) => {
   if (models.length === 0) return; // start() reads the form
-  (reactions[target.name] ?? showDecoding)();
+  $("unmet").replaceChildren();
+  if (target.matches("select")) addToHistory(form); // Back returns to the former choice
+  (reactions[target.name] ?? (() => showDecoding()))(target);
   keepInAddressSoon(form);
 });
 form.addEventListener("submit", (event) => event.preventDefault());

@@ -19,7 +19,8 @@ let shown = null; // what is drawn: {asked, view}
 export async function showAttention(request, sourceTokens, controls, model, { pick, onStep }) {
   const signal = latest("attention");
   const selection = selectionOf(controls);
-  const asked = JSON.stringify([request, selection]);
+  const oneScale = controls.one_scale.checked;
+  const asked = JSON.stringify([request, selection, oneScale]);
   if (shown?.asked === asked) return shown.view;
   const small = isSmall(request, sourceTokens, controls, model);
   const single = !selection.reduce_heads && !selection.reduce_layers;
@@ -27,12 +28,14 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
     small ? everyHead(request, selection.kinds, signal) : blank(controls, model),
     single && small ? null : ask(request, selection, signal),
   ]);
-  if (every?.asked !== all.asked) drawGrid(all, selection.kinds[0], pick);
+  if (every?.asked !== all.asked || every.oneScale !== oneScale) {
+    drawGrid(all, selection.kinds[0], { pick, oneScale });
+  }
   const { layers, heads } = placeOf(selection, controls, model);
   const ofLayer = all.matrices[layers[0]];
   const block = reduced ?? partOf(all.block, ofLayer[heads[0]]);
   const byHead = small && layers.length === 1 && heads.length > 1 ? ofLayer : undefined;
-  const view = show($("weights"), block, { byHead, onStep });
+  const view = show($("weights"), block, { byHead, onStep, oneScale });
   $("weights").querySelector(".heatmap")?.setAttribute("id", "heatmap");
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
   every.grid.press({ layers, heads });
@@ -44,7 +47,7 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
 function withGrid(view, { kind }) {
   if (kind === "encoder") return view;
   const { grid } = every;
-  const step = (last) => [view, grid].forEach((each) => each.step(last));
+  const step = (...rows) => [view, grid].forEach((each) => each.step(...rows));
   return { ...view, step };
 }
 
@@ -71,8 +74,9 @@ function blank(controls, model) {
   return { asked: `${model.name} ${controls.kind.value}`, matrices };
 }
 
-function drawGrid(all, kind, pick) {
-  every = { ...all, grid: grid(kind, all.matrices, pick, true) };
+function drawGrid({ block, ...all }, kind, { pick, oneScale }) {
+  const drawn = grid({ kind, columns: block?.columns }, all.matrices, { pick, oneScale, reducible: true });
+  every = { ...all, block, oneScale, grid: drawn };
   $("overview").replaceChildren(every.grid.node);
 }
 

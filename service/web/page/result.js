@@ -27,8 +27,15 @@ export function showHypotheses(list, hypotheses, { chosen, given, point, pick })
     const row = element("span", { className: "tokens", dir }, ...tokens);
     row.addEventListener("mouseleave", () => point(-1));
     const note = element("span", { className: "score", textContent: score, title: "score" });
+    if (hypothesis.finish_reason === "length") row.append(element("span", {}, "cut off"));
     return element("label", { className: "hypothesis" }, radio, row, note);
   }));
+}
+
+/** Returns the step of the least probable token that is not special: nothing can follow those. */
+export function leastCertain({ token_ids, log_probs }, special) {
+  const steps = [...log_probs.keys()].filter((step) => !special.includes(token_ids[step]));
+  return steps.sort((one, other) => log_probs[one] - log_probs[other])[0] ?? 0;
 }
 
 /** Shows the alternatives of the token `taken`; `branch(id)` is called at a click on another one. */

@@ -1,11 +1,18 @@
-/** Texts to decode as buttons, and how an answer of phonemes is pronounced. */
+/** Texts to decode: the field of the source, and buttons. */
 import { element } from "view/labels.js";
-import { toIpa } from "./ipa.js";
 
-const pronunciation = document.getElementById("pronunciation");
-const say = document.getElementById("say");
 // Characters at an end of a word that do not belong to it. A mark belongs to the letter before it.
 const PUNCTUATION = /^[^\p{L}\p{M}\p{N}'’-]+|[^\p{L}\p{M}\p{N}'’-]+$/gu;
+
+const LONG = 60; // letters that fill a line of the largest font
+
+/** Shows a word in large letters, and gives a long text the room that it needs. */
+export function fitSource(form) {
+  const { source } = form.elements;
+  const long = source.value.length > LONG;
+  form.classList.toggle("long", long);
+  source.rows = long ? 5 : 1; // for browsers that do not fit it to its text
+}
 
 /** Shows a button for each {source, source_language, target_language}, which decodes it. */
 export function offerTexts(list, texts, controls, decode) {
@@ -24,16 +31,4 @@ export function offerTexts(list, texts, controls, decode) {
 export function wordsOf(text) {
   const words = text.split(/\s+/).map((word) => word.replace(PUNCTUATION, ""));
   return [...new Set(words.filter((word) => /[\p{L}\p{N}]/u.test(word)))];
-}
-
-/** Shows an answer in IPA if the model's task says that it writes ARPAbet. */
-export function showPronunciation({ task }, source, text) {
-  const ipa = /\bARPAbet\b/i.test(task) && text ? toIpa(text) : null;
-  pronunciation.hidden = !ipa;
-  pronunciation.firstElementChild.textContent = ipa ?? "";
-  say.hidden = !("speechSynthesis" in window);
-  say.onclick = () => {
-    speechSynthesis.cancel();
-    speechSynthesis.speak(Object.assign(new SpeechSynthesisUtterance(source), { lang: "en-US" }));
-  };
 }

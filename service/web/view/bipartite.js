@@ -1,10 +1,9 @@
-/** The tokens of both axes in two columns, and a line for every weight between them. */
-import { highestOf } from "view/colours.js";
+/** The tokens of both axes in two columns, and lines for the weights between them. */
 import { element, labels, mark, onLabel } from "view/labels.js";
+import { highestOf, sharesOf, strongest } from "view/shares.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const FAINT = 0.05; // of the highest weight: fainter lines are drawn when they are pointed at
-const FAINTEST = 0.005;
+const FAINTEST = 0.01; // share of a scale of which no line is drawn
 const SPREAD = 0.6; // of a row: the lines of all heads between the same tokens
 // Okabe and Ito, "Color Universal Design" (2008), with grey in place of black and yellow, which one
 // of the themes would hide. Further heads repeat the colours with dashes.
@@ -12,11 +11,11 @@ const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#d55e00", "#cc79a7", "#0072b2
 const DASHES = ["none", "6 3", "2 3"];
 
 /**
- * Draws lines for each {weights, heads} of `series`, in a colour each if there are several.
- * Calls `point(row, column)` where the mouse is at a label, and `onStep(row)` at a click on a row's.
+ * Draws lines for each {weights, heads} of `series`, in a colour each if there are several: the
+ * strongest of each row, and where a row or column is pointed at all of it. Calls `point(row, column)` where the mouse is at a label, and `onStep(row)` at a click on a row's.
  * Returns {node, step, point, reveal}.
  */
-export function bipartite({ kind, rows, columns }, series, point, onStep) {
+export function bipartite({ kind, rows, columns }, series, { point, onStep, oneScale }) {
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));
   if (onStep) onLabel(left, onStep);
@@ -26,16 +25,16 @@ export function bipartite({ kind, rows, columns }, series, point, onStep) {
   const lines = create("svg", { viewBox, preserveAspectRatio: "none", role: "img" });
   lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
   lines.append(all, pointed);
-  const draw = linesOf(series);
+  const draw = linesOf(columns, series, oneScale);
   const box = boxOf(kind, left, lines, right);
   let last = Infinity;
   let middle = 0; // of the pointed label, as a share of the height
-  const step = (to) => {
+  const step = (current, to) => {
     last = to;
-    mark(left, last, "current-token");
-    all.replaceChildren(...draw((row) => row <= last, FAINT));
+    mark(left, current, "current-token");
+    all.replaceChildren(...draw((row, column, best) => row <= last && best));
   };
-  step(last);
+  step(-1, last);
   return {
     node: figureOf(box, series),
     step,
@@ -45,7 +44,7 @@ export function bipartite({ kind, rows, columns }, series, point, onStep) {
       const some = row >= 0 || column >= 0;
       if (some) middle = ((row < 0 ? column : row) + 0.5) / longest;
       all.classList.toggle("faded", some);
-      pointed.replaceChildren(...(some ? draw(chosen, FAINTEST) : []));
+      pointed.replaceChildren(...(some ? draw(chosen) : []));
       mark(left, row, "pointed");
       mark(right, column, "pointed");
     },
@@ -53,7 +52,7 @@ export function bipartite({ kind, rows, columns }, series, point, onStep) {
 }
 
 function figureOf(box, series) {
-  const textContent = "The same as lines";
+  const textContent = "The strongest as lines";
   const caption = element("figcaption", { textContent });
   const notes = element("div", {}, ...(series.length > 1 ? [headLegend(series)] : []));
   return element("figure", { className: "bipartite" }, caption, box, notes);
@@ -82,25 +81,32 @@ function boxOf(kind, left, lines, right) {
   return box;
 }
 
-/** Draws the lines of the chosen weights that are not too faint; a row or column is 1 high. */
-function linesOf(series) {
-  const highest = highestOf(series.flatMap(({ weights }) => weights));
-  const line = (weight, row, column, shift, ink) => create("line", {
+/**
+ * Returns a function that draws the lines of which `chosen(row, column, best)` is true; `best` says
+ * whether a line is the strongest of its row. A row or column is 1 high.
+ */
+function linesOf(columns, series, oneScale) {
+  const matrices = series.map(({ weights }) => weights);
+  const highest = oneScale ? highestOf(matrices.flat()) : undefined;
+  const best = strongest(columns, matrices, { oneScale });
+  const line = (share, row, column, shift, ink) => create("line", {
     x1: 0,
     y1: row + 0.5 + shift,
     x2: 1,
     y2: column + 0.5 + shift,
-    "stroke-opacity": weight / highest,
-    "stroke-width": 0.5 + (2.5 * weight) / highest,
+    "stroke-opacity": share,
+    "stroke-width": 0.5 + 2.5 * share,
     ...ink,
   });
   const several = series.length > 1;
-  return (chosen, least) => series.flatMap(({ weights }, i) => {
+  const shares = matrices.map((weights) => sharesOf(columns, weights, highest));
+  return (chosen) => shares.flatMap((matrix, i) => {
     const ink = several ? inkOf(i) : {};
     const shift = several ? SPREAD * ((i + 0.5) / series.length - 0.5) : 0;
-    return weights.flatMap((each, row) => each.flatMap((weight, column) =>
-      weight >= least * highest && chosen(row, column)
-        ? [line(weight, row, column, shift, ink)]
+    const isBest = (row, column) => best[row][0] === i && best[row][1] === column;
+    return matrix.flatMap((each, row) => each.flatMap((share, column) =>
+      share >= FAINTEST && chosen(row, column, isBest(row, column))
+        ? [line(share, row, column, shift, ink)]
         : [],
     ));
   });

@@ -2,7 +2,7 @@
  * Draws one block of attention as the service answers it: one matrix in full, several as a grid of
  * small heatmaps. It asks the service for nothing, so that an exported file can carry it.
  */
-import { highestOf, legend } from "view/colours.js";
+import { legend } from "view/colours.js";
 import { grid } from "view/grid.js";
 import { element } from "view/labels.js";
 import { single } from "view/matrix.js";
@@ -10,13 +10,15 @@ import { single } from "view/matrix.js";
 /**
  * Fills the container with one matrix, or with a grid below which the chosen matrix is shown.
  * `byHead` are the matrices of the heads that the one matrix combines: each has lines of its colour.
- * `onStep(row)` is called when a row that was decoded is chosen.
- * Returns {step(last), point(row, column)}: rows after `last` are dimmed; -1 points at no row or no
- * column, so that (2, -1) is a row's token and (-1, 2) a column's.
+ * `onStep(row)` is called when a row that was decoded is chosen. With `oneScale` all rows have the
+ * same scale of colours, else each its own.
+ * Returns {step(current, last), point(row, column)}: the row `current` is marked, rows after `last`
+ * are dimmed; -1 points at no row or no column, so that (2, -1) is a row's token and (-1, 2) a
+ * column's.
  */
-export function show(container, block, { byHead, onStep } = {}) {
+export function show(container, block, { byHead, onStep, oneScale = false } = {}) {
   const decoded = block.kind !== "encoder"; // the rows of the source are not decoded
-  const view = viewOf(block, { byHead, onStep: decoded ? onStep : undefined });
+  const view = viewOf(block, { byHead, oneScale, onStep: decoded ? onStep : undefined });
   container.replaceChildren(...view.nodes);
   return { step: decoded ? view.step : () => {}, point: view.point };
 }
@@ -25,7 +27,7 @@ function viewOf(block, options) {
   if (block.rows.length === 0) return nothing(block);
   const matrices = split(block);
   const [first] = matrices.flat();
-  return matrices.flat().length === 1 ? single(block, first, options) : overview(block, matrices);
+  return matrices.flat().length === 1 ? single(block, first, options) : overview(block, matrices, options);
 }
 
 function nothing({ kind }) {
@@ -61,18 +63,18 @@ function listed(indices) {
   return together ? `${indices[0]} to ${indices.at(-1)}` : indices.join(", ");
 }
 
-function overview(block, matrices) {
+function overview(block, matrices, { oneScale }) {
   const picked = element("div");
   const all = matrices.flat();
   const pick = ({ layers, heads }) => {
     const matrix = all.find((each) => `${each.layers};${each.heads}` === `${layers};${heads}`);
     small.press(matrix);
-    show(picked, partOf(block, matrix));
+    show(picked, partOf(block, matrix), { oneScale });
     picked.scrollIntoView({ block: "nearest" });
   };
-  const small = grid(block.kind, matrices, pick);
+  const small = grid(block, matrices, { pick, oneScale });
   const textContent = `${block.kind} attention: choose a heatmap to see its tokens.`;
   const hint = element("p", { textContent });
-  small.node.append(legend(highestOf(all.flatMap(({ weights }) => weights))));
+  small.node.append(legend());
   return { nodes: [hint, small.node, picked], step: small.step, point: () => {} };
 }

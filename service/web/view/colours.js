@@ -1,4 +1,4 @@
-/** Weights as colours: viridis, from 0 to the highest weight that is shown on one scale. */
+/** Shares of a scale as colours: viridis. */
 import { element } from "view/labels.js";
 
 const VIRIDIS = [ // as in service/formats/colours.py
@@ -7,10 +7,10 @@ const VIRIDIS = [ // as in service/formats/colours.py
 ];
 
 /** Draws one pixel a cell: the style sheet makes it larger. */
-export function paint(weights, highest) {
-  const canvas = element("canvas", { width: weights[0].length, height: weights.length });
+export function paint(shares) {
+  const canvas = element("canvas", { width: shares[0].length, height: shares.length });
   const image = new ImageData(canvas.width, canvas.height);
-  weights.flat().forEach((weight, i) => image.data.set(viridis(weight / highest), 4 * i));
+  shares.flat().forEach((share, i) => image.data.set(viridis(share), 4 * i));
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
@@ -21,13 +21,10 @@ function viridis(share) {
   return [...low.map((channel, i) => channel + (high[i] - channel) * (at % 1)), 255];
 }
 
-/** Returns the highest weight, or 1 if all are 0, so that it can divide. */
-export function highestOf(weights) {
-  return weights.flat().reduce((most, weight) => Math.max(most, weight), 0) || 1;
-}
-
-export function legend(highest) {
+/** Explains the colours, up to `highest` on one scale; without it each row has its own. */
+export function legend(highest = undefined) {
   const scale = element("span", { className: "scale", ariaHidden: "true" });
   scale.style.background = `linear-gradient(90deg, ${VIRIDIS.map((one) => `rgb(${one})`)})`;
-  return element("p", { className: "legend" }, "attention weight: 0", scale, highest.toFixed(2));
+  const ends = highest ? ["weight: 0", highest.toFixed(2)] : ["weight: 0", "highest of the row"];
+  return element("p", { className: "legend" }, ends[0], scale, ends[1]);
 }

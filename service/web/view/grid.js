@@ -2,9 +2,11 @@
  * The matrices of a block as a grid of small heatmaps: layers down, heads across. Each is a button;
  * arrow keys move between them.
  */
-import { highestOf } from "view/colours.js";
 import { cellsOf } from "view/heatmap.js";
 import { element } from "view/labels.js";
+import { highestOf, pooled, sharesOf } from "view/shares.js";
+
+const MOST = 36; // cells along a side: about as many as a small heatmap has pixels
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -12,17 +14,17 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
  * Draws `matrices`, a list of layers that are lists of heads, each {layers, heads, weights}; without
  * weights the buttons are blank. `pick(places)` is called with the {layers, heads} of a button;
  * with `reducible`, headers are buttons too, which pick all heads of a layer or all layers of a head.
- * Returns {node, step(last), press({layers, heads})}.
+ * Returns {node, step(current, last), press({layers, heads})}.
  */
-export function grid(kind, matrices, pick, reducible = false) {
+export function grid({ kind, columns }, matrices, { pick, oneScale, reducible = false }) {
   const drawn = matrices.flat().filter(({ weights }) => weights);
-  const highest = highestOf(drawn.flatMap(({ weights }) => weights));
+  const highest = oneScale ? highestOf(drawn.flatMap(({ weights }) => weights)) : undefined;
   const cells = [];
   const headers = reducible ? headerButton : headerText;
   const places = withHeaders(matrices);
   const nodes = places.map((row, i) => row.map((place, j) => {
     if (i === 0 || j === 0) return headers(place, i, j, pick);
-    const thumb = place.weights && cellsOf(place.weights, highest);
+    const thumb = place.weights && cellsOf(sharesOf(columns, place.weights, highest), MOST);
     if (thumb) cells.push(thumb);
     return buttonOf(nameOf(place), place, pick, thumb?.node ?? "");
   }));
@@ -34,7 +36,7 @@ export function grid(kind, matrices, pick, reducible = false) {
   const node = element("figure", { className: "overview" }, caption, plot);
   const press = (chosen) => pressOnly(nodes, places, chosen);
   press({ layers: [], heads: [] });
-  return { node, press, step: (last) => cells.forEach((each) => each.step(last)) };
+  return { node, press, step: (...rows) => cells.forEach((each) => each.step(...rows)) };
 }
 
 /** Puts the header of each row and column before it: {layers, heads} of all that it stands for. */

@@ -1,17 +1,22 @@
 /** One matrix as a heatmap: coloured cells, the labels of both axes and a cursor. */
 import { paint } from "view/colours.js";
 import { LABEL_HEIGHT, directionOf, element, labels, mark, onLabel } from "view/labels.js";
+import { pooled } from "view/shares.js";
 
 const LARGEST_CELL = 44; // pixels
+const NARROWEST_CELL = 4; // more columns than fit are scrolled
+const LOWEST_CELL = 8; // and more rows
+const MOST_HEIGHT = 0.85; // of the window, as in the style sheet
 const LETTER = 8; // pixels of width, about
+const UPRIGHT = 13; // pixels, the line of a label that stands upright
 
 /**
- * Calls `point(row, column)` where the mouse moves, and `onStep(row)`, if any, at a click.
+ * Draws the `shares` of a matrix. Calls `point(row, column)` where the mouse moves, and `onStep(row)`, if any, at a click.
  * Returns {node, step, point, reveal}.
  */
-export function heatmap({ kind, rows, columns }, { weights, title }, highest, point, onStep) {
+export function heatmap({ kind, rows, columns }, { weights, title }, shares, { point, onStep }) {
   const name = `${kind} attention, ${title}`;
-  const cells = cellsOf(weights, highest);
+  const cells = cellsOf(shares);
   const cursor = element("div", { className: "cursor" });
   cells.node.append(cursor);
   describe(cells, name, weights);
@@ -26,9 +31,9 @@ export function heatmap({ kind, rows, columns }, { weights, title }, highest, po
   const node = figureOf(name + order, cells.node, left, top);
   return {
     node,
-    step: (last) => {
-      cells.step(last);
-      mark(left, last, "current-token");
+    step: (current, last) => {
+      cells.step(current, last);
+      mark(left, current, "current-token");
     },
     reveal: () => cursor.scrollIntoView({ block: "nearest", inline: "nearest" }),
     point: (row, column) => {
@@ -57,15 +62,18 @@ function figureOf(name, cells, left, top) {
   return node;
 }
 
-/** Draws the cells without labels, as in a grid. `step(last)` dims the rows after `last`. */
-export function cellsOf(weights, highest) {
-  const canvas = paint(weights, highest);
+/**
+ * Draws the cells without labels, at most `most` along a side. `step(current, last)` marks a row,
+ * and dims the rows after `last`.
+ */
+export function cellsOf(shares, most = Infinity) {
+  const canvas = paint(pooled(shares, most));
   const later = element("div", { className: "later", hidden: true });
   const current = element("div", { className: "current", hidden: true });
-  const step = (last) => {
-    current.hidden = later.hidden = false;
-    cover(current, weights, last, -1);
-    later.style.inset = `${(100 * (last + 1)) / weights.length}% 0 0`;
+  const step = (row, last) => {
+    later.hidden = last >= shares.length;
+    cover(current, shares, row, -1);
+    later.style.inset = `${(100 * (last + 1)) / shares.length}% 0 0`;
   };
   return { node: element("div", { className: "cells" }, canvas, later, current), canvas, step };
 }
@@ -86,13 +94,35 @@ function cover(node, weights, row, column) {
   node.style.width = `${column < 0 ? 100 : width}%`;
 }
 
-/** Makes cells as large as the width allows, and turns labels that would overlap. The lines beside
- * the heatmap have the same rows: their style sheet reads the sizes from the parent. */
+/**
+ * Makes cells as large as the width and, if that leaves them legible, the height allow. There are as
+ * many labels as have room. The lines beside the heatmap have the same rows: their style sheet reads
+ * the sizes from the parent.
+ */
 function fit(node, left, top) {
+  const views = node.parentElement;
   const width = (node.clientWidth - left.offsetWidth - 16) / top.children.length;
-  const cell = Math.floor(Math.max(LABEL_HEIGHT, Math.min(LARGEST_CELL, width)));
+  const column = Math.max(NARROWEST_CELL, Math.min(LARGEST_CELL, Math.floor(4 * width) / 4));
+  thinColumns(top, column);
+  const height = (MOST_HEIGHT * innerHeight - top.offsetHeight - 16) / left.children.length;
+  const wanted = Math.max(LABEL_HEIGHT, Math.floor(column));
+  const row = height < LOWEST_CELL ? wanted : Math.min(wanted, Math.floor(4 * height) / 4);
+  for (const axis of views.querySelectorAll(".rows, .left, .right")) thin(axis, LABEL_HEIGHT / row);
+  views.style.setProperty("--column", `${column}px`);
+  views.style.setProperty("--cell", `${row}px`);
+  views.style.setProperty("--top", `${top.offsetHeight}px`);
+}
+
+/** Turns the labels of columns if more of them then have room. */
+function thinColumns(top, column) {
   const longest = Math.max(...Array.from(top.children, (one) => one.textContent.length));
-  node.parentElement.style.setProperty("--cell", `${cell}px`);
-  top.classList.toggle("upright", longest * LETTER > cell);
-  node.parentElement.style.setProperty("--top", `${top.offsetHeight}px`);
+  const upright = Math.ceil(UPRIGHT / column) < Math.ceil((longest * LETTER) / column);
+  top.classList.toggle("upright", upright);
+  thin(top, (upright ? UPRIGHT : longest * LETTER) / column);
+}
+
+/** Hides all but every second, third, ... label if each needs as much as so many have. */
+function thin(axis, needed) {
+  const every = Math.ceil(needed);
+  Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every !== 0));
 }

@@ -3,9 +3,10 @@
  * table. The mouse and the arrow keys move the place.
  */
 import { bipartite } from "view/bipartite.js";
-import { highestOf, legend } from "view/colours.js";
+import { legend } from "view/colours.js";
 import { heatmap } from "view/heatmap.js";
 import { element, short } from "view/labels.js";
+import { highestOf, sharesOf } from "view/shares.js";
 import { table } from "view/table.js";
 
 const WIDE = 36; // columns that need the whole width: the views come one above the other
@@ -22,9 +23,9 @@ const MOVES = {
 };
 
 /** Returns {nodes, step, point}; these and the options are explained in block.js. */
-export function single(block, matrix, { byHead, onStep }) {
+export function single(block, matrix, { byHead, onStep, oneScale }) {
   const { weights } = matrix;
-  const highest = highestOf(weights);
+  const highest = oneScale ? highestOf(weights) : undefined;
   const readout = element("p", { className: "readout", ariaLive: "polite" });
   let place = NOWHERE;
   const point = (...next) => {
@@ -33,8 +34,8 @@ export function single(block, matrix, { byHead, onStep }) {
     readout.replaceChildren(...sentence(block, weights, onStep, ...place));
   };
   const views = [
-    heatmap(block, matrix, highest, point, onStep),
-    bipartite(block, byHead ?? [matrix], point, onStep),
+    heatmap(block, matrix, sharesOf(block.columns, weights, highest), { point, onStep }),
+    bipartite(block, byHead ?? [matrix], { point, onStep, oneScale }),
   ];
   views[0].node.append(element("div", {}, readout, legend(highest)));
   const both = sideBySide(views, weights, point);
@@ -49,7 +50,7 @@ export function single(block, matrix, { byHead, onStep }) {
   point(...NOWHERE);
   return {
     nodes: [both, table(block, weights)],
-    step: (last) => views.forEach((view) => view.step(last)),
+    step: (...rows) => views.forEach((view) => view.step(...rows)),
     point,
   };
 }

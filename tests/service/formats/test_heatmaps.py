@@ -53,6 +53,12 @@ def weights_of(*shape):
     return weights / weights.sum(-1, keepdims=True)
 
 
+def decoded(image):
+    """The pixels of an SVG's image."""
+    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(content)))
+
+
 def texts_of(root):
     return [text.text or "" for text in root.findall(f"{SVG}text")]
 
@@ -65,7 +71,7 @@ def test_any_token_can_be_drawn():
     root = ElementTree.fromstring(to_svg(picture))
     assert root.get("role") == "img"
     assert root.get("aria-label") == root.find(f"{SVG}title").text
-    labels = texts_of(root)[3:]  # after what the picture, the block and the matrix are
+    labels = texts_of(root)[5:]  # after what the picture, the block, its colours and the matrix are
     for labelled in (labels[:count], labels[count:]):
         assert labelled[:9] == HOSTILE[:9]
         assert labelled[9] == "␀␛␊␉"
@@ -86,7 +92,7 @@ def test_every_token_has_a_label_that_overlaps_no_other(shape):
     for names, axis in ((rows, "y"), (columns, "x")):
         at = np.array([float(places[name].get(axis)) for name in names])
         assert (np.diff(at) >= 12 - 0.01).all()  # the size of the font
-    (cells,) = root.findall(f"{SVG}image")
+    _, cells = root.findall(f"{SVG}image")  # after the bar of colours
     assert float(cells.get("width")) <= ROOM
 
 
@@ -96,25 +102,56 @@ def test_a_grid_has_a_title_for_each_matrix_and_one_scale():
         to_svg(draw_blocks([block_of(weights, "abcd", "efghi")], "efghi", "abcd"))
     )
     titles = [f"layer {layer}; head {head}" for layer in range(2) for head in range(3)]
-    images = root.findall(f"{SVG}image")
+    bar, *images = root.findall(f"{SVG}image")
     for image, matrix in zip(images, weights.reshape(6, 4, 5), strict=True):
-        content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
-        cells = np.array(Image.open(io.BytesIO(content)))
-        np.testing.assert_array_equal(cells, viridis(matrix / weights.max()))
+        np.testing.assert_array_equal(decoded(image), viridis(matrix / weights.max()))
     assert [text for text in texts_of(root) if text.startswith("layer")] == titles
-    assert len(root.findall(f"{SVG}image")) == 6
-    assert any(f"bright {weights.max():.3g}" in text for text in texts_of(root))
-    for i, image in enumerate(root.findall(f"{SVG}image")):
+    assert len(images) == 6
+    assert (decoded(bar) == viridis(np.linspace(0, 1, decoded(bar).shape[1]))).all()
+    for i, image in enumerate(images):
         across, down = (float(image.get(axis)) for axis in "xy")
-        first = root.findall(f"{SVG}image")[0]
+        first = images[0]
         assert (across > float(first.get("x"))) == (i % 3 > 0)
         assert (down > float(first.get("y"))) == (i >= 3)
+
+
+@pytest.mark.parametrize("kinds", [["cross"], ["encoder", "decoder", "cross"]])
+@pytest.mark.parametrize("largest", [1.0, 0.25, 0.00123456, 0.0])
+def test_each_block_says_its_kind_once_and_what_its_colours_mean(kinds, largest):
+    """In its first line, beside a bar from 0 to its largest weight."""
+    weights = weights_of(3, 4)
+    blocks = [
+        {**block_of(weights * (largest / weights.max()), "abc", "defg"), "kind": kind}
+        for kind in kinds
+    ]
+    picture = draw_blocks(blocks, "heed", "HH IY1 D")
+    root = ElementTree.fromstring(to_svg(picture))
+    texts = texts_of(root)
+    for kind in kinds:
+        (line,) = (text for text in root.findall(f"{SVG}text") if kind in (text.text or ""))
+        assert line.text == f"{kind} attention: rows attend to columns"
+        at = texts.index(line.text)
+        assert texts[at + 1 : at + 3] == ["0", f"{largest:.3g}"]
+        start, bar, end = (
+            float(each.get("x"))
+            for each in (
+                root.findall(f"{SVG}text")[at + 1],
+                root.findall(f"{SVG}image")[2 * kinds.index(kind)],
+                root.findall(f"{SVG}text")[at + 2],
+            )
+        )
+        assert float(line.get("x")) < start < bar < end < picture.width
+    image = Image.open(io.BytesIO(to_png(picture))).convert("RGB")
+    bar = next(shape for shape in picture.shapes if isinstance(shape, Cells))
+    middle = round(2 * (bar.y + bar.height / 2))
+    ends = [image.getpixel((round(2 * x), middle)) for x in (bar.x + 1, bar.x + bar.width - 1)]
+    assert ends == [(68, 1, 84), (253, 231, 37)]
 
 
 def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     tokens = [f"token{i}" for i in range(512)]
     picture = draw_blocks([block_of(weights_of(6, 8, 512, 512), tokens, tokens)], "a", "b")
-    cells = [shape for shape in picture.shapes if isinstance(shape, Cells)]
+    _, *cells = (shape for shape in picture.shapes if isinstance(shape, Cells))
     assert len(cells) == 48
     assert all(max(shape.colours.shape) < 512 for shape in cells)
     png = to_png(picture)
@@ -126,7 +163,7 @@ def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
     """Left of the first cell, or turned by 90 degrees and below it."""
     rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
     picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
-    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    _, cells = (shape for shape in picture.shapes if isinstance(shape, Cells))
     image = np.array(Image.open(io.BytesIO(to_png(picture))).convert("L"))
     left, top = round(2 * cells.x), round(2 * cells.y)
     below = image[top + 56 + 4 :, left : left + 56]
@@ -149,7 +186,7 @@ def test_a_label_is_written_in_a_font_that_has_it(text):
 def test_wide_labels_have_the_room_they_need():
     rows = ["W" * 24, "i"]
     picture = draw_blocks([block_of(weights_of(2, 2), rows, ["WWW", "@@@"])], "", "")
-    (cells,) = (shape for shape in picture.shapes if isinstance(shape, Cells))
+    _, cells = (shape for shape in picture.shapes if isinstance(shape, Cells))
     assert cells.x > font_of(rows[0], 12).getlength(rows[0])
     turned = [shape for shape in picture.shapes if isinstance(shape, Label) and shape.upwards]
     assert [label.text for label in turned] == ["WWW", "@@@"]

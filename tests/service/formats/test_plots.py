@@ -62,3 +62,23 @@ def test_a_single_truth_is_answered(client):
     for form in ("image/svg+xml", "image/png"):
         answer = client.post("/v1/attend", json={**body, "truth": [3]}, headers={"accept": form})
         assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_each_heatmap_says_what_its_colours_mean(sequences):
+    weights = np.random.default_rng(0).random((sequences, 2, 5)).astype(np.float32)
+    none = np.empty((2, 0))
+    root = ElementTree.fromstring(to_svg(draw_attention(weights, none, none, none)))
+    images = root.findall(f"{SVG}image")
+    texts = root.findall(f"{SVG}text")
+    for i, matrix in enumerate(weights):
+        heatmap, bar = images[2 * i : 2 * i + 2]
+        edge = float(heatmap.get("x")) + float(heatmap.get("width"))
+        beside = [
+            (float(text.get("x")), text.text)
+            for text in texts
+            if text.get("y") == f"{float(bar.get('y')) + float(bar.get('height')) / 2:.2f}"
+            and float(heatmap.get("x")) <= float(text.get("x")) <= edge
+        ]
+        assert [text for _, text in sorted(beside)] == ["query x key", "0", f"{matrix.max():.3g}"]
+        assert float(bar.get("x")) + float(bar.get("width")) < edge
