@@ -85,6 +85,18 @@ def test_a_model_opens_on_its_first_example_unless_a_link_has_a_source(
     expect(page.locator("#error")).to_be_empty()
 
 
+def test_a_text_that_is_typed_before_the_models_are_known_stays(visit):
+    page = visit("/livez", expected="404")
+    waiting = []
+    page.route("**/v1/models", lambda route: waiting.append(route))
+    with page.expect_request("**/v1/models"):
+        page.goto("/")
+    page.locator("#source").fill("heed")
+    waiting.pop().continue_()
+    expect(page.locator("#output")).to_have_text("HH IY1 D")
+    expect(page.locator("#source")).to_have_value("heed")
+
+
 def test_an_example_is_opened_in_its_languages(open_with_examples):
     page = open_with_examples([{"source": "hello hello", **LANGUAGES}], "/#model=translator")
     expect(page.locator("#source")).to_have_value("hello hello")

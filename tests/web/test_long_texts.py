@@ -237,7 +237,7 @@ def test_one_scale_for_all_rows_is_a_switch_that_links_keep(page, visit, address
     own = brightness(pixels(page.locator("#heatmap canvas")))
     thumb = page.locator("#overview canvas").nth(1)
     small = pixels(thumb)
-    expect(page.locator(".legend").first).to_contain_text("highest of the row")
+    expect(page.locator(".legend").first).to_contain_text("in its row")
     page.get_by_label("One scale for all rows").check()
     expect(page.locator(".legend").first).not_to_contain_text("row")
     page.locator(".table summary").click()

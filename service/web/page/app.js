@@ -47,7 +47,8 @@ function restore() {
   wanted = stateInAddress();
   if (wanted.has("model")) controls.model.value = wanted.get("model");
   controls.model.value ||= models[0].name; // a link may name one that is gone
-  if (!wanted.has("source")) askForExample();
+  const typed = controls.source.value !== controls.source.defaultValue;
+  if (!typed && !wanted.has("source")) askForExample();
   for (const name of ["source", "beam_size", "num_hypotheses"]) {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }

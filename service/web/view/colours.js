@@ -25,6 +25,6 @@ function viridis(share) {
 export function legend(highest = undefined) {
   const scale = element("span", { className: "scale", ariaHidden: "true" });
   scale.style.background = `linear-gradient(90deg, ${VIRIDIS.map((one) => `rgb(${one})`)})`;
-  const ends = highest ? ["weight: 0", highest.toFixed(2)] : ["weight: 0", "highest of the row"];
+  const ends = highest ? ["weight: 0", highest.toFixed(2)] : ["weight in its row: low", "high"];
   return element("p", { className: "legend" }, ends[0], scale, ends[1]);
 }
