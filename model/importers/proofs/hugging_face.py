@@ -41,7 +41,7 @@ def ask_hugging_face(
     if checkpoint.config_name == OWN:
         return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)
     try:
-        from transformers import AutoModelForSeq2SeqLM
+        from transformers import AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils import logging
     except ImportError:
         return Proof(NETWORK, "-", "pip install transformers compares it with Hugging Face", None)
@@ -51,6 +51,8 @@ def ask_hugging_face(
     if fault := find_fault(checkpoint, version("transformers")):
         return Proof(NETWORK, reference, fault, None)
     options: dict[str, Any] = {"local_files_only": True, "output_loading_info": True}
+    # Without the checkpoint's own options, which `generate` must not follow: it refuses odd ones.
+    options["generation_config"] = GenerationConfig()
     try:
         theirs, found = load(checkpoint.folder, dtype=torch.float32, **options)
     except Exception as error:  # noqa: BLE001 - its errors have no class in common

@@ -126,8 +126,17 @@ def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tm
     assert "\n" not in proof.result
 
 
-def test_a_valid_reference_answers(tmp_path):
-    checkpoint = write(tmp_path, "pegasus", {}, IDS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        IDS,
+        IDS | {"num_return_sequences": 10},  # more than beams: transformers refuses to load these
+        IDS | {"early_stopping": "soon"},
+        IDS | {"num_beams": 4, "min_length": 10**4},
+    ],
+)
+def test_a_valid_reference_answers(tmp_path, options):
+    checkpoint = write(tmp_path, "pegasus", {}, options)
     found = ask_hugging_face(checkpoint, TEXTS, CONFIG)
     ((source, target),), (log_probs,) = found.pairs, found.log_probs
     assert source == [4, 5, 2]
