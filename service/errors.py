@@ -83,6 +83,8 @@ class HeedError(Exception):
         more += len(faults) - len(named)
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
         total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
+        if len(named) == MOST_FAULTS and not more:  # a reader of a list stops after so many
+            total = f"the first {MOST_FAULTS} faults: "
         error = cls(total + "; ".join(places), named)
         error.more = more
         return error
@@ -90,6 +92,12 @@ class HeedError(Exception):
     def change_faults(self, change: Callable[[Fault], Fault]) -> "HeedError":
         """Return this error with its faults changed, or itself if it has none."""
         return type(self).of([*map(change, self.faults)], self.more) if self.faults else self
+
+    def forget_frames(self) -> Self:
+        """Return this error without its traceback and its causes. Their frames hold the work that
+        failed, and often the error itself: only the garbage collector could free them."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class Unparsable(HeedError):

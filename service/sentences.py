@@ -127,26 +127,32 @@ def cut(text: str, sentence: Span, fits: Callable[[Span], bool]) -> Iterator[Spa
 
     The last part does not fit if there is no such place.
     """
+    if fits(sentence):
+        yield sentence
+        return
     start, end = sentence
-    places: list[list[int]] | None = None
-    while not fits(Span(start, end)):
-        if places is None:
-            clauses, spaces = CLAUSE.finditer(text, start, end), SPACE.finditer(text, start, end)
-            places = [[each.end() for each in clauses], [each.start() for each in spaces]]
-        fitting = (last_fitting(each, start, fits) for each in places)
-        place = next((each for each in fitting if each), None)
-        if place is None:
-            break
+    clauses = [each.end() for each in CLAUSE.finditer(text, start, end)]
+    spaces = [each.start() for each in SPACE.finditer(text, start, end)]
+    places = sorted({*clauses, *spaces, end})
+    while (last := last_fitting(places, start, fits)) is not None and last < end:
+        clause = last_between(clauses, start, last)
+        place = last if clause is None else clause
         yield Span(start, place)
         start = end - len(text[place:end].lstrip())
     yield Span(start, end)
 
 
+def last_between(places: Sequence[int], start: int, end: int) -> int | None:
+    """Return the last of these places after `start`, up to and with `end`."""
+    count = bisect_right(places, end)
+    return places[count - 1] if count and places[count - 1] > start else None
+
+
 def last_fitting(places: Sequence[int], start: int, fits: Callable[[Span], bool]) -> int | None:
     """Return the last of these places such that the text from `start` up to it fits.
 
-    Parts are tried in growing lengths: to try the longest first would tokenize all of a text again
-    and again.
+    Parts are tried in growing lengths: to try the longest first, or all of the rest, would tokenize
+    a text again and again.
     """
 
     def too_long(place: int) -> bool:

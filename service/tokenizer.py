@@ -118,11 +118,13 @@ class Tokenizer:
             raise Invalid.at(
                 pointer, f"cannot be tokenized ({reason}): {self._advice()}"
             ) from error
-        if not encoding.ids:
-            raise Invalid.at(pointer, f"{text!r} holds no token; send a text with at least one")
+        if not len(encoding):
+            raise Invalid.at(
+                pointer, f"{shorten(text)!r} holds no token; send a text with at least one"
+            )
+        self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         names = map(visible, encoding.tokens)
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
-        self._check_length(len(self._prefix) + len(read) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])

@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from itertools import chain, count
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from service.sentences import Span, cut, replace, split
 from service.tokenizer import Tokenizer, Tokens, check_unicode
 
 Split = Literal["none", "sentences"]
+REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
@@ -121,13 +122,14 @@ def split_texts(
     source: TextField, texts: Sequence[str], limit: int, faults: Faults
 ) -> list[Sentence]:
     """Return the sentences of the texts that have no error. Add those of the others to `faults`, at
-    most MOST_FAULTS of a text.
+    most MOST_FAULTS: of each text if the request is partial, else of all, and read no further.
 
     Raise TooLarge for more than `limit` sentences.
     """
     spans = list(map(split, texts))
     check_count(source, sum(max(1, len(each)) for each in spans), limit)  # none is an error
     read: list[Sentence] = []
+    room = MOST_FAULTS
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
         valid: list[Sentence] = []
         errors: list[HeedError] = []
@@ -136,12 +138,15 @@ def split_texts(
                 errors.append(outcome)
             else:
                 valid.append(outcome)
-            if len(errors) == MOST_FAULTS:
+            if len(errors) == room:
                 break  # a long text may be cut into very many
             check_count(source, len(read) + len(valid), limit, "at least ")
         for error in errors:
             faults.add(error, result)
         read += [] if errors else valid
+        room -= 0 if faults.partial else len(errors)
+        if not room:
+            break
     return read
 
 
@@ -190,14 +195,14 @@ def encoder_of(
     tokenizer: Tokenizer, pointer: str, text: str
 ) -> Callable[[Span], Tokens | Invalid | TooLarge]:
     """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
-    what it has returned."""
+    what it has returned last."""
 
-    @cache
+    @lru_cache(REMEMBERED)
     def encode(span: Span) -> Tokens | Invalid | TooLarge:
         try:
             return tokenizer.encode(text[span.start : span.end], pointer)
         except (Invalid, TooLarge) as error:
-            return error
+            return error.forget_frames()
 
     return encode
 
