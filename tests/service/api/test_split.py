@@ -173,8 +173,8 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
         (
             {"source": f"a{'、' * 300_000}"},
             422,
-            "/source (in the sentence at offset 0, from which other offsets count)"
-            " has '、' at offset 1",
+            "the first 10 faults: /source (in the sentence at offset 0, from which other offsets"
+            " count) has '、' at offset 1",
         ),
         (
             {"source": "a\n" * 300},
