@@ -15,7 +15,7 @@ from service.http.record import record_of
 from service.http.security import CSP
 
 AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
-QUALITY = re.compile(r"\bq=(\d*\.?\d+|\d+\.?)\s*(?:;|$)")
+QUALITY = re.compile(r"\bq=(\d+(?:\.\d*)?|\.\d+)\s*(?:;|$)")  # in linear time
 
 
 def negotiate(request: Request, offered: Sequence[str], what: str = "the answer is") -> str:
