@@ -35,9 +35,7 @@ class Simulation:
     def advance(self, until):
         while self.ends and self.ends[0] <= until:
             self.now = heapq.heappop(self.ends)
-            place = self.places.popleft()
-            place.completed = True
-            place.leave()
+            self.places.popleft().leave(completed=True)
         self.now = until
 
     def arrive(self):
