@@ -46,6 +46,11 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
 
 
+def shorten_line(text: str, limit: int) -> str:
+    """Return at most `limit` characters of `text` as one line, without reading much more of it."""
+    return shorten(one_line(text[: 4 * limit]), limit)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing wrong with a request. `pointer` (RFC 6901) points into its body."""
@@ -184,7 +189,7 @@ class StartupError(Exception):
     parts of it, such as names of files."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(shorten(one_line(detail), LONGEST_LINE))
+        super().__init__(shorten_line(detail, LONGEST_LINE))
 
     @classmethod
     def of(cls, what: str, error: ValidationError) -> Self:

@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
 from service.bundle_files import LARGEST_TOKENIZER, check_size
-from service.compose import with_compose
+from service.compose import takes_long, with_compose
 from service.errors import (
     MOST_FAULTS,
     Fault,
     Invalid,
+    PassFailed,
     StartupError,
     TooLarge,
-    one_line,
     shorten,
+    shorten_line,
 )
 from service.languages import fill
 from service.offsets import Token, close_gaps, place
@@ -29,11 +31,19 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
 LETTER = "a"
+LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # Unicode normalizes it to so many characters
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
+
+
+Result = TypeVar("Result")
+
+
+class LibraryError(Exception):
+    """An error of the library of tokenizers, in one short line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +76,17 @@ class Tokenizer:
         generated: bool = False,
         size: int | None = None,
         languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
+        composes: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
         is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
         comes with what it stands for, such as padding. `size` is the model's number of ids: those
         that the tokenizer lacks have no text. `languages` are those of targets, if sources hold
-        their ids."""
+        their ids. `composes`: the library has a normalizer of `with_compose`."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
+        self._composes = composes
         self._size = size or library.get_vocab_size()
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
@@ -104,20 +116,20 @@ class Tokenizer:
         Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
         with the name of a language token, TooLarge beyond the limit.
         """
-        if len(text) > self._limit * LONGEST_TOKEN:
-            raise self._too_large(pointer, f"{len(text)} characters")
+        longest = len(text) + LONGEST_LIGATURE * text.count(LIGATURE)  # as normalized
+        if longest > self._limit * LONGEST_TOKEN:
+            raise self._too_large(pointer, f"{longest} characters")
+        if self._composes and takes_long(text):
+            raise self._too_large(pointer, f"very many letters with marks in {longest} characters")
         check_unicode(text, pointer)
         start = text.lstrip()
         if name := next((each for each in self._typed if start.startswith(each)), None):
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         try:
-            encoding = self._library.encode(text, add_special_tokens=False)
-        except Exception as error:  # the library raises nothing narrower
-            reason = shorten(one_line(str(error)), LONGEST_REASON)
-            raise Invalid.at(
-                pointer, f"cannot be tokenized ({reason}): {self._advice()}"
-            ) from error
+            encoding = call(lambda: self._library.encode(text, add_special_tokens=False))
+        except LibraryError as error:
+            raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
         if not len(encoding):
             raise Invalid.at(
                 pointer, f"{shorten(text)!r} holds no token; send a text with at least one"
@@ -170,10 +182,20 @@ class Tokenizer:
 
     def reader(self) -> Callable[[int], str]:
         """Return a function that takes ids one after the other and returns what each adds to the
-        text. A character that needs several ids comes whole, with the last of them."""
+        text. A character that needs several ids comes whole, with the last of them. The function
+        raises PassFailed if the library fails."""
         stream = DecodeStream(skip_special_tokens=True)
+
+        def step(token_id: int) -> str:
+            try:
+                return call(lambda: stream.step(self._library, token_id)) or ""
+            except LibraryError as error:
+                raise PassFailed(
+                    f"the tokenizer cannot write these ids as text: {error}"
+                ) from error
+
         if not self._bytes:
-            return lambda i: "" if i in self._special_ids else stream.step(self._library, i) or ""
+            return lambda i: "" if i in self._special_ids else step(i)
         utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         letter = next(i for i, byte in self._bytes.items() if byte == LETTER.encode())
 
@@ -183,10 +205,10 @@ class Tokenizer:
             if byte := self._bytes.get(token_id):
                 # The library decodes bytes anew with every further one, and raises if that changes
                 # them. It gets a letter in their place, which says that the text goes on.
-                before = (stream.step(self._library, letter) or LETTER).removesuffix(LETTER)
+                before = (step(letter) or LETTER).removesuffix(LETTER)
                 return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
             cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
-            return cut + (stream.step(self._library, token_id) or "")
+            return cut + step(token_id)
 
         return read
 
@@ -198,9 +220,9 @@ class Tokenizer:
 
     def _advice(self) -> str:
         """Return what to send instead: the tokens of a small vocabulary, letters first."""
-        vocabulary = self._library.get_vocab()
-        if len(vocabulary) > LISTED:
+        if self._library.get_vocab_size() > LISTED:
             return "remove what it lacks"
+        vocabulary = self._library.get_vocab()
         allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
         allowed.sort(key=lambda token: (not token.isalnum(), token))
         return f"send only {' '.join(allowed)}"
@@ -229,9 +251,21 @@ def check_unicode(text: str, pointer: str) -> None:
 
 def unknown_ids(library: Library) -> set[int]:
     """Return the ids of a text that no vocabulary has; none if the library cannot read it."""
-    with suppress(Exception):  # the library raises nothing narrower
-        return {token.id for token in library.model.tokenize(NO_CHARACTER)}
+    with suppress(LibraryError):
+        return {token.id for token in call(lambda: library.model.tokenize(NO_CHARACTER))}
     return set()
+
+
+def call(work: Callable[[], Result]) -> Result:
+    """Return what the library returns. Raise LibraryError for whatever it raises: its errors have
+    no class of their own, and those of its panics, as of a pattern that takes too long on a text,
+    are no Exception, which nobody else would catch."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
 
 
 def visible(name: str) -> str:
@@ -257,6 +291,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         size=manifest.config.source_vocab_size,
         languages=manifest.languages.target if in_source else {},
+        composes=manifest.tokenizers.compose,
     )
     target = Tokenizer(
         open_target(bundle),
@@ -264,6 +299,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         generated=True,
         size=manifest.config.target_vocab_size,
+        composes=manifest.tokenizers.compose,
     )
     prefix, suffix = fill(manifest.source_prefix, {}), fill(manifest.source_suffix, {})
     return source.between(prefix, suffix), target.between([], [manifest.eos_id])
@@ -282,12 +318,9 @@ def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> L
     path = bundle.path(name)
     check_size(path, LARGEST_TOKENIZER)
     try:
-        library = Library.from_file(str(path))
-    except BaseException as error:  # the library's errors, and its panics, have no class of theirs
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        reason = shorten(one_line(str(error)), LONGEST_REASON)
-        raise StartupError(f"{path} is no tokenizer: {reason}: export the bundle again") from error
+        library = call(lambda: Library.from_file(str(path)))
+    except LibraryError as error:
+        raise StartupError(f"{path} is no tokenizer: {error}: export the bundle again") from error
     library.no_padding()  # an endless one would take the memory
     library.no_truncation()  # texts beyond the limit are refused instead
     if compose and library.normalizer:
