@@ -21,6 +21,7 @@ from service.http.gate import Gate
 from service.http.problems import Refusal, write_answer
 
 MOST_FRAMING = 64 << 10  # bytes
+MOST_HEADERS = 256  # of a request, with trailers: whoever looks for one goes through all of them
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
 AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
@@ -170,6 +171,12 @@ class Protocol(HttpToolsProtocol):
         self._framing, self._finished = 0, False
         self._begun += 1
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Raise ValueError, which ends the connection, if there are too many headers."""
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError(f"more than {MOST_HEADERS} headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Raise ValueError, which ends the connection, if too many requests wait already."""
