@@ -187,12 +187,7 @@ class Tokenizer:
         stream = DecodeStream(skip_special_tokens=True)
 
         def step(token_id: int) -> str:
-            try:
-                return call(lambda: stream.step(self._library, token_id)) or ""
-            except LibraryError as error:
-                raise PassFailed(
-                    f"the tokenizer cannot write these ids as text: {error}"
-                ) from error
+            return write_text(lambda: stream.step(self._library, token_id))
 
         if not self._bytes:
             return lambda i: "" if i in self._special_ids else step(i)
@@ -271,6 +266,14 @@ def call(work: Callable[[], Result]) -> Result:
 def visible(name: str) -> str:
     """Return a token's name without the space at its end that keeps texts from reaching it."""
     return name.removesuffix(" ") or name
+
+
+def write_text(work: Callable[[], str | None]) -> str:
+    """Return the text that the library makes of ids. Raise PassFailed if it fails."""
+    try:
+        return call(work) or ""
+    except LibraryError as error:
+        raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:

@@ -47,11 +47,13 @@ class Admission:
         if self.is_quiet:
             return None
         now = self.clock()
-        if self.inside < self.most:
-            ahead = max(0, self.inside - min(self.overtaken, default=0))
-            wait = self.pace.wait(now, self.inside, ahead)
-            return None if wait is None or wait <= limit else wait - limit
         wait = self.pace.wait(now, self.inside, self.inside)
+        if self.inside < self.most:
+            if wait is None or wait <= limit:
+                return None
+            ahead = max(0, self.inside - min(self.overtaken, default=0))
+            wait *= ahead / self.inside
+            return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT
         if wait is not None and wait <= SHORT and moves:
             return None
