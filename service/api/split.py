@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -126,8 +126,12 @@ def split_texts(
 
     Raise TooLarge for more than `limit` sentences.
     """
-    spans = list(map(split, texts))
-    check_count(source, sum(max(1, len(each)) for each in spans), limit)  # none is an error
+    spans: list[list[Span]] = []
+    found = 0
+    for text in texts:
+        spans.append([*islice(split(text), limit + 1)])
+        found += max(1, len(spans[-1]))  # none is an error
+        check_count(source, found, limit)
     read: list[Sentence] = []
     room = MOST_FAULTS
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
@@ -140,7 +144,7 @@ def split_texts(
                 valid.append(outcome)
             if len(errors) == room:
                 break  # a long text may be cut into very many
-            check_count(source, len(read) + len(valid), limit, "at least ")
+            check_count(source, len(read) + len(valid), limit)
         for error in errors:
             faults.add(error, result)
         read += [] if errors else valid
@@ -150,10 +154,10 @@ def split_texts(
     return read
 
 
-def check_count(source: TextField, found: int, limit: int, least: str = "") -> None:
+def check_count(source: TextField, found: int, limit: int) -> None:
     if found > limit:
-        limits = f"sentences and the limit is {limit}: send fewer at a time"
-        raise TooLarge.at(source.pointer, f"splits into {least}{found} {limits}")
+        limits = f"{limit} sentences, which is the limit: send fewer at a time"
+        raise TooLarge.at(source.pointer, f"splits into more than {limits}")
 
 
 def read_text(
