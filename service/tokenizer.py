@@ -116,7 +116,7 @@ class Tokenizer:
         Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
         with the name of a language token, TooLarge beyond the limit.
         """
-        longest = len(text) + LONGEST_LIGATURE * text.count(LIGATURE)  # as normalized
+        longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
         if longest > self._limit * LONGEST_TOKEN:
             raise self._too_large(pointer, f"{longest} characters")
         if self._composes and takes_long(text):

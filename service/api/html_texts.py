@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # Of a request: what the parser needs quadratic time or memory for, and cannot be stopped at.
 MOST_TAGS = 5000  # nested ones
-MOST_ATTRIBUTES = 8000  # each is compared with the others of its tag
+MOST_ATTRIBUTES = 5000  # each is compared with the others of its tag
 MOST_COPIED = 64 << 20  # bytes of nodes: a tag of FORMATTING that is left open, for each later tag
 MOST_READ = 8 << 20  # characters of tags, which overlap where a quote is left open
 NODE = 300  # bytes of a copied tag beside its text
