@@ -158,6 +158,9 @@ async def translate(request: Request) -> Response:
         ]
         return write_translations(body, ranked)
 
+    if body.format == "html":  # which is parsed again
+        document = await compute_reading(request, write, size)
+        return await respond(request, Computed(lambda: document, size=size))
     return await respond(request, Computed(write, decoded.answers, size))
 
 
