@@ -7,21 +7,26 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-import structlog
-from pydantic import ValidationError
+from service.shortage import SHORTAGES, explain
 
-from service.app import create_app
-from service.command_line import read_settings
-from service.cpu import instruction_sets, read_cpuinfo
-from service.engine.model import Model
-from service.engine.registry import OpenEngine
-from service.engine.supervisor import Supervisor
-from service.errors import StartupError
-from service.http.server import Server, bind
-from service.http.tracing import close_tracing, open_tracing
-from service.logs import configure_logs, flush_logs, open_standard_files
-from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
-from service.settings import Settings
+try:
+    import structlog
+    from pydantic import ValidationError
+
+    from service.app import create_app
+    from service.command_line import read_settings
+    from service.cpu import instruction_sets, read_cpuinfo
+    from service.engine.model import Model
+    from service.engine.registry import OpenEngine
+    from service.engine.supervisor import Supervisor
+    from service.errors import StartupError
+    from service.http.server import Server, bind
+    from service.http.tracing import close_tracing, open_tracing
+    from service.logs import configure_logs, flush_logs, open_standard_files
+    from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
+    from service.settings import Settings
+except SHORTAGES as error:
+    explain(error)
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
@@ -85,6 +90,8 @@ def main() -> None:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:
         sys.exit(f"heed: {error}")
+    except SHORTAGES as error:
+        explain(error)
     finally:
         flush_logs()
 

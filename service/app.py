@@ -58,6 +58,7 @@ from service.http.problems import (
     answer_http_exception,
 )
 from service.http.tracing import telemetry_of
+from service.http.waiting import CLASSES
 from service.runtime.mechanisms import Mechanisms
 from service.settings import MECHANISMS, WEB, Settings
 
@@ -94,7 +95,7 @@ def create_app(
         app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         app.state.limiter = CapacityLimiter(settings.cores)
         app.state.compressing = CapacityLimiter(settings.cores)
-        app.state.reading = CapacityLimiter(1)
+        app.state.reading = [CapacityLimiter(1) for _ in (*CLASSES, None)]
         try:
             await registry.open()
             yield

@@ -20,15 +20,18 @@ LARGEST_MANIFEST = 2 * MIB  # bytes of bundle.json; the largest converted ones h
 LARGEST_TOKENIZER = 64 * MIB  # bytes; 256,000 tokens take about 33 MB
 LARGEST_CARD = MIB  # bytes of MODEL_CARD.md
 LARGEST_HEADER = 8 * MIB  # bytes of the JSON in a safetensors file, of some 100 bytes a tensor
+MOST_AXES = 8  # of a tensor; weights have up to 2
 FINITE_PIECE = 1 << 16  # numbers that are looked at together, few enough for a core's cache
+
+Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Tensor(BaseModel):
     """What the header of a safetensors file says of a tensor; its offsets are in bytes."""
 
     dtype: str
-    shape: list[Annotated[int, Field(ge=0)]]
-    data_offsets: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+    shape: Annotated[list[Size], Field(max_length=MOST_AXES)]
+    data_offsets: tuple[Size, Size]
 
 
 Header = dict[str, Tensor]
@@ -135,7 +138,7 @@ def check_weights(path: Path, config: Mapping[str, object]) -> None:
                 f"{path}: {field} is {found} by these weights, but {config[field]} in the config of"
                 " bundle.json: export the bundle again"
             )
-    nbytes = path.stat().st_size - start  # of all tensors
+    nbytes, taken = path.stat().st_size - start, 0  # of all tensors, and of those seen
     with path.open("rb") as file:
         for name, tensor in header.items():
             first, last = tensor.data_offsets
@@ -147,6 +150,11 @@ def check_weights(path: Path, config: Mapping[str, object]) -> None:
                 raise StartupError(
                     f"{path}: tensor {name} of shape {tensor.shape} is not at bytes {first} to"
                     f" {last} of {nbytes}: export the bundle again"
+                )
+            taken += last - first
+            if taken > nbytes:  # very many could be at the same bytes, and be read for hours
+                raise StartupError(
+                    f"{path}: tensor {name} overlaps another one: export the bundle again"
                 )
             file.seek(start + first)
             if not is_finite(file, count, kind, exponent):

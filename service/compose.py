@@ -16,6 +16,7 @@ from tokenizers.normalizers import Normalizer, Sequence
 
 DIVIDER = "\x07"  # keeps marks from their letter, until a normalizer deletes it
 REMEMBERED = 1 << 14  # sequences
+MOST_WORK = 1 << 25  # characters of a text, times its sequences: about 0.1 seconds
 HANGUL = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and finals, composed by rule
 PLANE = 0x10000  # characters below it are up to 3 bytes
 TWO_BYTES = 0x800  # the library looks at letters and marks of up to 5 bytes together
@@ -24,6 +25,14 @@ TWO_BYTES = 0x800  # the library looks at letters and marks of up to 5 bytes tog
 def with_compose(normalizer: Normalizer) -> Normalizer:
     """Return `normalizer`, which composes, after the steps that let it keep every mark."""
     return Sequence([Normalizer.custom(Compose(normalizer)), normalizer])
+
+
+def takes_long(text: str) -> bool:
+    """Return whether `with_compose` takes long on a text: for each of its sequences it looks at all
+    of it."""
+    if len(text) ** 2 <= MOST_WORK or text.isascii():
+        return False
+    return len(text) * len({match[1] for match in find_sequences(text)}) > MOST_WORK
 
 
 class Compose:

@@ -46,6 +46,11 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
 
 
+def shorten_line(text: str, limit: int) -> str:
+    """Return at most `limit` characters of `text` as one line, without reading much more of it."""
+    return shorten(one_line(text[: 4 * limit]), limit)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing wrong with a request. `pointer` (RFC 6901) points into its body."""
@@ -84,6 +89,8 @@ class HeedError(Exception):
         more += len(faults) - len(named)
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
         total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
+        if len(named) == MOST_FAULTS and not more:  # a reader of a list stops after so many
+            total = f"the first {MOST_FAULTS} faults: "
         error = cls(total + "; ".join(places), named)
         error.more = more
         return error
@@ -91,6 +98,12 @@ class HeedError(Exception):
     def change_faults(self, change: Callable[[Fault], Fault]) -> "HeedError":
         """Return this error with its faults changed, or itself if it has none."""
         return type(self).of([*map(change, self.faults)], self.more) if self.faults else self
+
+    def forget_frames(self) -> Self:
+        """Return this error without its traceback and its causes. Their frames hold the work that
+        failed, and often the error itself: only the garbage collector could free them."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class Unparsable(HeedError):
@@ -177,7 +190,7 @@ class StartupError(Exception):
     parts of it, such as names of files."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(shorten(one_line(detail), LONGEST_LINE))
+        super().__init__(shorten_line(detail, LONGEST_LINE))
 
     @classmethod
     def of(cls, what: str, error: ValidationError) -> Self:

@@ -60,6 +60,8 @@ ABBREVIATION = re.compile(
 )
 BEFORE_NUMBER = re.compile(WORD_START + r"[^\W\d_]{1,4}\Z")  # Fig. 3, Art. 5
 LONGEST = 5  # characters of an abbreviation
+PIECE = 1 << 14  # characters
+SHORT = 64  # characters
 
 
 class Span(NamedTuple):
@@ -69,13 +71,14 @@ class Span(NamedTuple):
     end: int
 
 
-def split(text: str) -> list[Span]:
-    """Return the sentences in their order, without the white space around them.
+def split(text: str) -> Iterator[Span]:
+    """Yield the sentences in their order, without the white space around them.
 
     They hold the whole text except white space. Each has a letter or digit, unless its line has
     none.
     """
-    return [span for line in LINE.finditer(text) for span in split_line(text, *line.span())]
+    for line in LINE.finditer(text):
+        yield from split_line(text, *line.span())
 
 
 def split_line(text: str, start: int, end: int) -> Iterator[Span]:
@@ -83,13 +86,28 @@ def split_line(text: str, start: int, end: int) -> Iterator[Span]:
     while last > start and not LETTER.match(text, last - 1):
         last -= 1
     first = LETTER.search(text, start, last)
-    for match in END.finditer(text, start, last):
+    for match in find_ends(text, start, last):
         if first and first.start() < match.start() and ends_sentence(text, match):
             yield trim(text, start, match.end())
             start = match.end()
             first = LETTER.search(text, start, last)
     if text[start:end].strip():
         yield trim(text, start, end)
+
+
+def find_ends(text: str, start: int, last: int) -> Iterator[re.Match[str]]:
+    """Yield the matches of END, searched in pieces: a search of 1 MB would keep the interpreter's
+    lock for 0.1 seconds."""
+    while start < last:
+        stop = min(start + PIECE, last)
+        found = END.search(text, start, stop)
+        if found is None:
+            start = stop if stop == last else stop - 1  # a mark may have two characters
+        elif match := END.match(text, found.start(), last):  # it may go on behind the piece
+            yield match
+            start = match.end()
+        else:
+            start = found.start() + 1
 
 
 def trim(text: str, start: int, end: int) -> Span:
@@ -127,26 +145,41 @@ def cut(text: str, sentence: Span, fits: Callable[[Span], bool]) -> Iterator[Spa
 
     The last part does not fit if there is no such place.
     """
+    if fits(sentence):
+        yield sentence
+        return
     start, end = sentence
-    places: list[list[int]] | None = None
-    while not fits(Span(start, end)):
-        if places is None:
-            clauses, spaces = CLAUSE.finditer(text, start, end), SPACE.finditer(text, start, end)
-            places = [[each.end() for each in clauses], [each.start() for each in spaces]]
-        fitting = (last_fitting(each, start, fits) for each in places)
-        place = next((each for each in fitting if each), None)
-        if place is None:
+    while (stop := end_of_search(start, end, fits)) is not None:
+        clauses = [each.end() for each in CLAUSE.finditer(text, start, stop)]
+        spaces = [each.start() for each in SPACE.finditer(text, start, stop)]
+        last = last_fitting(sorted({*clauses, *spaces}), start, fits)
+        if last is None:
             break
+        place = next((each for each in reversed(clauses) if each <= last), last)
         yield Span(start, place)
-        start = end - len(text[place:end].lstrip())
+        after = SPACE.match(text, place, end)
+        start = after.end() if after else place
     yield Span(start, end)
+
+
+def end_of_search(start: int, end: int, fits: Callable[[Span], bool]) -> int | None:
+    """Return a place before which the text stops to fit; None if all of it fits.
+
+    Parts are tried in growing lengths: to try all of the rest, or to search it, would take a text
+    again and again.
+    """
+    length = SHORT
+    while start + length < end:
+        if not fits(Span(start, start + length)):
+            return min(start + 2 * length, end)  # a part that ends within a word may take more
+        length *= 2
+    return None if fits(Span(start, end)) else end
 
 
 def last_fitting(places: Sequence[int], start: int, fits: Callable[[Span], bool]) -> int | None:
     """Return the last of these places such that the text from `start` up to it fits.
 
-    Parts are tried in growing lengths: to try the longest first would tokenize all of a text again
-    and again.
+    Parts are tried in growing lengths, as in `end_of_search`.
     """
 
     def too_long(place: int) -> bool:

@@ -7,21 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
 from service.bundle_files import LARGEST_TOKENIZER, check_size
-from service.compose import with_compose
+from service.compose import takes_long, with_compose
 from service.errors import (
     MOST_FAULTS,
     Fault,
     Invalid,
+    PassFailed,
     StartupError,
     TooLarge,
-    one_line,
     shorten,
+    shorten_line,
 )
 from service.languages import fill
 from service.offsets import Token, close_gaps, place
@@ -32,6 +34,7 @@ INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is
 LETTER = "a"
 SPACE = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
+LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # Unicode normalizes it to so many characters
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
@@ -39,6 +42,13 @@ LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 WORDS = "this model reads one word at a time, so send a list of words"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
+
+
+Result = TypeVar("Result")
+
+
+class LibraryError(Exception):
+    """An error of the library of tokenizers, in one short line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +81,17 @@ class Tokenizer:
         generated: bool = False,
         size: int | None = None,
         languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
+        composes: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
         is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
         comes with what it stands for, such as padding. `size` is the model's number of ids: those
         that the tokenizer lacks have no text. `languages` are those of targets, if sources hold
-        their ids."""
+        their ids. `composes`: the library has a normalizer of `with_compose`."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
+        self._composes = composes
         self._size = size or library.get_vocab_size()
         self._generated = generated
         self._forbidden = frozenset(forbidden)
@@ -116,30 +128,30 @@ class Tokenizer:
         Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
         with the name of a language token, TooLarge beyond the limit.
         """
-        if len(text) > self._limit * LONGEST_TOKEN:
-            raise self._too_large(pointer, f"{len(text)} characters")
+        longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
+        if longest > self._limit * LONGEST_TOKEN:
+            raise self._too_large(pointer, f"{longest} characters")
+        if self._composes and takes_long(text):
+            raise self._too_large(pointer, f"very many letters with marks in {longest} characters")
         check_unicode(text, pointer)
         start = text.lstrip()
         if name := next((each for each in self._typed if start.startswith(each)), None):
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         try:
-            encoding = self._library.encode(text, add_special_tokens=False)
-        except Exception as error:  # the library raises nothing narrower
-            reason = shorten(one_line(str(error)), LONGEST_REASON)
-            raise Invalid.at(
-                pointer, f"cannot be tokenized ({reason}): {self._advice()}"
-            ) from error
-        if not encoding.ids:
-            raise Invalid.at(pointer, f"{text!r} {NO_TOKEN}")
+            encoding = call(lambda: self._library.encode(text, add_special_tokens=False))
+        except LibraryError as error:
+            raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
+        if not len(encoding):
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         names = map(visible, encoding.tokens)
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
-        self._check_length(len(self._prefix) + len(read) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
             raise Invalid.at(pointer, self._describe_unknown(text, read, unknown))
         if not (self._generated or has_letters(text) or self._has_signs(read)):
-            raise Invalid.at(pointer, f"{text!r} {NO_TOKEN}")
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
 
     def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
@@ -193,10 +205,15 @@ class Tokenizer:
 
     def reader(self) -> Callable[[int], str]:
         """Return a function that takes ids one after the other and returns what each adds to the
-        text. A character that needs several ids comes whole, with the last of them."""
+        text. A character that needs several ids comes whole, with the last of them. The function
+        raises PassFailed if the library fails."""
         stream = DecodeStream(skip_special_tokens=True)
+
+        def step(token_id: int) -> str:
+            return write_text(lambda: stream.step(self._library, token_id))
+
         if not self._bytes:
-            return lambda i: "" if i in self._special_ids else stream.step(self._library, i) or ""
+            return lambda i: "" if i in self._special_ids else step(i)
         utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         letter = next(i for i, byte in self._bytes.items() if byte == LETTER.encode())
 
@@ -206,10 +223,10 @@ class Tokenizer:
             if byte := self._bytes.get(token_id):
                 # The library decodes bytes anew with every further one, and raises if that changes
                 # them. It gets a letter in their place, which says that the text goes on.
-                before = (stream.step(self._library, letter) or LETTER).removesuffix(LETTER)
+                before = (step(letter) or LETTER).removesuffix(LETTER)
                 return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
             cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
-            return cut + (stream.step(self._library, token_id) or "")
+            return cut + step(token_id)
 
         return read
 
@@ -221,9 +238,9 @@ class Tokenizer:
 
     def _advice(self) -> str:
         """Return what to send instead: the tokens of a small vocabulary, letters first."""
-        vocabulary = self._library.get_vocab()
-        if len(vocabulary) > LISTED:
+        if self._library.get_vocab_size() > LISTED:
             return "remove what it lacks"
+        vocabulary = self._library.get_vocab()
         allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
         allowed.sort(key=lambda token: (not token.isalnum(), token))
         return f"send only {' '.join(allowed)}"
@@ -257,14 +274,34 @@ def check_unicode(text: str, pointer: str) -> None:
 
 def unknown_ids(library: Library) -> set[int]:
     """Return the ids of a text that no vocabulary has; none if the library cannot read it."""
-    with suppress(Exception):  # the library raises nothing narrower
-        return {token.id for token in library.model.tokenize(NO_CHARACTER)}
+    with suppress(LibraryError):
+        return {token.id for token in call(lambda: library.model.tokenize(NO_CHARACTER))}
     return set()
+
+
+def call(work: Callable[[], Result]) -> Result:
+    """Return what the library returns. Raise LibraryError for whatever it raises: its errors have
+    no class of their own, and those of its panics, as of a pattern that takes too long on a text,
+    are no Exception, which nobody else would catch."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
 
 
 def visible(name: str) -> str:
     """Return a token's name without the space at its end that keeps texts from reaching it."""
     return name.removesuffix(" ") or name
+
+
+def write_text(work: Callable[[], str | None]) -> str:
+    """Return the text that the library makes of ids. Raise PassFailed if it fails."""
+    try:
+        return call(work) or ""
+    except LibraryError as error:
+        raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
@@ -285,6 +322,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         size=manifest.config.source_vocab_size,
         languages=manifest.languages.target if in_source else {},
+        composes=manifest.tokenizers.compose,
     )
     target = Tokenizer(
         open_target(bundle),
@@ -292,6 +330,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
         forbidden,
         generated=True,
         size=manifest.config.target_vocab_size,
+        composes=manifest.tokenizers.compose,
     )
     prefix, suffix = fill(manifest.source_prefix, {}), fill(manifest.source_suffix, {})
     return source.between(prefix, suffix), target.between([], [manifest.eos_id])
@@ -310,12 +349,9 @@ def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> L
     path = bundle.path(name)
     check_size(path, LARGEST_TOKENIZER)
     try:
-        library = Library.from_file(str(path))
-    except BaseException as error:  # the library's errors, and its panics, have no class of theirs
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        reason = shorten(one_line(str(error)), LONGEST_REASON)
-        raise StartupError(f"{path} is no tokenizer: {reason}: export the bundle again") from error
+        library = call(lambda: Library.from_file(str(path)))
+    except LibraryError as error:
+        raise StartupError(f"{path} is no tokenizer: {error}: export the bundle again") from error
     library.no_padding()  # an endless one would take the memory
     library.no_truncation()  # texts beyond the limit are refused instead
     if compose and library.normalizer:

@@ -121,8 +121,7 @@ class Replica:
         self.rows -= request.rows
         self.requests -= 1
         if request.place:
-            request.place.completed = completed
-            request.place.leave()
+            request.place.leave(completed=completed)
 
     def _advance(self, now: float) -> None:
         if self._running:

@@ -113,7 +113,9 @@ async def run_encode(
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
     check_size(request, nbytes, advice)
-    await hold(request, held_nbytes(nbytes))
+    # The engine sends the vectors of all tokens, which are pooled in this process.
+    pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
+    await hold(request, held_nbytes(nbytes) + pooled)
     entries = [Entry(np.array(source.ids)) for source in sources]
     answers = await submit_and_wait(request, model, entries, faults, results)
 

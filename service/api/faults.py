@@ -32,6 +32,7 @@ class Faults:
 
     def add(self, error: HeedError, result: int | None = None) -> None:
         """Add an error: of the source of this result, or of the whole request."""
+        error.forget_frames()
         if self.partial and result is not None:
             self._by_result.setdefault(result, []).append(error)
         else:

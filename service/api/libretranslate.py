@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from service.api import examples
 from service.api.decode import DecodeRequest, run_decode
 from service.api.field_types import Plain
-from service.api.html_texts import check_tags, replace_texts, texts_of
+from service.api.html_texts import check_html, replace_texts, texts_of
 from service.api.models import Health
 from service.api.requests import Strict
 from service.api.steps import Computed, models_of, respond
@@ -135,12 +135,14 @@ async def translate(request: Request) -> Response:
     check_key(request, body.api_key)
     model = choose_model(models_of(request).values(), body.source, body.target)
     given = texts_at(body.q)
-    if body.format == "html":
-        check_tags(given.values(), 1 + body.alternatives, "/q")
     size = sum(map(len, given.values()))
-    parts = await compute_reading(
-        request, lambda: {at: split(text, body.format, at) for at, text in given.items()}, size
-    )
+
+    def split_all() -> dict[str, list[str]]:
+        if body.format == "html":
+            check_html([*given.values()], 1 + body.alternatives, "/q")
+        return {at: split(text, body.format, at) for at, text in given.items()}
+
+    parts = await compute_reading(request, split_all, size)
     own = model.engine.bundle.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
@@ -162,6 +164,9 @@ async def translate(request: Request) -> Response:
         ranked = [list(join(text, body.format, translated[at])) for at, text in given.items()]
         return write_translations(body, ranked, list(map(is_truncated, translated.values())))
 
+    if body.format == "html":  # which is parsed again
+        document = await compute_reading(request, write, size)
+        return await respond(request, Computed(lambda: document, size=size))
     return await respond(request, Computed(write, decoded.answers, size))
 
 

@@ -4,8 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import chain, count
+from functools import lru_cache
+from itertools import chain, count, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from service.sentences import Span, cut, replace, split
 from service.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
 
 Split = Literal["none", "sentences"]
+REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
@@ -132,14 +133,18 @@ def split_texts(
     source: TextField, texts: Sequence[str], limit: int, faults: Faults
 ) -> list[Sentence]:
     """Return the sentences of the texts that have no error. Add those of the others to `faults`, at
-    most MOST_FAULTS of a text.
+    most MOST_FAULTS: of each text if the request is partial, else of all, and read no further.
 
     Raise TooLarge for more than `limit` sentences.
     """
-    spans = list(map(split, texts))
-    # A text without sentences stays as it is, but its result takes room, too.
-    check_count(source, sum(max(1, len(each)) for each in spans), limit)
+    spans: list[list[Span]] = []
+    found = 0
+    for text in texts:
+        spans.append([*islice(split(text), limit + 1)])
+        found += max(1, len(spans[-1]))  # without any, its result takes room
+        check_count(source, found, limit)
     read: list[Sentence | None] = []
+    room = MOST_FAULTS
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
         valid: list[Sentence | None] = []
         errors: list[HeedError] = []
@@ -148,19 +153,22 @@ def split_texts(
                 errors.append(outcome)
             else:
                 valid.append(outcome)
-            if len(errors) == MOST_FAULTS:
+            if len(errors) == room:
                 break  # a long text may be cut into very many
-            check_count(source, len(read) + len(valid), limit, "at least ")
+            check_count(source, len(read) + len(valid), limit)
         for error in errors:
             faults.add(error, result)
         read += [] if errors else valid
+        room -= 0 if faults.partial else len(errors)
+        if not room:
+            break
     return [sentence for sentence in read if sentence]
 
 
-def check_count(source: TextField, found: int, limit: int, least: str = "") -> None:
+def check_count(source: TextField, found: int, limit: int) -> None:
     if found > limit:
-        limits = f"sentences and the limit is {limit}: send fewer at a time"
-        raise TooLarge.at(source.pointer, f"splits into {least}{found} {limits}")
+        limits = f"{limit} sentences, which is the limit: send fewer at a time"
+        raise TooLarge.at(source.pointer, f"splits into more than {limits}")
 
 
 def read_text(
@@ -201,14 +209,14 @@ def encoder_of(
     tokenizer: Tokenizer, pointer: str, text: str
 ) -> Callable[[Span], Tokens | Invalid | TooLarge]:
     """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
-    what it has returned."""
+    what it has returned last."""
 
-    @cache
+    @lru_cache(REMEMBERED)
     def encode(span: Span) -> Tokens | Invalid | TooLarge:
         try:
             return tokenizer.encode(text[span.start : span.end], pointer)
         except (Invalid, TooLarge) as error:
-            return error
+            return error.forget_frames()
 
     return encode
 

@@ -155,7 +155,6 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return await future
     except PassFailed as error:
         faults.add(error, result)
-        error.with_traceback(None)  # its frame holds the future, which holds the error
         return Answer()
 
 

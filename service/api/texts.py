@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fastapi import Request
 
 from service.api.faults import Faults
-from service.errors import HeedError, Invalid, TooLarge
+from service.errors import MOST_FAULTS, Invalid, TooLarge
 from service.http.record import record_of
 from service.http.waiting import compute_reading, settings_of
 from service.tokenizer import Tokenizer, Tokens
@@ -80,38 +80,34 @@ async def read_fields(
 
 
 def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[Tokens]]:
-    outcomes = [list(tokenize_field(field)) for field in fields]
-    failed: set[int] = set()
-    for outcome in outcomes:
-        for result, each in enumerate(outcome):
-            if isinstance(each, HeedError):
-                faults.add(each, result)
-                failed.add(result)
-    return [
-        [
-            each
-            for result, each in enumerate(outcome)
-            if isinstance(each, Tokens) and result not in failed
-        ]
-        for outcome in outcomes
-    ]
+    read = [dict(tokenize_field(field, faults)) for field in fields]
+    valid = sorted(set[int].intersection(*map(set, read)))
+    return [[each[result] for result in valid] for each in read]
 
 
-def tokenize_field(field: TextField) -> Iterator[Tokens | HeedError]:
-    """Yield the tokens of each text or list of ids, or the error that it has."""
-    pointer, value, tokenizer, remedy = field
-    if isinstance(value, str):
-        items: list[tuple[str, str | list[int]]] = [(pointer, value)]
-    else:
-        items = [(f"{pointer}/{i}", item) for i, item in enumerate(value)]
-    for at, item in items:
+def tokenize_field(field: TextField, faults: Faults) -> Iterator[tuple[int, Tokens]]:
+    """Yield the tokens of each valid text or list of ids, with its index. Add the errors of the
+    others to `faults`, and stop at MOST_FAULTS unless each source is answered by itself."""
+    pointer, value = field.pointer, field.value
+    single = isinstance(value, str)
+    refused = 0
+    for result, item in enumerate([value] if single else value):
         try:
-            if isinstance(item, str):
-                yield tokenizer.encode(item, at)
-            else:
-                yield tokenizer.read_ids(item, at)
-        except TooLarge as error:
-            advice = remedy if isinstance(item, str) else ""
-            yield TooLarge.at(at, error.faults[0].detail + advice)
-        except Invalid as error:
-            yield error
+            tokens = tokenize_item(field, item, pointer if single else f"{pointer}/{result}")
+        except (Invalid, TooLarge) as error:
+            faults.add(error, result)
+            refused += 1
+        else:
+            yield result, tokens
+        if refused == MOST_FAULTS and not faults.partial:
+            return
+
+
+def tokenize_item(field: TextField, item: str | list[int], pointer: str) -> Tokens:
+    """Return the tokens of a text or a list of ids. Raise Invalid or TooLarge."""
+    if not isinstance(item, str):
+        return field.tokenizer.read_ids(item, pointer)
+    try:
+        return field.tokenizer.encode(item, pointer)
+    except TooLarge as error:
+        raise TooLarge.at(pointer, error.faults[0].detail + field.remedy) from None

@@ -8,7 +8,7 @@ from service.api.faults import Faults
 from service.api.requests import LanguageRequest, Searching
 from service.bundle import Decoding, Manifest
 from service.engine.model import Model
-from service.errors import Fault, Invalid, TooLarge
+from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.tokenizer import Tokenizer
 
@@ -166,13 +166,13 @@ def read_stops(
 def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int) -> None:
     """Raise Invalid for the ids outside the vocabulary. Each comes with its place in the list."""
     last = vocabulary_size - 1
+    wrong = [each for each in numbered if not 0 <= each[1] <= last]
     faults = [
         Fault(f"{pointer}/{place}", f"is {token_id}, which is no token id: give 0 to {last}")
-        for place, token_id in numbered
-        if not 0 <= token_id <= last
+        for place, token_id in wrong[:MOST_FAULTS]
     ]
     if faults:
-        raise Invalid.of(faults)
+        raise Invalid.of(faults, len(wrong) - len(faults))
 
 
 def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
@@ -224,10 +224,14 @@ def read_allowed_targets(
             detail = "may forbid some of allowed_targets, so the two cannot be combined: omit one"
             faults.add(Invalid.at(f"/{name}", detail))
     allowed: dict[tuple[int, ...], None] = {}
+    refused = 0
     for i, text in enumerate(body.allowed_targets):
         read = partial(read_allowed, text, f"/allowed_targets/{i}", prefix, max_new_tokens, target)
         if (generated := faults.read(read, ())) is not None:
             allowed[generated] = None
+            refused += not generated
+        if refused == MOST_FAULTS:
+            break
     if not allowed:
         detail = "has no target whose tokens begin with those of target_prefix: add one, or change"
         faults.add(Invalid.at("/allowed_targets", f"{detail} the prefix"))

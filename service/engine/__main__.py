@@ -13,24 +13,29 @@ from contextlib import suppress
 from functools import partial
 from typing import get_args
 
-from service.bundle import GraphName
-from service.engine.engine import Engine
-from service.engine.messages import (
-    Answer,
-    AskStatus,
-    Cancel,
-    Close,
-    Entry,
-    Open,
-    Opened,
-    Order,
-    Submit,
-)
-from service.engine.opening import open_engine
-from service.engine.wire import FrameDecoder, encode_message
-from service.errors import HeedError, PassFailed, StartupError
-from service.logs import configure_logs, flush_logs, log_error
-from service.memory import collect_rarely, trim_heaps_regularly
+from service.shortage import SHORTAGES, explain
+
+try:
+    from service.bundle import GraphName
+    from service.engine.engine import Engine
+    from service.engine.messages import (
+        Answer,
+        AskStatus,
+        Cancel,
+        Close,
+        Entry,
+        Open,
+        Opened,
+        Order,
+        Submit,
+    )
+    from service.engine.opening import open_engine
+    from service.engine.wire import FrameDecoder, encode_message
+    from service.errors import HeedError, PassFailed, StartupError
+    from service.logs import configure_logs, flush_logs, log_error
+    from service.memory import collect_rarely, trim_heaps_regularly
+except SHORTAGES as error:
+    explain(error)
 
 RECEIVE = 1 << 16  # bytes
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
@@ -177,7 +182,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # both may reach every process of a service
         signal.signal(number, signal.SIG_IGN)  # the client finishes first, then ends this process
     threading.excepthook = end_process
-    EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    try:
+        EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    except SHORTAGES as error:
+        explain(error)
     flush_logs()
     os._exit(0)  # an ordinary exit would abort in ONNX Runtime if the client left without closing
 

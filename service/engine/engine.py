@@ -15,7 +15,7 @@ from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.settings import Settings
-from service.tokenizer import open_target
+from service.tokenizer import open_target, write_text
 
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
@@ -87,6 +87,6 @@ def detokenizer(bundle: Bundle) -> Detokenize:
     tokenizer = cache(partial(open_target, bundle))
 
     def detokenize(token_ids: Sequence[int]) -> str:
-        return tokenizer().decode([*token_ids])
+        return write_text(lambda: tokenizer().decode([*token_ids]))
 
     return detokenize

@@ -234,10 +234,10 @@ class Status:
 
 
 def as_failure(error: Exception) -> HeedError:
-    """Return what the clients are told: an error that was written for them, without its traceback,
-    whose frames hold the batch until garbage is collected."""
+    """Return what the clients are told: an error that was written for them, without its frames,
+    which hold the batch."""
     if isinstance(error, HeedError):
-        return error.with_traceback(None)
+        return error.forget_frames()
     return PassFailed(
         f"the model failed on a source of this request ({type(error).__name__}): send it again,"
         " and report the request_id if it fails again"

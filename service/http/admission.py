@@ -4,7 +4,9 @@ Work that nobody can wait for would only delay the others.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 from service.pace import FEW, Pace, refuse
 
@@ -14,6 +16,10 @@ RECENT = 1.0  # seconds without a completed request after which a rate says noth
 
 class Admission:
     """Counts the requests in progress and decides whether one more can be accepted.
+
+    A request is in progress until its answer begins: nobody waits for what is only read. Nor does
+    a new request wait for those that all of the last FEW completed ones have overtaken: large ones,
+    which take turns with it, or such that wait for memory.
 
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
     more if they will be within SHORT seconds and one was within the last RECENT seconds.
@@ -26,6 +32,8 @@ class Admission:
         self.timeout = timeout
         self.clock = clock
         self.inside = 0  # requests in progress
+        self.places: dict[Place, None] = {}  # of these, in their order
+        self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
         self.pace = Pace()
 
     @property
@@ -41,7 +49,11 @@ class Admission:
         now = self.clock()
         wait = self.pace.wait(now, self.inside, self.inside)
         if self.inside < self.most:
-            return None if wait is None or wait <= limit else wait - limit
+            if wait is None or wait <= limit:
+                return None
+            ahead = max(0, self.inside - min(self.overtaken, default=0))
+            wait *= ahead / self.inside
+            return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT
         if wait is not None and wait <= SHORT and moves:
             return None
@@ -65,17 +77,20 @@ class Place:
     """The place of a request among those in progress, from when it is made until `leave`."""
 
     def __init__(self, admission: Admission) -> None:
-        self.completed = False  # set when the request is answered without an error
         self._admission = admission
-        self._left = False
         admission.inside += 1
+        admission.places[self] = None
         admission.pace.enter(admission.clock(), admission.inside)
 
-    def leave(self) -> None:
+    def leave(self, completed: bool = False) -> None:
         """Give up the place, at the first call. Errors take no time: they do not count as pace."""
-        if self._left:
+        admission = self._admission
+        if self not in admission.places:
             return
-        self._left = True
-        self._admission.inside -= 1
-        if self.completed:
-            self._admission.pace.leave(self._admission.clock(), self._admission.inside)
+        if completed:
+            before = takewhile(lambda place: place is not self, admission.places)
+            admission.overtaken.append(sum(1 for _ in before))
+        del admission.places[self]
+        admission.inside -= 1
+        if completed:
+            admission.pace.leave(admission.clock(), admission.inside)

@@ -17,8 +17,9 @@ ADMINISTRATION = "/v1/models/"  # POST requests below it change the models
 class Door:
     """Refuses a POST request with 429 if it would wait too long.
 
-    A request is in progress from the end of its body to the end of its answer. It may have got its
-    place from the Gate. GET requests, such as probes, are never refused, nor are those that change
+    A request is in progress from the end of its body to the beginning of its answer: what is left
+    to do then, to read it or to stream on, keeps no other waiting. It may have got its place from
+    the Gate. GET requests, such as probes, are never refused, nor are those that change
     the models: an operator may want to do that just then.
 
     Every request gets its deadline: `timeout` seconds after its arrival, or earlier if its header
@@ -62,7 +63,7 @@ class Door:
         return min(seconds, self.admission.timeout)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send, place: Place | None) -> None:
-        """Give the request a place, if it has none, from the end of its body to its answer's."""
+        """Give the request a place, if it has none, from the end of its body to its answer."""
 
         async def receive_and_enter() -> Message:
             nonlocal place
@@ -73,7 +74,7 @@ class Door:
 
         async def send_and_look(message: Message) -> None:
             if place and message["type"] == "http.response.start":
-                place.completed = message["status"] < HTTPStatus.BAD_REQUEST
+                place.leave(completed=message["status"] < HTTPStatus.BAD_REQUEST)
             await send(message)
 
         try:

@@ -24,7 +24,7 @@ from service.errors import (
     shorten,
 )
 from service.http.validation_errors import read_errors
-from service.http.waiting import LARGE, TIMEOUT_HEADER, compute_reading
+from service.http.waiting import SMALL, TIMEOUT_HEADER, compute_reading
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
 # 350,000 that fit into 1 MB would keep the interpreter's lock for 100 ms.
@@ -103,9 +103,9 @@ def check_type(request: Request) -> None:
 async def read_body(request: Request, model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise TooLarge, Unparsable or Invalid.
 
-    A large body is read in a thread, under the concurrency limit.
+    One that is not small is read in a thread, under the concurrency limit.
     """
-    if len(content) > LARGE:
+    if len(content) > SMALL:
         check_lists(content)
         return await compute_reading(request, partial(parse, model, content), len(content))
     try:

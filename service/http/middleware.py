@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import NotAcceptable
 from service.http.budget import FREE, Budget, Share
 from service.http.content import negotiate
+from service.http.observe import EXITS
 from service.http.problems import answer_heed_error, answer_unexpected
 from service.http.security import SECURITY_HEADERS
 from service.logs import log_error
@@ -74,7 +75,9 @@ class Failures:
 
         try:
             return await self.app(scope, receive, send_and_look)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             request = Request(scope)
             log_error("unexpected error", error=repr(error), request_id=request.state.request_id)
             if not started:

@@ -1,5 +1,6 @@
 """ASGI middleware that observes every request: a line in the log, metrics and spans."""
 
+import asyncio
 import time
 from http import HTTPStatus
 from typing import Any
@@ -13,6 +14,10 @@ from service.http.metrics import RequestMetrics
 from service.http.prefix import path_of
 from service.http.record import QUIET, Record
 from service.http.tracing import write_spans
+
+# What ends a task or the process. Every other error is a failure: a panic of a library that is
+# written in Rust is no Exception, either.
+EXITS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 logger = structlog.get_logger()
 OTHER = "other"  # the route of pages, static files and unknown paths
@@ -40,7 +45,9 @@ class Observe:
 
         try:
             await self.app(scope, receive, send_and_look)
-        except Exception as error:
+        except EXITS:
+            raise
+        except BaseException as error:
             record.error = HeedError(f"unexpected {type(error).__name__}")
             raise  # to the handler that answers
         finally:

@@ -24,6 +24,7 @@ from service.http.head import Parser, check_head, check_upgrade
 from service.http.problems import Refusal, write_answer
 
 MOST_FRAMING = 64 << 10  # bytes
+MOST_HEADERS = 256  # of a request: whoever looks for one goes through all of them
 MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
 LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
 LEFT_AFTER = 0.5  # seconds between looks whether a client that sends no more has left
@@ -200,8 +201,12 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # else it is a trailer, and no header (RFC 9110, section 6.5.1)
-            super().on_header(name, value)
+        """Raise ValueError, which ends the connection, if there are too many headers."""
+        if self._in_body:  # a trailer is not a header (RFC 9110, section 6.5.1)
+            return
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError(f"more than {MOST_HEADERS} headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Raise Unparsable, which ends the connection, for a head that is not HTTP/1.1 and if too
@@ -263,7 +268,7 @@ class Protocol(HttpToolsProtocol):
         why = (error and (error.__context__ or error)) or msg
         if not isinstance(why, HeedError):
             advice = "correct its line and headers"
-            why = Unparsable(f"this is no valid HTTP/1.1 request ({why}): {advice}")
+            why = Unparsable(f"this is not a valid HTTP/1.1 request ({why}): {advice}")
         self._end(why)
 
     def _end(self, refusal: HeedError | None = None) -> None:

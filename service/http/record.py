@@ -54,9 +54,9 @@ class Record:
 
     def forget_error(self) -> None:
         """Drop the error once it has been reported. Its frames refer to the request and to the
-        futures that hold the error: only the garbage collector could free them."""
+        futures that hold the error."""
         if self.error:
-            self.error.with_traceback(None).__context__ = None
+            self.error.forget_frames()
         self.error = None
 
     @property

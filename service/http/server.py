@@ -217,7 +217,8 @@ class Server(uvicorn.Server):
         """Accept no more requests, wait for those in progress, and drop the clients that are left.
         A process that still runs at the deadline, in a long computation, exits with tracebacks."""
         seconds = self._settings.shutdown_timeout
-        faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
+        with suppress(RuntimeError):  # no thread can be started: whoever sent the signal kills us
+            faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
         giving_up = asyncio.get_running_loop().call_later(GIVE_UP * seconds, self._give_up)
         await super().shutdown(sockets)
         giving_up.cancel()

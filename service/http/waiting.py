@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, WouldBlock
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
@@ -14,8 +15,10 @@ from service.settings import Settings
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
-LARGE = 1 << 16  # bytes, characters or ids to read: about a millisecond or more
-MOST_WAITING = 32  # requests that hold their bodies in memory while they wait for a core
+SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
+LARGE = 1 << 16  # the same: where it matters what those that wait take of the memory
+CLASSES = (SMALL, LARGE)  # of reading: of up to so much, and of more
+MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
 
@@ -48,14 +51,19 @@ async def compute(work: Callable[[], Result], size: int) -> Result:
 
 
 async def compute_reading(request: Request, work: Callable[[], Result], size: int) -> Result:
-    """Run `work`, which reads `size` bytes, characters or ids: one at a time if it is LARGE.
+    """Run `work`, which reads `size` bytes, characters or ids: inline if it is LITTLE, else in a
+    thread, one at a time of each of the CLASSES.
 
     Most of it holds the interpreter's lock: several at once would take no less time, and would
-    keep the lock from the event loop. Raise the errors of `compute_limited`.
+    keep the lock from the event loop. Raise Overloaded if it is LARGE and MOST_WAITING such
+    requests wait already, and the errors of `wait_for` while waiting.
     """
-    if size <= LARGE:
-        return await compute(work, size)
-    return await limited(request, request.app.state.reading, work)
+    if size <= LITTLE:
+        return work()
+    limiter: CapacityLimiter = request.app.state.reading[bisect_left(CLASSES, size)]
+    if size > LARGE:
+        check_line(limiter)
+    return await limited(request, limiter, work)
 
 
 async def wait_for(request: Request, work: "asyncio.Future[Result]") -> Result:
@@ -95,17 +103,25 @@ async def compute_limited(request: Request, work: Callable[[], Result]) -> Resul
     Work that has begun always runs to its end: its size is bounded. Raise Overloaded if
     MOST_WAITING requests wait already, and the errors of `wait_for` while waiting.
     """
+    check_line(request.app.state.limiter)
     return await limited(request, request.app.state.limiter, work)
 
 
-async def limited(request: Request, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
-    """Run `work` in a thread as soon as `limiter` lets it."""
+def check_line(limiter: CapacityLimiter) -> None:
+    """Raise Overloaded if MOST_WAITING requests wait for this limiter."""
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
         raise Overloaded(
             f"{MOST_WAITING} requests wait for a core already, which is the limit: try again later"
         )
-    borrower = object()  # stands for this request: another task waits for the limiter
-    await wait_for(request, asyncio.ensure_future(limiter.acquire_on_behalf_of(borrower)))
+
+
+async def limited(request: Request, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread as soon as `limiter` lets it."""
+    borrower = object()  # stands for this request: another task may wait for the limiter
+    try:
+        limiter.acquire_on_behalf_of_nowait(borrower)
+    except WouldBlock:
+        await wait_for(request, asyncio.ensure_future(limiter.acquire_on_behalf_of(borrower)))
     try:
         return await run_in_threadpool(work)
     finally:

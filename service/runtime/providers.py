@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from service.arrays import IntArray
 from service.bundle import Bundle
-from service.errors import StartupError, one_line, shorten
+from service.errors import StartupError, shorten_line
 from service.settings import Provider
 
 PROVIDERS = {
@@ -112,7 +112,7 @@ def start_session(
 def reason_of(error: Exception) -> str:
     """Return an error of ONNX Runtime without its codes, paths and places in its source."""
     text = NOISE.sub("", f"{error or type(error).__name__}")
-    return shorten(one_line(text), LONGEST_REASON)
+    return shorten_line(text, LONGEST_REASON)
 
 
 def installed_provider(wanted: Provider) -> str:

@@ -1,6 +1,10 @@
 """Every endpoint and page refuses an Accept header that excludes its media types."""
 
+import time
+
 import pytest
+
+from service.http.content import read_accept
 
 BODIES = {
     "/v1/decode": {"source": "heed"},
@@ -94,3 +98,37 @@ def test_the_scrape_of_prometheus_is_accepted(client):
 def test_an_error_is_a_problem_whatever_is_accepted(client):
     for path in ("/v1/models/none", "/none"):
         assert client.get(path, headers={"accept": "image/png"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("quality", "value"),
+    [
+        *(("1", 1.0), ("0.5", 0.5), (".5", 0.5), ("1.", 1.0), ("0.000", 0.0), ("0 ", 0.0)),
+        *(("0;a=b", 0.0), ("x", 1.0), ("", 1.0), ("0x", 1.0), ("-1", 1.0), ("0.5.5", 1.0)),
+    ],
+)
+def test_a_quality_is_a_number_or_ignored(quality, value):
+    assert read_accept([f"text/html; q={quality}"]) == {"text/html": value}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"a;q={'1' * 60_000}x",
+        f"a;q=1.{'1' * 60_000}x",
+        f"a;q=.{'1' * 60_000}x",
+        f"a;q=1{' ' * 60_000}x",
+        f"a;{'q=1 ' * 15_000}x",
+        f"a;{'q=1;' * 15_000}x",
+        "a;q=1x," * 9000,
+        "," * 60_000,
+    ],
+    ids=lambda header: header[:7],
+)
+def test_a_long_header_is_read_in_linear_time(client, header):
+    """60,000 digits took a minute, in which nobody else was answered."""
+    started = time.process_time()
+    read_accept([header])
+    assert time.process_time() - started < 1
+    answer = client.post("/v1/tokenize", json={"text": "a"}, headers={"accept": header})
+    assert answer.status_code in (406, 422)

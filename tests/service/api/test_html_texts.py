@@ -2,11 +2,23 @@
 
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from html.parser import HTMLParser
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
-from service.api.html_texts import MOST_TAGS, check_tags, replace_texts, texts_of
+from service.api.html_texts import (
+    MOST_ATTRIBUTES,
+    MOST_TAGS,
+    check_html,
+    find_tags,
+    parse,
+    replace_texts,
+    texts_of,
+)
 from service.errors import Invalid, TooLarge
 
 WELL_FORMED = [
@@ -114,8 +126,91 @@ def test_as_many_tags_as_are_allowed_are_read_in_seconds(tag):
 )
 def test_tags_of_all_texts_and_translations_count(sources, translations, found):
     with pytest.raises(TooLarge, match=f"/q {found}"):
-        check_tags(sources, translations, "/q")
-    check_tags([source.removeprefix(source[:3]) for source in sources], translations, "/q")
+        check_html(sources, translations, "/q")
+    check_html([source.removeprefix(source[:3]) for source in sources], translations, "/q")
+
+
+ATTRIBUTES = [f"a{i}" for i in range(MOST_ATTRIBUTES + 1)]
+MANY = {
+    "names": f"<p {' '.join(ATTRIBUTES)}>one",
+    "values": f"<p {' '.join(f'{each}=1' for each in ATTRIBUTES)}>one",
+    "quoted": f"<p {''.join(f'{each}={chr(34)}{chr(34)}' for each in ATTRIBUTES)}>one",
+    "slashes": f"<p/{'/'.join(ATTRIBUTES)}>one",
+    "not closed": f"<p {' '.join(ATTRIBUTES)}",
+    "several tags": "".join(f"<body {each} x={each}>" for each in ATTRIBUTES[: MOST_TAGS - 1]),
+    "after a quoted >": f"<p title='>' {' '.join(ATTRIBUTES)}>one",
+    "after an odd quote": f"<p ' {' '.join(ATTRIBUTES)}>one'",
+    "after a quote with a tag": f"<i b='<a'{' '.join(ATTRIBUTES)}>one",
+    "after a comment": f"<!-- <a b=' --><p {' '.join(ATTRIBUTES)}>one'",
+    "after a no-break space": f"<p b=\u00a0'x {' '.join(ATTRIBUTES)}>one",
+}
+
+
+@pytest.mark.parametrize("source", MANY.values(), ids=MANY)
+def test_very_many_attributes_are_refused_before_they_are_parsed(source):
+    """The parser compares each with the others of its tag: 150,000 take minutes."""
+    with pytest.raises(TooLarge, match=f"or more attributes, and the limit is {MOST_ATTRIBUTES}"):
+        check_html([source], 1, "/q")
+
+
+@given(source=st.text("<<>xy =\"\"''/!-\t\u00a0", max_size=80))
+def test_the_parser_finds_no_attribute_that_was_not_counted(source):
+    nodes = parse(f"<x>{source}").css("*")
+    found = sum(len(node.attributes) for node in nodes)
+    assert found <= sum(tag.attributes for tag in find_tags(source))
+
+
+def opened(names, count):
+    """HTML in which each later paragraph opens the elements again, unless they are the same."""
+    return f"<p>{''.join(names)}{'</p><p>one' * count}"
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        [f"<b a{i}>" for i in range(1500)],
+        [f'<FONT color="#{i}">' for i in range(1500)],
+        [f"<i/{i}/>" for i in range(1500)],
+        [f"<b x='=' y{i}='></b>'>" for i in range(1000)],
+        [f"<em title='{i}{'x' * 20_000}'>" for i in range(20)],
+        [f"<stri\u212ae><strike a{i}></stri\u212ae>" for i in range(1000)],
+    ],
+    ids=["names", "values", "slashes", "closed in a quote", "long", "another name"],
+)
+def test_elements_that_are_opened_again_and_again_are_refused(tags):
+    """They take 1.1 GB where all tags are 5,000."""
+    with pytest.raises(TooLarge, match="bytes of open formatting tags"):
+        check_html([opened(tags, 300)], 1, "/q")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *WELL_FORMED,
+        "<p>one</p>\n" * 2400,
+        "<a href='?a=1&amp;b=2' title='one > two'>one</a> and <b class='c'>two</b>\n" * 1200,
+        f"<img src='data:image/png;base64,{'QUJD' * 200_000}'>" + "<p id=a>one</p>" * 1000,
+        f"<svg><path d='{'M10 10 ' * 50_000}'/></svg>" * 2,
+        opened(["<b>", "<i>", "<code>"] * 30, 2000),
+        opened([f"<b a{i}>" for i in range(30)], 100),
+        "<td class=a>one</td>" * 1600 + "one and two " * 50_000,
+    ],
+    ids=lambda source: source[:12],
+)
+def test_ordinary_pages_are_within_the_limits(source):
+    check_html([source], 1, "/q")
+
+
+@pytest.mark.parametrize(
+    "unit", ["<a", "<a/b=x", '<a b="', "<a b='", "<a b = ", "<a =", "< a", "<!--<a b"]
+)
+def test_odd_markup_is_looked_at_in_linear_time(unit):
+    """All of it is in one tag, or in each."""
+    source = unit * (MOST_TAGS // unit.count("<")) + "y" * 900_000
+    started = time.process_time()
+    with suppress(TooLarge):
+        check_html([source], 1, "/q")
+    assert time.process_time() - started < 2
 
 
 def test_without_the_parser_the_extra_is_named(monkeypatch):

@@ -191,7 +191,7 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
             {"q": ["***", "<b>hello</b>hello word"], "format": "html"},
             "q/1 (in the text 'hello word') (in the sentence at offset 0",
         ),
-        ({"q": ["hello"] * 257}, "257 sentences and the limit is 256"),
+        ({"q": ["hello"] * 257}, "splits into more than 256 sentences"),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),

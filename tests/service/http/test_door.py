@@ -35,9 +35,7 @@ class Simulation:
     def advance(self, until):
         while self.ends and self.ends[0] <= until:
             self.now = heapq.heappop(self.ends)
-            place = self.places.popleft()
-            place.completed = True
-            place.leave()
+            self.places.popleft().leave(completed=True)
         self.now = until
 
     def arrive(self):
@@ -177,6 +175,29 @@ def test_a_service_that_hangs_takes_in_no_more_than_the_limit():
     assert simulation.admission.inside == 200
 
 
+@pytest.mark.parametrize("stuck", [FEW, 60, 150])
+def test_words_are_let_in_beside_requests_that_they_overtake(stuck):
+    """Such as large ones, or those that wait for memory. Words come once a second: their rate says
+    how many arrive, and not how many could be answered."""
+    simulation = Simulation(capacity=1000, timeout=10.0)
+    large = [Place(simulation.admission) for _ in range(stuck)]
+    simulation.run(1, 300)
+    assert not simulation.refused
+    for place in large:
+        place.leave(completed=True)
+    assert simulation.admission.inside == 0
+
+
+def test_requests_in_their_order_are_not_taken_for_overtaken_ones():
+    """Twenty seconds of work are before each: one that has ten would come too late."""
+    simulation = Simulation(capacity=10, timeout=60.0)
+    simulation.run(30, 60)
+    simulation.admission.timeout = 10.0
+    simulation.refused.clear()
+    simulation.arrive()
+    assert len(simulation.refused) == 1
+
+
 WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
 
 
@@ -201,6 +222,34 @@ async def app(scope, receive, send):
     await receive()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"{}"})
+
+
+def test_an_answer_that_nobody_reads_is_not_in_progress():
+    """Nor is the rest of a stream. 60 of them keep no word waiting."""
+    now = 0.0
+
+    async def run():
+        nonlocal now
+        read = asyncio.Event()
+
+        async def unread(scope, receive, send):
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await read.wait()
+            await send({"type": "http.response.body", "body": b""})
+
+        door = Door(unread, Admission(most=200, timeout=60.0, clock=lambda: now))
+        reading = [asyncio.create_task(answer(door)) for _ in range(60)]
+        await asyncio.sleep(0)
+        assert door.admission.inside == 0
+        door.app, statuses = app, []
+        for _ in range(45):
+            now += 1
+            statuses.append((await answer(door))[0])
+        read.set()
+        return statuses + [each[0] for each in await asyncio.gather(*reading)]
+
+    assert set(asyncio.run(run())) == {200}
 
 
 def test_a_refusal_is_a_problem_that_says_when_to_come_back():

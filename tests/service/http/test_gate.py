@@ -238,10 +238,8 @@ def test_a_place_does_not_excuse_from_a_shorter_time_limit():
     places = [Place(admission) for _ in range(17)]
     for _ in range(32):
         now += 1
-        place = places.pop(0)
-        place.completed = True
         places.append(Place(admission))
-        place.leave()
+        places.pop(0).leave(completed=True)
     place = Place(admission)
     sent = []
 

@@ -18,7 +18,7 @@ from service.errors import HeedError
 from service.http.admission import Admission
 from service.http.door import Door
 from service.http.json_route import JsonRoute
-from service.http.waiting import LARGE
+from service.http.waiting import SMALL
 from service.settings import Settings
 
 JSON = {"content-type": "application/json"}
@@ -135,11 +135,11 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
 
     app = FastAPI()
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
-    app.state.reading, app.state.settings = CapacityLimiter(1), Settings()
+    app.state.reading, app.state.settings = [CapacityLimiter(1)] * 3, Settings()
     app.add_middleware(Door, admission=Admission(9, 60.0))  # which sets the deadline
     app.add_exception_handler(HeedError, lambda request, error: Response(error.detail, 400))
     with TestClient(app) as client:
-        for length, inline in ((LARGE - 100, True), (LARGE + 100, False)):
+        for length, inline in ((SMALL - 100, True), (SMALL + 100, False)):
             content = b'{"text": "%b%b"}' % (b"a" * length, fault)
             answer = client.post("/x", content=content, headers=JSON)
             if fault:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from service.http.protocol import MOST_HEADERS
+
 BODY = b'{"source": "heed"}'
 HEAD = (
     b"POST /v1/decode HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
@@ -84,6 +86,18 @@ def test_long_headers_are_read_up_to_a_limit(server, count):
     body = [b"content-length: %d\r\n\r\n" % len(BODY), BODY]
     assert b" 200 " in answer(server, [HEAD, headers, *body])
     assert b" 400 " in answer(server, [HEAD, headers.replace(b"a", b"ab"), *body])
+
+
+@pytest.mark.parametrize("name", [b"x", b"accept", b"x-%d"])
+def test_many_headers_are_read_up_to_a_limit(server, name):
+    """Four others are in the head."""
+    headers = [b"%s: 1\r\n" % (name % i if b"%" in name else name) for i in range(MOST_HEADERS)]
+    body = [b"content-length: %d\r\n\r\n" % len(BODY), BODY]
+    status = b" 406 " if name == b"accept" else b" 200 "
+    assert status in answer(server, [HEAD, *headers[4:], *body])
+    refused = exchange(server, [HEAD, *headers[3:], *body])
+    assert refused.startswith(b"HTTP/1.1 400 ")
+    assert b"more than 256 headers" in refused
 
 
 def test_a_header_that_never_ends_is_cut_off(server):

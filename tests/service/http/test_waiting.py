@@ -8,13 +8,25 @@ import time
 import weakref
 from types import SimpleNamespace
 
+import pytest
 from anyio import CapacityLimiter
 from fastapi import Request
 
-from service.errors import PassFailed
+from service.errors import Overloaded, PassFailed
 from service.http.record import Record
-from service.http.waiting import LARGE, LITTLE, Deadline, compute, compute_reading, wait_for
+from service.http.waiting import (
+    LARGE,
+    LITTLE,
+    MOST_WAITING,
+    SMALL,
+    Deadline,
+    compute,
+    compute_reading,
+    wait_for,
+)
 from service.settings import Settings
+
+SIZES = (LARGE, LARGE, LARGE + 1)
 
 
 def test_only_large_work_leaves_the_thread_of_the_event_loop():
@@ -25,28 +37,59 @@ def test_only_large_work_leaves_the_thread_of_the_event_loop():
     assert little == threading.get_ident() != much
 
 
-def test_large_reading_is_done_one_at_a_time():
+@pytest.mark.parametrize("size", [LITTLE + 1, SMALL, SMALL + 1, LARGE, LARGE + 1])
+def test_reading_is_done_one_at_a_time_of_each_class(size):
     inside = most = 0
 
     def work():
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        time.sleep(0.01)
+        time.sleep(0.005)
         inside -= 1
         return threading.get_ident()
 
-    async def run(size):
-        state = SimpleNamespace(reading=CapacityLimiter(1), settings=Settings())
+    async def run():
+        reading = [CapacityLimiter(1) for _ in range(3)]
+        state = SimpleNamespace(reading=reading, settings=Settings())
         scope = {"type": "http", "app": SimpleNamespace(state=state)}
         scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
         request = Request(scope, asyncio.Event().wait)  # the client stays
-        return await asyncio.gather(*(compute_reading(request, work, size) for _ in range(5)))
+        reads: list[asyncio.Future[int]] = []
+        for _ in range(MOST_WAITING + 2):
+            reads.append(asyncio.ensure_future(compute_reading(request, work, size)))
+            await asyncio.sleep(0)  # it begins to wait before the next one comes
+            await asyncio.sleep(0)
+        return await asyncio.gather(*reads, return_exceptions=True)
 
-    assert threading.get_ident() not in asyncio.run(run(LARGE + 1))
+    outcomes = asyncio.run(run())
+    assert threading.get_ident() not in outcomes
     assert most == 1
-    asyncio.run(run(LARGE))
-    assert most > 1
+    refused = [each for each in outcomes if isinstance(each, Overloaded)]
+    assert bool(refused) is (size > LARGE)
+
+
+def test_a_small_text_does_not_wait_for_large_ones():
+    begun, end = threading.Event(), threading.Event()
+
+    def large():
+        begun.set()
+        assert end.wait(10)
+        return "large"
+
+    async def run():
+        reading = [CapacityLimiter(1) for _ in range(3)]
+        state = SimpleNamespace(reading=reading, settings=Settings())
+        scope = {"type": "http", "app": SimpleNamespace(state=state)}
+        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
+        request = Request(scope, asyncio.Event().wait)
+        reads = [asyncio.ensure_future(compute_reading(request, large, size)) for size in SIZES]
+        assert await asyncio.to_thread(begun.wait, 10)
+        small = await compute_reading(request, lambda: "small", SMALL)
+        end.set()
+        return [small, *await asyncio.gather(*reads)]
+
+    assert asyncio.run(run()) == ["small", "large", "large", "large"]
 
 
 def test_a_reported_error_does_not_keep_its_request():

@@ -1,0 +1,123 @@
+"""What is read of a request that is refused is bounded, and so is what is kept of it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from service.api.faults import Faults
+from service.api.split import split_texts
+from service.api.texts import TextField, tokenize_fields
+from service.bundle import load_bundle
+from service.errors import Invalid, TooLarge
+from service.settings import DEFAULT_BUNDLE
+from service.tokenizer import open_tokenizers
+
+LIMIT = 256  # sentences
+WORDS = "ab " * 1300  # the default model has no space: each part of it is refused
+PARTS = "ab," * 1300  # nor a comma
+FITTING = ("ab\n" * 200, "abcde\n" * 200)
+UNEVEN = "".join("a" * (1 + i % 60) + " " for i in range(120))
+
+
+@pytest.fixture(scope="module")
+def own():
+    """The tokenizer of the default model's sources, which reads 64 tokens."""
+    return open_tokenizers(load_bundle(DEFAULT_BUNDLE))[0]
+
+
+@dataclass
+class Counting:
+    """Counts the characters that a tokenizer reads."""
+
+    inner: object
+    lengths: Counter = field(default_factory=Counter)
+
+    def encode(self, text, pointer):
+        self.lengths[len(text)] += 1
+        return self.inner.encode(text, pointer)
+
+    @property
+    def read(self):
+        return sum(length * count for length, count in self.lengths.items())
+
+
+def read_all(how, own, texts, *, partial=False):
+    """Tokenize sources; return how many characters were read for that, and the errors."""
+    counting, faults = Counting(own), Faults(partial)
+    source = TextField("/source", texts, counting)
+    if how == "sentences":
+        try:
+            split_texts(source, texts, LIMIT, faults)
+        except TooLarge as error:
+            faults.add(error)
+    else:
+        tokenize_fields([source], faults)
+    return counting.read, faults
+
+
+@pytest.mark.parametrize("text", [WORDS, PARTS, UNEVEN + "7", "a" * 4096, "7" * 300, "", "*"])
+@pytest.mark.parametrize("how", ["sentences", "none"])
+def test_after_ten_faults_nothing_more_is_read(own, how, text):
+    once, first = read_all(how, own, [text] * 12)
+    often, faults = read_all(how, own, [text] * 250)
+    assert once == often
+    with pytest.raises((Invalid, TooLarge)) as few:
+        first.raise_all()
+    with pytest.raises((Invalid, TooLarge)) as many:
+        faults.raise_all()
+    assert few.value.detail == many.value.detail
+    assert len(many.value.faults) == 10
+
+
+@pytest.mark.parametrize("text", [WORDS, PARTS, UNEVEN + "7", *FITTING, UNEVEN, "a" * 4096])
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_text_is_read_a_few_times_at_most(own, text, partial):
+    """To try all of the rest for each part would read it some thirty times."""
+    read, _ = read_all("sentences", own, [text], partial=partial)
+    assert read <= 8 * len(text)
+
+
+@pytest.mark.parametrize("text", [WORDS, PARTS, "7\n" * 200, "a" * 4096 + "\n7", "***"])
+@pytest.mark.parametrize("how", ["sentences", "none"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_collected_errors_keep_nothing_of_what_was_read(own, how, text, partial):
+    """Their frames would hold thousands of tokens each."""
+    _, faults = read_all(how, own, [text] * 12, partial=partial)
+    errors = [*faults._errors, *(each for some in faults._by_result.values() for each in some)]
+    assert errors
+    for error in errors:
+        assert error.__traceback__ is error.__cause__ is error.__context__ is None
+        assert len(str(error)) < 4000
+
+
+@pytest.mark.parametrize("count", [11, 200, 9999])
+def test_allowed_targets_are_refused_after_ten(post, count):
+    body = {"source": "a", "allowed_targets": ["QQ"] * count}
+    status, problem = post("/v1/decode", **body)
+    assert (status, len(problem["errors"])) == (422, 10)
+    assert problem["detail"].startswith("the first 10 faults: /allowed_targets/0")
+
+
+def test_ids_that_are_wrong_are_counted(post):
+    status, problem = post("/v1/decode", source="a", suppress_tokens=[98] * 5000)
+    assert (status, len(problem["errors"])) == (422, 10)
+    assert problem["detail"].startswith("5000 faults, the first 10: /suppress_tokens/0 is 98")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last"])
+def test_what_is_pooled_is_held_before_it_is_computed(client, pooling):
+    """The engine sends a vector for each token."""
+    held = []
+    budget = client.app.state.answers
+
+    def add(share, nbytes):
+        held.append(nbytes)
+        return type(budget).add(budget, share, nbytes)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(budget, "add", add)
+        body = {"model": "g2p-en", "source": ["a" * 64] * 16, "pooling": pooling}
+        answer = client.post("/v1/encode", json=body)
+    d_model = len(answer.json()["results"][0]["embedding"])
+    assert held[0] >= 4 * d_model * 64 * 16
