@@ -9,7 +9,7 @@ from tests.conftest import opened
 from tests.model.importers.checkpoints import change
 from tests.model.importers.kinds import LANGUAGES, T5, WRITERS
 from tests.model.importers.random_models import random_bart, random_t5
-from tests.model.importers.served import post, refusal, run
+from tests.model.importers.served import post, run
 
 pytestmark = pytest.mark.long
 KINDS = [kind for kind in WRITERS if kind not in ("nllb", "mbart50", "madlad")]  # other ids only
@@ -59,9 +59,9 @@ def test_whatever_is_converted_is_served(tmp_path, seed):
     change(folder, file, **json.loads(json.dumps(odd)))
     precision = "auto" if seed % 5 == 0 else "fp32"
     done = run(folder, bundle, "--precision", precision)
-    if done.exit_code:
-        refused = refusal(folder, bundle, "--precision", precision)
-        assert any(name in refused for name in odd), refused
+    if done.exit_code:  # 3 where transformers does not load an odd config.json
+        assert done.exit_code in (2, 3)
+        assert any(name in done.stderr for name in odd), done.stderr
         return
     texts = ["Hello there, world.", "a"]
     with opened(bundle) as client:
