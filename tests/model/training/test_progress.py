@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from model.__main__ import app
 from model.checkpoint import NUM_EXAMPLES, examples_of, save_examples
 from model.training.progress import with_lines
-from tests.model.training.test_loop import copying_run
+from tests.model.runs import copying_run
 
 REPOSITORY = Path(__file__).parent.parent.parent.parent
 SHAPE = "--d-model 16 --d-ff 32 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
