@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.service.http.test_connections import ATTEND
-from tests.service.test_process import children_of, running
+from tests.service.http.sockets import ATTEND
+from tests.service.processes import children_of, running
 
 NO_DISK = """
 import os, resource

@@ -15,7 +15,7 @@ from service.api.faults import Faults
 from service.api.steps import answer_or_note
 from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely
-from tests.service.test_process import running
+from tests.service.processes import running
 
 COUNTING = """
 import gc, os, signal

@@ -1,6 +1,5 @@
 """The service in a process of its own, as it is started."""
 
-import contextlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from socket import SO_RCVBUF, SOL_SOCKET, socket
 import pytest
 
 from service.settings import DEFAULT_BUNDLE
+from tests.service.processes import children_of, running
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -113,22 +113,6 @@ def test_help_is_printed():
     assert f"(HEED_BUNDLES, default: {DEFAULT_BUNDLE})" in done.stdout
 
 
-@contextlib.contextmanager
-def running(*command):
-    """A process that serves, and its port."""
-    process = subprocess.Popen(
-        [sys.executable, *command, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        for line in process.stdout:
-            if found := re.search(r"\"serving\",\"page\":\"http://127.0.0.1:(\d+)/", line):
-                yield process, int(found[1])
-                break
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_service_cleanly(number):
     with running("-m", "service") as (process, _):
@@ -188,10 +172,6 @@ def test_no_client_delays_the_end_of_the_service_until_its_own_timeout(sent, unt
 
 def soon_ending():
     return running("-m", "service", "--timeout", "3600", "--shutdown-timeout", "2")
-
-
-def children_of(process):
-    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
 @pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.long), True])

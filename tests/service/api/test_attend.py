@@ -16,6 +16,7 @@ from service.api.attend import fewer_queries
 from service.api.attend_arrays import attended_nbytes
 from service.app import create_app
 from service.settings import Provider, Settings
+from tests.service.api.vectors import GOOD, Q
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
@@ -112,9 +113,7 @@ def test_the_answer_is_nested_as_deep_as_the_request(client):
     assert vectors == {"outputs": [[4]], "weights": [[0.5, 0.5]], "shape": [1, 2]}
 
 
-Q, K = [[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]
 ADDITIVE1 = {"query": [[1.0]], "key": [[1.0]], "score": [1.0]}
-GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1.0, 2.0]}
 NUMBERS = {"queries": [1.0], "keys": [1.0, 2.0]}
 ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 

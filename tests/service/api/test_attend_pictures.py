@@ -11,7 +11,7 @@ from PIL import Image
 from service.api import examples
 from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
-from tests.service.api.test_attend import GOOD, K, Q
+from tests.service.api.vectors import GOOD, K, Q
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,16 +13,7 @@ from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
 from service.http.waiting import TIMEOUT_HEADER
 from service.settings import Provider, Settings
-
-
-def decode_scope():
-    return {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/decode",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
+from tests.service.api.scopes import decode_scope
 
 
 @pytest.mark.parametrize(

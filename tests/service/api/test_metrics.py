@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine import supervisor
 from tests.conftest import opened
-from tests.service.engine.test_supervisor import pid_of
+from tests.service.engine.clients import pid_of
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 

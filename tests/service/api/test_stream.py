@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 
 from service.api.stream import write_event
 from service.formats.json import to_json
+from tests.service.api.streams import events_of
 
 WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", "rhythm"]
-
-
-def events_of(text):
-    """Return [(name, data)] without comments."""
-    found = []
-    for block in text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if line[:1] != ":")
-        if fields:
-            assert fields.keys() == {"event", "data"}
-            found.append((fields["event"], json.loads(fields["data"])))
-    return found
 
 
 def streamed(url, **body):

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.errors import PassFailed
 from service.settings import DEFAULT_BUNDLE, Provider, Settings
-from tests.service.api.test_stream import events_of
+from tests.service.api.streams import events_of
 
 LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
 

@@ -6,3 +6,8 @@ from service.bundle import load_bundle
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny):
     return load_bundle(tiny)
+
+
+@pytest.fixture(scope="module")
+def g2p_bundle(g2p):
+    return load_bundle(g2p)

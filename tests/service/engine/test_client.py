@@ -4,36 +4,17 @@ import asyncio
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 
-from service.attention import NO_ATTENTION
 from service.engine.client import AT_ONCE, EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Cancel, Entry, Status
 from service.engine.wire import FRAME, encode_message
 from service.errors import DeadlineExceeded
 from service.search.options import SearchOptions
-from service.settings import Provider, Settings
-
-SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
-
-
-@asynccontextmanager
-async def running(bundle):
-    client = EngineClient(bundle, SETTINGS)
-    try:
-        await client.start()
-        yield client
-    finally:
-        await client.close()
-
-
-def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
-    search = SearchOptions(max_new_tokens=max_new_tokens, beam_size=4, num_hypotheses=4)
-    return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
+from tests.service.engine.clients import SETTINGS, entries, running
 
 
 async def none_left(client):

@@ -14,7 +14,7 @@ from service.engine.client import EngineClient
 from service.engine.messages import Answer, Entry
 from service.errors import StartupError, Unavailable
 from service.settings import Provider, Settings
-from tests.service.engine.test_client import SETTINGS, entries, running
+from tests.service.engine.clients import SETTINGS, entries, running
 
 
 def test_everything_pending_fails_when_an_engine_dies(tiny_bundle):

@@ -10,17 +10,14 @@ import pytest
 
 from service.search.options import SearchOptions
 from service.settings import Precision
-from tests.service.engine.test_mixes import (
+from tests.service.engine.mixes import (
     compare,
     decode_alone,
     decode_together,
     draw,
     engine_of,
-    g2p_bundle,
 )
 from tests.service.runtime.conftest import CPU
-
-__all__ = ["g2p_bundle"]  # a fixture
 
 
 @pytest.fixture(scope="module", params=[Precision.fp32, Precision.int8])

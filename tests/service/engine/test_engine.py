@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import wait
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -14,38 +13,9 @@ from hypothesis import strategies as st
 from service.attention import NO_ATTENTION
 from service.bundle import load_bundle
 from service.engine.batch import BatchKey
-from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
-from service.search.options import SearchOptions
-from service.settings import Precision, Provider, Settings
-
-SETTINGS = Settings(provider=Provider.cpu, max_rows=50, max_sources=50, threads=2)
-ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})
-
-
-@contextmanager
-def running(bundle, settings=SETTINGS):
-    engine = Engine(bundle, settings)
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def entry(source, max_new_tokens=0, beam_size=1, **wanted):
-    options = SearchOptions(
-        max_new_tokens=max_new_tokens, beam_size=beam_size, num_hypotheses=beam_size
-    )
-    search = options if max_new_tokens else None
-    return Entry(source_ids=np.array(source), search=search, **wanted)
-
-
-def answers(engine, entries):
-    engine.queue.put(entries)
-    return [entry.result.result(60) for entry in entries]
-
+from service.settings import Precision
+from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
 Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([1, 1, 2, 4]))

@@ -11,7 +11,7 @@ from service.engine.messages import Status
 from service.engine.worker import Worker
 from service.errors import PassFailed, Unavailable
 from service.runtime.cache import Cache
-from tests.service.engine.test_engine import ONE_WORKER, SETTINGS, answers, entry, running
+from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
 
 UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
 

@@ -9,7 +9,7 @@ from service.engine.supervisor import Supervisor
 from service.errors import Unavailable
 from service.settings import Provider, Settings
 from tests.conftest import TINY
-from tests.service.engine.test_client import entries
+from tests.service.engine.clients import entries
 
 
 @pytest.mark.parametrize("operation", ["reload", "unload"])

@@ -15,7 +15,7 @@ from service.engine.client import EngineClient
 from service.engine.messages import Status
 from service.engine.supervisor import Supervisor
 from service.errors import Overloaded, Unavailable
-from tests.service.engine.test_client import SETTINGS, entries
+from tests.service.engine.clients import SETTINGS, entries, pid_of
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +40,6 @@ async def until(condition):
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  conditions of another process set no event
             await asyncio.sleep(0.01)
-
-
-def pid_of(served):
-    return served._engine._process.pid
 
 
 def is_alive(pid):

@@ -20,7 +20,7 @@ from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.writers import WRITERS
 from service.offsets import Token
 from service.settings import WEB
-from tests.service.formats.test_heatmaps import SVG, block_of, texts_of, weights_of
+from tests.service.formats.blocks import SVG, block_of, texts_of, weights_of
 
 
 def ask(client, form, source="ax", **body):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from service.http import budget
 from service.http.budget import Budget, Share
-from tests.service.http.test_connections import connect, post
-from tests.service.test_process import children_of, running
+from tests.service.http.sockets import connect, post
+from tests.service.processes import children_of, running
 
 LIMIT = 100
 

@@ -1,16 +1,23 @@
 """Connections whose clients are idle or slow, or read nothing, end; others find room."""
 
 import contextlib
-import json
 import resource
 import select
-import socket
 import time
 
 import pytest
 
-from tests.service.http.test_protocol import OK, receive
-from tests.service.test_process import running
+from tests.service.http.sockets import (
+    ATTEND,
+    NUMBERS,
+    OK,
+    PROBE,
+    connect,
+    post,
+    receive,
+    received_until_closed,
+)
+from tests.service.processes import running
 
 LIMITED = """
 import resource
@@ -18,7 +25,6 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
 from service.__main__ import main
 main()
 """
-PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 PROMPT = ["-m", "service", "--idle-timeout", "0.5", "--timeout", "1", "--keep-alive-timeout", "1.5"]
 
 
@@ -28,38 +34,6 @@ def port():
     and one for all else."""
     with running(*PROMPT) as (_, port):
         yield port
-
-
-def connect(port, buffer=None):
-    client = socket.socket()
-    if buffer:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    client.settimeout(20)
-    client.connect(("127.0.0.1", port))
-    return client
-
-
-def post(path, body, length=None, accept="*/*"):
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
-    head += f"\r\naccept: {accept}"
-    return f"{head}\r\ncontent-length: {length or len(content)}\r\n\r\n".encode() + content
-
-
-def received_until_closed(client, drip, seconds=20):
-    """What the service sends to a client that sends `drip` again and again."""
-    received, end = b"", time.monotonic() + seconds
-    client.settimeout(0.1)
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() < end:
-            with contextlib.suppress(TimeoutError):
-                data = client.recv(1 << 16)
-                if not data:
-                    return received
-                received += data
-            client.sendall(drip)
-        pytest.fail("the connection was not closed")
-    return received
 
 
 @pytest.mark.parametrize(
@@ -156,9 +130,7 @@ def test_clients_that_were_answered_give_way(get):
         assert ask(port) == b"HTTP/1.1 200"
 
 
-NUMBERS = [0.5] * 1200
 WORDS = ["transformers" * 5] * 256
-ATTEND = {"mechanism": "average", "queries": NUMBERS, "keys": NUMBERS, "values": NUMBERS}
 UNREAD = {
     "large JSON": post("/v1/attend", ATTEND),
     "binary": post(

@@ -10,7 +10,6 @@ import random
 from collections import deque
 
 import pytest
-from fastapi import FastAPI
 
 from service.errors import Overloaded
 from service.http.admission import SHORT, Admission, Place
@@ -18,8 +17,8 @@ from service.http.door import Door
 from service.http.record import Record
 from service.pace import FEW
 from service.settings import Settings
+from tests.service.http.sockets import APP
 
-APP = FastAPI()  # what answers to errors look at
 APP.state.settings, APP.state.error_forms = Settings(), []
 
 

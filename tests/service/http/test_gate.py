@@ -20,9 +20,8 @@ from service.http.hosts import LOCAL, allows
 from service.http.metrics import RequestMetrics
 from service.http.record import Record
 from service.http.security import SECURITY_HEADERS
-from tests.service.http.test_connections import PROBE, connect, post, received_until_closed
-from tests.service.http.test_door import APP
-from tests.service.test_process import running
+from tests.service.http.sockets import APP, PROBE, connect, post, received_until_closed
+from tests.service.processes import running
 
 WORD = post("/v1/decode", {"source": "heed"})
 LARGE = post("/v1/decode", {"source": ["a" * 60] * 256, "beam_size": 16})

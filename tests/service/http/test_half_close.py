@@ -7,8 +7,7 @@ import urllib.request
 
 import pytest
 
-from tests.service.http.test_connections import post
-from tests.service.http.test_protocol import (
+from tests.service.http.sockets import (
     BODY,
     CHUNKED,
     END,
@@ -19,6 +18,7 @@ from tests.service.http.test_protocol import (
     chunks,
     exchange,
     open_to,
+    post,
     receive,
 )
 

@@ -9,7 +9,7 @@ from httptools import HttpRequestParser
 
 from service.errors import Unparsable
 from service.http.head import Parser, check_head
-from tests.service.http.test_protocol import BODY, END, answers_in, exchange, open_to, receive
+from tests.service.http.sockets import BODY, END, answers_in, exchange, open_to, receive
 
 JAVA = (  # HttpClient of JDK 17, POST with its defaults
     b"POST /v1/decode HTTP/1.1\r\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import free_port
-from tests.service.http.test_connections import connect
-from tests.service.test_process import running
+from tests.service.http.sockets import connect
+from tests.service.processes import running
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from structlog.testing import capture_logs
 
-from tests.service.api.test_failures import decode_scope
+from tests.service.api.scopes import decode_scope
 
 SECRET = "reddish"  # letters of the tiny model's alphabet or not: neither may be logged
 

@@ -1,82 +1,31 @@
-"""The bytes of a request that are no body are bounded, and what is no request is refused."""
+"""Bytes of a request outside its body are bounded, and what is not a request is refused."""
 
 import contextlib
 import json
-import re
 import socket
 from urllib.parse import urlsplit
 
 import pytest
 
 from service.http.protocol import MOST_HEADERS
-
-BODY = b'{"source": "heed"}'
-HEAD = (
-    b"POST /v1/decode HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-    b"content-type: application/json\r\n"
+from tests.service.http.sockets import (
+    BODY,
+    CHUNKED,
+    HEAD,
+    OK,
+    PROBE,
+    WORD,
+    answers_in,
+    chunks,
+    exchange,
+    open_to,
+    receive,
 )
-OK = b'{"status":"ok"}'
-END = b"}}"  # of an answer of /v1/decode
-CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 def answer(server, parts):
     """Send bytes, and return the status line that is answered."""
     return exchange(server, parts).partition(b"\r\n")[0]
-
-
-def open_to(server):
-    """A connection that sends each part of a request as it gets it."""
-    address = urlsplit(server)
-    connection = socket.create_connection((address.hostname, address.port), timeout=20)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def exchange(server, parts, half_close=False):
-    """Send bytes, and return all that is answered until the connection ends. After a half-close
-    the service ends it, when it has answered."""
-    with open_to(server) as connection:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has closed already
-            for part in parts:
-                connection.sendall(part)
-            if half_close:
-                connection.shutdown(socket.SHUT_WR)
-        received = b""
-        with contextlib.suppress(ConnectionResetError):  # it closed before all was sent
-            while data := connection.recv(1 << 16):
-                received += data
-        return received
-
-
-def receive(connection, end):
-    """What is answered, up to `end`."""
-    received = b""
-    while not received.endswith(end):
-        part = connection.recv(1 << 16)
-        assert part, f"the connection ended after {received[-80:]}"
-        received += part
-    return received
-
-
-def answers_in(received):
-    """The status of each answer, and what it says: a detail, a text or whether all is well."""
-    found = []
-    while received:
-        head, _, rest = received.partition(b"\r\n\r\n")
-        if head != b"HTTP/1.1 100 Continue":
-            length = int(re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)[1])
-            document, rest = json.loads(rest[:length]), rest[length:]
-            said = document.get("detail") or document.get("status")
-            found.append((int(head[9:12]), said or document["results"][0]["hypotheses"][0]["text"]))
-        received = rest
-    return found
-
-
-def chunks(body, size):
-    for start in range(0, len(body), size):
-        part = body[start : start + size]
-        yield b"%x\r\n%s\r\n" % (len(part), part)
 
 
 @pytest.mark.parametrize("count", [1, 20])
@@ -150,8 +99,6 @@ def test_what_is_no_request_gets_a_problem_document(server, before, sent):
     assert b"application/problem+json" in head
 
 
-PROBE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
-WORD = HEAD.replace(b"connection: close\r\n", b"") + b"content-length: 18\r\n\r\n" + BODY
 SLOW = json.dumps({"source": ["transformers"] * 16, "beam_size": 4}).encode()
 SLOW = WORD.replace(b"length: 18", b"length: %d" % len(SLOW)).replace(BODY, SLOW)
 BROKEN = [

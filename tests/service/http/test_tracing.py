@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.settings import Provider, Settings
-from tests.service.test_process import running
+from tests.service.processes import running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

@@ -13,7 +13,7 @@ from service.errors import PassFailed, StartupError
 from service.runtime.self_check import COMPARISONS, check_parity, compare_decoding
 from service.runtime.session import Session
 from service.settings import Precision, Provider, Settings
-from tests.service.runtime.test_session import FP32, assert_close, sources
+from tests.service.runtime.sessions import FP32, assert_close, sources
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,12 +18,9 @@ from service.errors import StartupError
 from service.runtime.providers import installed_provider, open_graph
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
-from service.settings import Precision, Provider, Settings
+from service.settings import Precision, Provider
 from tests.service.runtime.conftest import bytes_of
-
-FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu)
-
-assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+from tests.service.runtime.sessions import FP32, assert_close, sources
 
 
 def test_graphs_that_do_not_decode_are_opened_on_first_use(bundle, monkeypatch):
@@ -43,11 +39,6 @@ def test_graphs_that_do_not_decode_are_opened_on_first_use(bundle, monkeypatch):
     for each in found:
         assert_close(each[0], found[0][0])
     assert sorted(opened) == ["encoder", "encoder_attention", "step"]
-
-
-def sources(bundle, lengths, seed=0):
-    random = np.random.default_rng(seed)
-    return [random.integers(4, bundle.manifest.config.source_vocab_size, n) for n in lengths]
 
 
 @pytest.mark.parametrize("lengths", [[5, 1, 9], [2, 2]])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from service.search.beam import Beam, BeamSearch, assign_rows
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
-from tests.service.search.test_search import EOS, Markov
+from tests.service.search.markov import EOS, Markov
 
 
 @given(

@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.search.beam import BeamSearch
 from service.search.greedy import GreedySearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
-
-EOS = 2
+from tests.service.search.markov import EOS, Markov
 
 
 def advance(search, token, log_prob):
@@ -55,71 +53,6 @@ def test_a_prefix_is_read_and_neither_reported_nor_counted():
     assert advance(search, 2, -1).tokens.tolist() == [9]
     assert advance(search, 4, -3).ended == [0]
     assert search.hypotheses(0)[0].token_ids == [4]
-
-
-class Markov:
-    """A language of a few tokens, each of which depends on the one before; 0 starts it."""
-
-    def __init__(self, seed, size=5):
-        self.size = size
-        logits = 2 * np.random.default_rng(seed).standard_normal((size, size))
-        self.logits = logits.astype(np.float32)
-        self.log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-
-    def search(self, forced=(), **options):
-        """Decode one source twice, the second time two steps later, and return its hypotheses."""
-        first, second = self.decode([SearchOptions(**options)] * 2, forced, joins=[0, 2])
-        assert first == second
-        return first
-
-    def decode(self, requests, forced=(), joins=None):
-        """Decode requests in one batch, which each joins at its step, and return the hypotheses of
-        each. All requests must have as many rows and the same kind of search."""
-        kind, rows = BeamSearch if requests[0].beam_size > 1 else GreedySearch, requests[0].rows
-        search = kind(rows, EOS, str)
-        joins = joins or [0] * len(requests)
-        tokens, found, live = np.zeros(0, np.int64), {}, []
-        for step in range(100):
-            if new := [i for i, join in enumerate(joins) if join == step]:
-                search.insert([requests[i] for i in new], [(0, *forced)] * len(new))
-                tokens = np.concatenate([tokens, np.zeros(rows * len(new), np.int64)])
-                live += new
-            if not live:
-                continue
-            choice = search.advance(self.candidates(tokens, *search.needed))
-            found |= {live[i]: search.hypotheses(i) for i in choice.ended}
-            keep = np.array([i for i in range(len(live)) if i not in choice.ended], int)
-            search.compact(keep)
-            live = [live[i] for i in keep]
-            tokens = choice.tokens.reshape(-1, rows)[keep].ravel()
-            if len(found) == len(requests):
-                return [found[i] for i in range(len(requests))]
-        raise AssertionError("the search does not end")
-
-    def candidates(self, tokens, k, logits):
-        """Log-probs are rounded from float64 as a graph's may be: the search's own log-softmax of
-        the float32 logits differs from them in the last bits."""
-        log_probs = self.log_probs[tokens]  # (R, V)
-        ids = np.argsort(-log_probs, axis=1, kind="stable")[:, :k]
-        best = np.take_along_axis(log_probs, ids, 1).astype(np.float32)
-        return Candidates(best, ids, self.logits[tokens] if logits else None)
-
-    def all_hypotheses(self, limit, penalty, ends=(EOS,), forced=()):
-        """Return every sequence that ends or reaches the limit, with its score, best first."""
-        first = [0, *forced][-1]
-        going, ended = [([], 0.0)], []
-        for _ in range(limit):
-            longer = [
-                ([*ids, token], total + self.log_probs[ids[-1] if ids else first, token])
-                for ids, total in going
-                for token in range(self.size)
-            ]
-            ended += [each for each in longer if each[0][-1] in ends]
-            going = [each for each in longer if each[0][-1] not in ends]
-        scored = [
-            (total / (len(forced) + len(ids)) ** penalty, ids) for ids, total in ended + going
-        ]
-        return sorted(scored, key=lambda each: -each[0])
 
 
 @given(
