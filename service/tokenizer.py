@@ -14,7 +14,7 @@ from tokenizers.decoders import DecodeStream
 
 from service.bundle import Bundle
 from service.bundle_files import LARGEST_TOKENIZER, check_size
-from service.compose import takes_long, with_compose
+from service.compose import has_letters, takes_long, with_compose
 from service.errors import (
     MOST_FAULTS,
     Fault,
@@ -107,7 +107,7 @@ class Tokenizer:
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
         # Whether some token has a letter or a digit. If none has, texts are made of other signs.
-        self.spells = any(
+        self.knows_letters = any(
             has_letters(library.id_to_token(i) or "")
             for i in range(self._size)
             if i not in self._special_ids and i not in self._forbidden
@@ -258,11 +258,6 @@ class Tokenizer:
         return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
 
 
-def has_letters(text: str) -> bool:
-    """Return whether a text has a letter or a digit."""
-    return any(map(str.isalnum, text))
-
-
 def check_unicode(text: str, pointer: str) -> None:
     """Raise Invalid for half a surrogate pair, which JSON can escape but no tokenizer can read."""
     try:
@@ -282,10 +277,10 @@ def unknown_ids(library: Library) -> set[int]:
 def call(work: Callable[[], Result]) -> Result:
     """Return what the library returns. Raise LibraryError for whatever it raises: its errors have
     no class of their own, and those of its panics, as of a pattern that takes too long on a text,
-    are no Exception, which nobody else would catch."""
+    do not derive from Exception, so that nobody else would catch them."""
     try:
         return work()
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, MemoryError, SystemExit):
         raise
     except BaseException as error:
         raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
@@ -351,7 +346,9 @@ def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> L
     try:
         library = call(lambda: Library.from_file(str(path)))
     except LibraryError as error:
-        raise StartupError(f"{path} is no tokenizer: {error}: export the bundle again") from error
+        raise StartupError(
+            f"{path} is not a tokenizer: {error}: export the bundle again"
+        ) from error
     library.no_padding()  # an endless one would take the memory
     library.no_truncation()  # texts beyond the limit are refused instead
     if compose and library.normalizer:

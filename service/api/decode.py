@@ -40,6 +40,7 @@ from service.api.validation_attention import read_selection
 from service.api.validation_languages import read_languages
 from service.engine.messages import Answer, Entry
 from service.engine.model import Model
+from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.budget import hold
 from service.http.content import negotiate
@@ -138,7 +139,7 @@ async def finish(
     request: Request, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
 ) -> list[Answer]:
     """Return the answers, and in place of those that were cut new ones, as long as the model's
-    positions allow. They stay cut where even then, or if the answer would be too large.
+    positions allow. They stay cut where even then, or if there is not room or time for it.
 
     All are not decoded that far at once: the scheduler and the budget of answers would reserve for
     every source what few need.
@@ -152,8 +153,11 @@ async def finish(
     nbytes = sum(hypotheses_nbytes(each.search, 1) for each in longer.values() if each.search)
     if not longer or nbytes > settings_of(request).max_answer_bytes:
         return [*answers]
-    await hold(request, held_nbytes(0, nbytes))
-    decoded = await submit_and_wait(request, model, [*longer.values()])
+    try:
+        await hold(request, held_nbytes(0, nbytes))
+        decoded = await submit_and_wait(request, model, [*longer.values()])
+    except (Overloaded, DeadlineExceeded, PassFailed):
+        return [*answers]
     finished = dict(zip(longer, decoded, strict=True))
     return [finished.get(i, answer) for i, answer in enumerate(answers)]
 

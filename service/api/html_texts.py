@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from service.compose import has_letters
 from service.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 MOST_TAGS = 5000  # nested ones
 MOST_ATTRIBUTES = 5000  # each is compared with the others of its tag
 MOST_COPIED = 64 << 20  # bytes of nodes: a tag of FORMATTING that is left open, for each later tag
-MOST_READ = 8 << 20  # characters of tags, which overlap where a quote is left open
+MOST_READ = 8 << 20  # characters of tags and after them: both overlap in open quotes
 NODE = 300  # bytes of a copied tag beside its text
 KEPT = frozenset(("code", "pre", "script", "style", "textarea"))  # elements whose texts stay
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
@@ -27,7 +28,7 @@ ATTRIBUTE = re.compile(
 # Elements that are opened again in every later one, as <b> in <p><b>one</p><p>two, unless they are
 # the same or closed, or <a>, of which one is open.
 FORMATTING = re.compile("b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u")
-CLOSED = re.compile(rf"[{SPACE}/]*>[^<]*</([a-z]+)", re.IGNORECASE | re.ASCII)
+CLOSED = re.compile(rf"[{SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
 SPACES = re.compile(f"[{SPACE}]+")
 
 
@@ -58,9 +59,16 @@ def check_html(sources: Sequence[str], translations: int, pointer: str) -> None:
             attributes += tag.attributes
             check(attributes, MOST_ATTRIBUTES, "or more attributes")
             read += tag.end - tag.start
-            check(read, MOST_READ, "characters in tags", "close tags and quotes, or send less")
-            if tag.attributes and FORMATTING.fullmatch(tag.name) and not is_closed(source, tag):
-                open_ones += tag.end - tag.start + NODE
+            check(
+                read,
+                MOST_READ,
+                "characters in tags and after them",
+                "close tags and quotes, or send less",
+            )
+            if tag.attributes and FORMATTING.fullmatch(tag.name):
+                read += max(0, source.find("<", tag.end) - tag.end)  # by `is_closed`
+                if not is_closed(source, tag):
+                    open_ones += tag.end - tag.start + NODE
     advice = "close them at once, such as <b>one</b>, or send less"
     check(tags * open_ones, MOST_COPIED, "bytes of open formatting tags, times its tags", advice)
 
@@ -121,7 +129,7 @@ def nodes_of(page: "LexborHTMLParser") -> Iterator["LexborNode"]:
         if node is None:
             continue
         left.append(node.next)
-        if any(map(str.isalnum, node.text_content or "")):  # elements have none
+        if has_letters(node.text_content or ""):  # elements have none
             yield node
         elif node.tag not in KEPT and node.attributes.get("translate") != "no":
             left.append(node.child)

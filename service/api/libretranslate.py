@@ -159,14 +159,11 @@ async def translate(request: Request) -> Response:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
-        results = iter(decoded.write()["results"])
-        translated = {at: list(islice(results, len(parts[at]))) for at in given}
-        ranked = [list(join(text, body.format, translated[at])) for at, text in given.items()]
-        return write_translations(body, ranked, list(map(is_truncated, translated.values())))
+        return write_answer(body, given, parts, decoded.write()["results"])
 
     if body.format == "html":  # which is parsed again
         document = await compute_reading(request, write, size)
-        return await respond(request, Computed(lambda: document, size=size))
+        return await respond(request, Computed(lambda: document, decoded.answers, size))
     return await respond(request, Computed(write, decoded.answers, size))
 
 
@@ -239,11 +236,17 @@ def is_truncated(results: Sequence[Document]) -> bool:
     return any(each["finish_reason"] == "length" for each in hypotheses)
 
 
-def write_translations(
-    body: TranslateRequest, ranked: Sequence[list[str]], truncated: list[bool]
+def write_answer(
+    body: TranslateRequest,
+    given: Mapping[str, str],
+    parts: Mapping[str, Sequence[str]],
+    results: Sequence[Document],
 ) -> Document:
-    """Return the answer, given the translations of each text, best first, and whether they were
-    cut."""
+    """Return the answer, given the texts, and the results of their parts one after the other."""
+    left = iter(results)
+    translated = {at: list(islice(left, len(parts[at]))) for at in given}
+    ranked = [list(join(text, body.format, translated[at])) for at, text in given.items()]
+    truncated = list(map(is_truncated, translated.values()))
     best = [each[0] for each in ranked]
     others = [[each for each in dict.fromkeys(texts) if each != texts[0]] for texts in ranked]
     single = isinstance(body.q, str)

@@ -149,7 +149,7 @@ async def create_embeddings(
     tokens."""
     negotiate(request, [JSON])
     sources = sources_of(body.input)
-    if body.check_special_tokens:
+    if body.check_special_tokens and any(isinstance(each, list) for each in sources[:1]):
         model = find_model(models_of(request), body.model, failed_of(request))
         check_special_tokens(sources, model)
     asked = EncodeRequest.model_construct(

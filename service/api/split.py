@@ -13,13 +13,14 @@ from fastapi import Request
 
 from service.api.faults import Faults
 from service.api.texts import TextField, count_texts, read_texts
+from service.compose import has_letters
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
 from service.http.record import record_of
 from service.http.waiting import compute_reading, settings_of
 from service.offsets import Token
 from service.sentences import Span, cut, replace, split
-from service.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
+from service.tokenizer import Tokenizer, Tokens, check_unicode
 
 Split = Literal["none", "sentences"]
 REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
@@ -191,18 +192,19 @@ def read_text(
     def fits(span: Span) -> bool:
         return not isinstance(encode(span), TooLarge)
 
-    def says_something(span: Span) -> bool:
-        return not source.tokenizer.spells or has_letters(text[span.start : span.end])
+    def has_text(span: Span) -> bool:
+        return not source.tokenizer.knows_letters or has_letters(text[span.start : span.end])
 
-    wanted = filter(says_something, spans)
+    wanted = filter(has_text, spans)
     for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
+        if not has_text(span):
+            yield None
+            continue
         outcome = encode(span)
-        if not isinstance(outcome, Tokens):
-            yield locate(outcome, span.start)
-        elif says_something(span):
+        if isinstance(outcome, Tokens):
             yield Sentence(result, span, shift(outcome, span.start))
         else:
-            yield None
+            yield locate(outcome, span.start)
 
 
 def encoder_of(

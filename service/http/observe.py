@@ -15,8 +15,8 @@ from service.http.prefix import path_of
 from service.http.record import QUIET, Record
 from service.http.tracing import write_spans
 
-# What ends a task or the process. Every other error is a failure: a panic of a library that is
-# written in Rust is no Exception, either.
+# Exceptions that end a task or the process. Every other one is a failure: a panic of a library
+# that is written in Rust does not derive from Exception.
 EXITS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 logger = structlog.get_logger()

@@ -129,6 +129,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # else it would keep all this until it runs
         self._limits.open -= 1
         self._limits.waiting.pop(self, None)
         cancel(self._heading)
@@ -198,6 +199,9 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._framing, self._finished = 0, False
         self._begun += 1
+        if not (self._due or self._heading):  # it came with the end of an earlier body
+            self._partial = True
+            self._expect_headers()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -220,6 +224,7 @@ class Protocol(HttpToolsProtocol):
             raise Unparsable(f"{most}: send the next after an answer")
         cancel(self._heading)
         self._heading, self._partial = None, False
+        self._unset_keepalive_if_required()
         super().on_headers_complete()
         self._in_body, self._due = True, self._due + 1
         return None
@@ -274,7 +279,7 @@ class Protocol(HttpToolsProtocol):
     def _end(self, refusal: HeedError | None = None) -> None:
         """Take no more requests. Close after the answers to those that are complete; the one that
         is being received gets the refusal."""
-        self._ended, self._refusal = True, refusal
+        self._ended, self._refusal = True, refusal and refusal.forget_frames()
         if self._in_body:
             if self.pipeline:
                 self.pipeline.popleft()  # it waits for its turn

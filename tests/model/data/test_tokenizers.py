@@ -36,7 +36,8 @@ def test_decoding_restores_the_normalised_text_with_its_spaces(texts, unit):
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_the_service_restores_the_spaces_of_pieces_and_places_each_token(texts):
-    served = Tokenizer(build_tokenizer(texts, Unit.pieces), 100, {0: "padding", 3: "unknown"})
+    library, forbidden = build_tokenizer(texts, Unit.pieces), {0: "padding", 3: "unknown"}
+    served = Tokenizer(library, 100, forbidden, generated=True)  # any text, also of marks alone
     for text in texts:
         read = served.encode(text, "/source")
         assert served.decode(read.ids).text == EXPECTED[Unit.pieces](text)

@@ -249,7 +249,7 @@ def test_a_tokenizer_json_has_the_tokens_of_all_files(tmp_path, kind, hole):
     for text in ("the weather", "a"):
         assert served.encode(text, "/").ids == theirs(text, add_special_tokens=False).input_ids
     for name, i in ids.items():
-        assert served.encode(f"{name}", "/").ids == [i]
+        assert i in served.encode(f"a{name}b", "/").ids
         assert served.decode([i]).text == name
     assert served.decode([ids["<more>"] - 1]).text == ""
     assert_proved(side)
