@@ -9,8 +9,8 @@ from typing import Any, cast
 import yaml
 
 from model.export.files.manifest import Card
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import NAMES
-from model.importers.files.checkpoint import OWN, Checkpoint
 from model.importers.proofs.proof import Proof, as_text
 from model.network.config import InputError
 from model.usage import Usage

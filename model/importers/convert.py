@@ -14,11 +14,11 @@ from model.export.checks.samples import Pairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import find_licence, hash_files, write_card
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
-from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.files.description import read_description
-from model.importers.files.fields import architectures
-from model.importers.files.folders import check_folder
+from model.importers.description import read_description
+from model.importers.fields import architectures
+from model.importers.folders import check_folder
 from model.importers.networks import bart, t5
 from model.importers.networks.bart import read_bart
 from model.importers.networks.plain import read_plain
@@ -36,8 +36,8 @@ from model.importers.proofs.proof import LEFT_OUT, Proof, as_text
 from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
-from model.importers.tokenizers.vocabularies import Vocabularies, read_vocabularies
 from model.importers.usage import read_usage
+from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.usage import Usage

@@ -3,8 +3,8 @@
 from typing import Any, cast
 
 from model.export.files.limits import find_faults
-from model.importers.files.checkpoint import GENERATION, OWN, Checkpoint
-from model.importers.files.fields import CONFIG, special_id
+from model.importers.checkpoint import GENERATION, OWN, Checkpoint
+from model.importers.fields import CONFIG, special_id
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
 

@@ -1,13 +1,13 @@
 """Read how a checkpoint is used: the ids around its texts, its languages, how it decodes."""
 
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation, check_limits
-from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.files.description import read_description
-from model.importers.files.fields import start_id
-from model.importers.tokenizers.framing import SOURCE, TARGET, Ids, is_mbart_50, read_frame
+from model.importers.description import read_description
+from model.importers.fields import start_id
+from model.importers.framing import SOURCE, TARGET, Ids, is_mbart_50, read_frame
 from model.importers.tokenizers.kinds import kind_of
 from model.importers.tokenizers.own import refused_unknown
-from model.importers.tokenizers.vocabularies import Vocabularies
+from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
 from model.usage import Usage
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.importers.files.checkpoint import Checkpoint
-from model.importers.files.fields import (
+from model.importers.checkpoint import Checkpoint
+from model.importers.fields import (
     activation,
     check_architecture,
     common,

@@ -4,8 +4,8 @@ import re
 
 from torch import Tensor
 
-from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.files.description import SINUSOIDAL, SQRT, Description, read_description
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.description import SINUSOIDAL, SQRT, Description, read_description
 from model.importers.files.names import grouped, matches, rename, shortened
 from model.importers.networks.layers import NAMES, Layers
 from model.importers.networks.state import StateReader

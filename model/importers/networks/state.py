@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.files.names import shortened
 from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer

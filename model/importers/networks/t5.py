@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from model.importers.files.checkpoint import Checkpoint
-from model.importers.files.fields import (
+from model.importers.checkpoint import Checkpoint
+from model.importers.fields import (
     activation,
     check_architecture,
     epsilon,

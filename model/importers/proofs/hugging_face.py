@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.data.pairs import pad
-from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.proofs.proof import NETWORK, Proof
 from model.importers.proofs.texts import Texts
 from model.importers.proofs.versions import find_fault, find_random_weights

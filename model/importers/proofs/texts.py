@@ -13,7 +13,7 @@ from model.importers.files.reading import read
 from model.importers.proofs.proof import Proof
 from model.importers.proofs.sentences import SENTENCES
 from model.importers.tokenizers.compare import compose
-from model.importers.tokenizers.vocabularies import Side
+from model.importers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Codes, Slot, Usage
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.framing import SOURCE, TARGET, deciding_frame, is_mbart_50
 from model.importers.proofs.proof import Proof
 from model.importers.tokenizers.added_tokens import STORED
 from model.importers.tokenizers.compare import (
@@ -16,12 +17,11 @@ from model.importers.tokenizers.compare import (
     sentencepiece_encoder,
     with_typed,
 )
-from model.importers.tokenizers.framing import SOURCE, TARGET, deciding_frame, is_mbart_50
 from model.importers.tokenizers.kinds import class_of, is_byte_level, kind_of
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.probes import probes
 from model.importers.tokenizers.tokenizer_file import encode_with, open_whole
-from model.importers.tokenizers.vocabularies import Side, Vocabularies
+from model.importers.vocabularies import Side, Vocabularies
 from model.usage import Codes, Slot, Usage
 
 MOST_TYPED = 50  # added tokens that are typed for a proof

@@ -7,9 +7,9 @@ it names: 4.57.3, 5.1, 5.15, 5.17, 5.18, 5.19, 5.21 and 5.23.
 from collections.abc import Collection
 from typing import Any
 
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.importers.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
-from model.importers.files.checkpoint import GENERATION, Checkpoint
-from model.importers.files.fields import CONFIG
+from model.importers.fields import CONFIG
 from model.importers.networks.t5 import EMBEDDINGS, KINDS, OUTPUT
 
 VALID = "install transformers 5.23 or later to compare"

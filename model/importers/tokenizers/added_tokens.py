@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tokenizers import AddedToken
 
-from model.importers.files.checkpoint import GENERATION, Checkpoint
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import InputError
 
 STORED = "tokenizer.json"

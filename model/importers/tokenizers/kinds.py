@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.tokenizers.added_tokens import OPTIONS, STORED
 from model.network.config import InputError
 

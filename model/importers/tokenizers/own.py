@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 
 from model.checkpoint import TOKENIZERS
-from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.files.description import LETTERS, Description, read_description
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.description import LETTERS, Description, read_description
 from model.importers.tokenizers.piece_file import read_vocabulary
 from model.importers.tokenizers.tokenizer_file import open_library, unknown_of
 from model.network.config import InputError

@@ -6,7 +6,7 @@ import transformers
 from torch import nn
 
 from model.data.pairs import pad
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.bart import KINDS, read_bart
 from model.importers.networks.t5 import read_t5
 from tests.model.importers.checkpoints import randomise, store

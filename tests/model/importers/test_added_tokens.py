@@ -6,10 +6,10 @@ import shutil
 import pytest
 import transformers
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.proofs.tokenizers import reference_of, typed_texts
 from model.importers.tokenizers.compare import compare_pieces
-from model.importers.tokenizers.vocabularies import read_vocabularies
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import change
 from tests.model.importers.conftest import serve

@@ -10,12 +10,12 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.piece_file import read_vocabulary
 from model.importers.tokenizers.probes import WORDS, probes
-from model.importers.tokenizers.vocabularies import read_vocabularies
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.checkpoints import write_bart
 from tests.model.importers.conftest import serve

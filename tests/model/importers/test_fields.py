@@ -7,7 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.t5 import read_t5
 from model.network.config import InputError
 from tests.model.importers.random_models import assert_same_numbers, random_model, read, save

@@ -10,12 +10,12 @@ import torch
 import transformers
 from tokenizers import processors
 
+from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
-from model.importers.files.checkpoint import Checkpoint
 from model.importers.proofs.tokenizers import prove_ends
 from model.importers.tokenizers.added_tokens import with_ids
-from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
 from tests.conftest import opened
 from tests.model.importers.checkpoints import (
     change,

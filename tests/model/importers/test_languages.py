@@ -5,10 +5,10 @@ import sentencepiece
 import transformers
 from transformers.models.m2m_100 import tokenization_m2m_100 as m2m_100
 
+from model.importers.checkpoint import Checkpoint
 from model.importers.convert import read_model
-from model.importers.files.checkpoint import Checkpoint
-from model.importers.tokenizers.vocabularies import LISTS, read_vocabularies
 from model.importers.usage import read_usage
+from model.importers.vocabularies import LISTS, read_vocabularies
 from model.network.config import InputError
 from service.languages import fill
 from tests.model.importers.conftest import serve

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.network.config import InputError, Tied
 from tests.model.importers.annotated import Annotated

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel, WordPiece
 from tokenizers.processors import TemplateProcessing
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.importers.tokenizers.own import plain_tokenizers
-from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from service import tokenizer as service
 from service.errors import Invalid

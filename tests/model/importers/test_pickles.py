@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.network.config import InputError
 from tests.model.importers.plain_models import translator, write

@@ -15,7 +15,7 @@ from model.importers.tokenizers.compare import compare_pieces, compose, sentence
 from model.importers.tokenizers.piece_file import read_pieces, read_vocabulary
 from model.importers.tokenizers.pieces import MARIAN_SPECIAL, Converted, convert_pieces
 from model.importers.tokenizers.probes import COUNT, WORDS, probes
-from model.importers.tokenizers.vocabularies import Vocabularies, side_of
+from model.importers.vocabularies import Vocabularies, side_of
 from model.network.config import InputError
 from tests.model.importers.conftest import SYMBOLS, open_example, serve, train
 from tests.model.importers.served import check_places

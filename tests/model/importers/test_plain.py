@@ -4,7 +4,7 @@ the paper's formulas with the names of The Annotated Transformer."""
 import numpy as np
 import pytest
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.network.config import Tied
 from tests.model.importers.annotated import Annotated

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from model.importers.card import find_licence
-from model.importers.files.checkpoint import Checkpoint
-from model.importers.files.description import RULES, read_description
+from model.importers.checkpoint import Checkpoint
+from model.importers.description import RULES, read_description
 from model.importers.networks.plain import read_plain
 from model.network.config import InputError, Tied
 

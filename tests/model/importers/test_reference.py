@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.proofs.hugging_face import ask_hugging_face
 from model.importers.proofs.texts import Texts
 from model.importers.proofs.versions import describe_differences, find_fault

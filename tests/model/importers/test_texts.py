@@ -17,7 +17,7 @@ from model.importers.proofs.texts import (
     read_texts,
 )
 from model.importers.tokenizers.pieces import Converted
-from model.importers.tokenizers.vocabularies import Side
+from model.importers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
 from model.usage import Usage
 

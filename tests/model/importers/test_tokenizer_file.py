@@ -6,11 +6,11 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.importers.files.checkpoint import Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.proofs.tokenizers import prove_pieces
 from model.importers.tokenizers.piece_file import PieceFile
 from model.importers.tokenizers.probes import probes
-from model.importers.tokenizers.vocabularies import read_vocabularies
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.conftest import opened
 from tests.model.importers.checkpoints import (

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from model.importers.card import task_lines
+from model.importers.checkpoint import Checkpoint
 from model.importers.convert import ban_words, check_sizes, read_model
-from model.importers.files.checkpoint import Checkpoint
 from model.importers.proofs.versions import describe_differences
-from model.importers.tokenizers.vocabularies import read_vocabularies
 from model.importers.usage import read_usage
+from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
 from tests.model.importers.kinds import WRITERS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from model.importers.files.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.files.names import ANY
 from model.network.config import Activation, InputError
 

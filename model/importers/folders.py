@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from model.importers.files.checkpoint import OWN, WEIGHTS
+from model.importers.checkpoint import OWN, WEIGHTS
 from model.importers.files.foreign import describe_files
 from model.network.config import InputError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
-from model.importers.files.checkpoint import OWN, Checkpoint
-from model.importers.files.fields import number
+from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.fields import number
 from model.importers.tokenizers.added_tokens import OPTIONS, STORED, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder

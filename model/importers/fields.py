@@ -3,7 +3,7 @@
 import math
 from typing import Any, TypedDict, cast
 
-from model.importers.files.checkpoint import GENERATION, Checkpoint
+from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
 ACTIVATIONS = {

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from model.importers.files.checkpoint import Checkpoint
-from model.importers.files.fields import CONFIG, id_of, special_id, start_id
+from model.importers.checkpoint import Checkpoint
+from model.importers.fields import CONFIG, id_of, special_id, start_id
 from model.importers.tokenizers.added_tokens import HIDDEN, OPTIONS, STORED
 from model.importers.tokenizers.kinds import GENERIC, class_of, is_byte_level, kind_of
 from model.importers.tokenizers.tokenizer_file import open_whole
-from model.importers.tokenizers.vocabularies import Vocabularies
+from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError
 from model.usage import Codes, Slot
 
