@@ -217,6 +217,7 @@ def test_the_price_scales_the_cost():
 def test_one_replica_is_measured(server, monkeypatch):
     monkeypatch.setattr(one_replica, "TURN", 0.5)
     monkeypatch.setattr(one_replica, "SIMULATED", 500)
+    monkeypatch.setattr(one_replica, "FEWEST", 1)  # a busy machine answers few
     found = one_replica.measure(
         int(server.rpartition(":")[2]), 1, learned=(0.2, 0.8), shares=(0.5,)
     )
