@@ -63,7 +63,7 @@ def test_whatever_is_converted_is_served(tmp_path, seed):
         assert done.exit_code in (2, 3)
         assert any(name in done.stderr for name in odd), done.stderr
         return
-    texts = ["Hello there, world.", "a"]
+    texts = ["hello there", "a"]  # every vocabulary has these letters
     with opened(bundle) as client:
         listed = client.get("/v1/models").json()["models"][0]["languages"]
         languages = {  # a first id that is fixed leaves no target language
