@@ -1,10 +1,13 @@
 """Train a small translation model in Hugging Face's own classes, and save it as they do."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: as in model/__main__.py
 
 from examples.ledger.train import train
 from examples.ledger.vocabulary import write_bart, write_marian, write_pegasus, write_t5

