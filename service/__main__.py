@@ -14,17 +14,17 @@ try:
     from pydantic import ValidationError
 
     from service.app import create_app
-    from service.command_line import read_settings
-    from service.cpu import instruction_sets, read_cpuinfo
-    from service.engine.model import Model
-    from service.engine.registry import OpenEngine
-    from service.engine.supervisor import Supervisor
     from service.errors import StartupError
-    from service.http.server import Server, bind
-    from service.http.tracing import close_tracing, open_tracing
+    from service.http.middleware.tracing import close_tracing, open_tracing
+    from service.http.server.server import Server, bind
     from service.logs import configure_logs, flush_logs, open_standard_files
     from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
-    from service.settings import Settings
+    from service.serving.model import Model
+    from service.serving.registry import OpenEngine
+    from service.serving.supervisor import Supervisor
+    from service.settings.command_line import read_settings
+    from service.settings.cpu import instruction_sets, read_cpuinfo
+    from service.settings.settings import Settings
 except SHORTAGES as error:
     explain(error)
 

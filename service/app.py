@@ -14,36 +14,32 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
 
-from service.api import (
+from service.api.answering.decode_answer import EVENTS
+from service.api.answering.examples import INTRODUCTION, fit_to_models, show_answers
+from service.api.answering.responses import Problem, add_schemas
+from service.api.endpoints import (
     administration,
     attend,
     attention,
     decode,
     encode,
-    libretranslate,
     metrics,
     models,
-    open_inference,
-    openai,
     score,
     tokenize,
 )
-from service.api.decode_answer import EVENTS
-from service.api.examples import INTRODUCTION, fit_to_models, show_answers
-from service.api.responses import Problem, add_schemas
-from service.engine.registry import OpenEngine, Registry
-from service.engine.supervisor import Supervisor
+from service.api.protocols import libretranslate, open_inference, openai
 from service.errors import HeedError
-from service.http import docs
-from service.http.admission import Admission
-from service.http.budget import Budget, Shares
-from service.http.compression import Compression
-from service.http.cors import Cors
-from service.http.door import Door
-from service.http.hosts import HostCheck, hosts_of
-from service.http.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
-from service.http.metrics import RequestMetrics
-from service.http.middleware import (
+from service.http.limits.admission import Admission
+from service.http.limits.budget import Budget, Shares
+from service.http.limits.waiting import CLASSES
+from service.http.messages import docs
+from service.http.messages.prefix import RootPrefix, check_prefix
+from service.http.messages.problems import (
+    answer_heed_error,
+    answer_http_exception,
+)
+from service.http.middleware.basics import (
     Acceptance,
     BodyLimit,
     Endings,
@@ -51,16 +47,18 @@ from service.http.middleware import (
     Headers,
     HeadRequests,
 )
-from service.http.observe import Observe
-from service.http.prefix import RootPrefix, check_prefix
-from service.http.problems import (
-    answer_heed_error,
-    answer_http_exception,
-)
-from service.http.tracing import telemetry_of
-from service.http.waiting import CLASSES
+from service.http.middleware.compression import Compression
+from service.http.middleware.cors import Cors
+from service.http.middleware.door import Door
+from service.http.middleware.hosts import HostCheck, hosts_of
+from service.http.middleware.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import Observe
+from service.http.middleware.tracing import telemetry_of
 from service.runtime.mechanisms import Mechanisms
-from service.settings import MECHANISMS, WEB, Settings
+from service.serving.registry import OpenEngine, Registry
+from service.serving.supervisor import Supervisor
+from service.settings.settings import MECHANISMS, WEB, Settings
 
 ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
 # By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray
-from service.bundle import Config
-from service.offsets import Token
+from service.bundle.manifest import Config
+from service.text.offsets import Token
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]

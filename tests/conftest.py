@@ -17,9 +17,9 @@ from fastapi.testclient import TestClient
 from hypothesis import settings as hypothesis_settings
 
 from service.app import create_app
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.runtime.session import Session
-from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
 hypothesis_settings.load_profile("untimed")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from service.bundle import load_bundle
+from service.bundle.languages import fill
+from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.messages import Entry
-from service.languages import fill
 from service.runtime.providers import LARGEST, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
-from service.settings import Precision, Provider, Settings
-from service.tokenizer import open_tokenizers
+from service.settings.settings import Precision, Provider, Settings
+from service.text.tokenizer import open_tokenizers
+from service.wire.messages import Entry
 
 
 def largest_product() -> int:

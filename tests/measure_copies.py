@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.runtime.session import Session
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 
 
 def resident():

@@ -16,10 +16,10 @@ import yaml
 from starlette.datastructures import State
 
 from benchmarks.fleet.scenarios import MOST_REPLICAS, NOTICED
-from service.api.metrics import ModelCollector
+from service.api.endpoints.metrics import ModelCollector
 from service.app import create_app
-from service.bundle import FORMAT_VERSION
-from service.settings import Settings
+from service.bundle.manifest import FORMAT_VERSION
+from service.settings.settings import Settings
 from tests.kserve_types import faults, kserve_types
 from tests.kustomize import patch
 

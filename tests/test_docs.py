@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.documentation import commands
 
 ROOT = Path(__file__).parent.parent

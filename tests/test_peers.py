@@ -25,13 +25,13 @@ from model.export.files.manifest import Card
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
 from model.search import beam_search
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.search.beam import BeamSearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
+from service.wire.messages import Entry
 
 WORDS = Path(__file__).parent / "words.txt"
 OTHERS = (4, 0.6), (3, 2.0)  # beams and length penalties, for make test-long

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.api.examples import INTRODUCTION
-from service.settings import DEFAULT_BUNDLE
+from service.api.answering.examples import INTRODUCTION
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, opened
 from tests.documentation import assert_answered_as_shown, curl_calls
 

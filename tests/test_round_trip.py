@@ -21,7 +21,7 @@ from model.export.files.manifest import Card
 from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 from service.app import create_app
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 from tests.conftest import opened
 from tests.documentation import events_of
 

@@ -1,5 +1,5 @@
 """python -m tests.write_examples: send every documented example to the service, and write the
-answers to service/api/examples.json and the pictures to docs/mechanisms/.
+answers to service/api/answering/examples.json and the pictures to docs/mechanisms/.
 
 Run it after the default model or the form of an answer has changed;
 tests/service/api/test_documentation.py and tests/test_mechanisms.py compare both.
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from service.api.examples import ANSWERS
+from service.api.answering.examples import ANSWERS
 from service.app import create_app
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.documentation import answer_to, ask, curl_calls, examples_of
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -16,7 +16,7 @@ from benchmarks.fleet.report import curve_table, write
 from benchmarks.fleet.scenarios import simulate
 from benchmarks.kit.serving import serving
 from benchmarks.speed.report import DOCS
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 
 def main(

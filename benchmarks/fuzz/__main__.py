@@ -25,8 +25,8 @@ from benchmarks.fuzz.cases import Case, draw
 from benchmarks.kit.http_client import ask
 from benchmarks.kit.memory import family, read_status
 from benchmarks.kit.serving import serving
-from service.api.responses import Problem
-from service.settings import DEFAULT_BUNDLE
+from service.api.answering.responses import Problem
+from service.settings.settings import DEFAULT_BUNDLE
 
 HANG = 10.0  # seconds
 LARGEST_PROBLEM = 4096  # bytes

@@ -4,7 +4,7 @@ import os
 import platform
 from importlib.metadata import version
 
-from service.cpu import find_field, instruction_sets, read_cpuinfo
+from service.settings.cpu import find_field, instruction_sets, read_cpuinfo
 
 PACKAGES = ["onnxruntime", "ctranslate2", "torch", "transformers", "numpy", "fastapi", "uvicorn"]
 

@@ -20,7 +20,7 @@ from model.importers.networks.t5 import bucket_of
 from model.network.config import NormKind, Positions, Tied, TransformerConfig
 from model.network.positions import RelativeBias
 from model.network.transformer import DecoderLayer, Transformer
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 
 @dataclass(frozen=True, slots=True)

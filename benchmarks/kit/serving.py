@@ -13,10 +13,10 @@ from typing import Any
 import httpx2
 
 from service import __main__ as server
-from service.engine.registry import OpenEngine
-from service.engine.supervisor import Supervisor
 from service.memory import return_large_blocks
-from service.settings import Provider, Settings
+from service.serving.registry import OpenEngine
+from service.serving.supervisor import Supervisor
+from service.settings.settings import Provider, Settings
 
 PATIENCE = 60.0  # seconds until a server must be ready
 

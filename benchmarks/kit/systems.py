@@ -16,11 +16,11 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     import numpy as np
 
     from service.attention import NO_ATTENTION, Selection
-    from service.bundle import load_bundle
+    from service.bundle.manifest import load_bundle
     from service.engine.engine import Engine
-    from service.engine.messages import Entry
     from service.search.options import SearchOptions
-    from service.settings import Precision, Provider, Settings
+    from service.settings.settings import Precision, Provider, Settings
+    from service.wire.messages import Entry
 
     settings = Settings(
         provider=Provider.cpu,
@@ -56,9 +56,9 @@ def bare_loop(folder: Path, precision: str) -> Decode:
     """
     import numpy as np
 
-    from service.bundle import load_bundle
+    from service.bundle.manifest import load_bundle
     from service.runtime.session import Session
-    from service.settings import Precision, Provider, Settings
+    from service.settings.settings import Precision, Provider, Settings
 
     settings = Settings(provider=Provider.cpu, precision=Precision(precision), self_check=False)
     bundle = load_bundle(folder / "heed")

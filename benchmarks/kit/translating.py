@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import ctranslate2
 
-from service.bundle import Bundle
-from service.engine.messages import Answer, Entry, Opened, Status
-from service.engine.supervisor import Supervisor
+from service.bundle.manifest import Bundle
 from service.search.protocol import Hypothesis
-from service.settings import Settings
+from service.serving.supervisor import Supervisor
+from service.settings.settings import Settings
+from service.wire.messages import Answer, Entry, Opened, Status
 
 LARGEST_BATCH = 64  # sources that CTranslate2 decodes together
 Waiting = tuple[Entry, "asyncio.Future[Answer]"]

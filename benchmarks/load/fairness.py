@@ -11,7 +11,7 @@ from benchmarks.kit.document import table
 from benchmarks.kit.http_client import ask
 from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 CLIENTS = 4  # that send the largest requests, each the next as soon as one is answered
 BATCH = [WORDS[i % len(WORDS)] for i in range(256)]

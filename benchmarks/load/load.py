@@ -21,8 +21,8 @@ from benchmarks.kit.results import Latencies, Load, LoadRow, OpenLoop, Server, S
 from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import heed_system
 from benchmarks.kit.translating import Translating
-from service.bundle import load_bundle
-from service.tokenizer import open_tokenizers
+from service.bundle.manifest import load_bundle
+from service.text.tokenizer import open_tokenizers
 
 NEW_TOKENS = 8
 SUBJECT = f"""Both servers run one model with random weights, which never ends a target: each word

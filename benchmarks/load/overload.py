@@ -25,7 +25,7 @@ from benchmarks.kit.raw_client import RawClient, status_of, write_request
 from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
 from benchmarks.load.mixed_requests import Judge, draw, write_body
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 CLIENTS = 24
 DRAWN = 10_000  # requests that are sent again and again: to draw one costs as much as to send it

@@ -21,7 +21,7 @@ from benchmarks.kit.memory import memory_of, read_status
 from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
 from benchmarks.speed.report import DOCS
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 CLIENTS = 8
 FRESH = 50

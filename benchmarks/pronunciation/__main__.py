@@ -22,7 +22,7 @@ from benchmarks.pronunciation.report import CURVE, Line, render, worst_words
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source, without_stress
 from model.training.run import LOSSES
-from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = {

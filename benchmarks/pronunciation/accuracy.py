@@ -12,13 +12,13 @@ import typer
 
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source
-from service.engine.messages import Answer, Entry
-from service.engine.model import Model
-from service.engine.registry import Registry
-from service.engine.supervisor import Supervisor
-from service.languages import Slot, fill, slots_of
+from service.bundle.languages import Slot, fill, slots_of
 from service.search.options import SearchOptions
-from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.serving.model import Model
+from service.serving.registry import Registry
+from service.serving.supervisor import Supervisor
+from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.wire.messages import Answer, Entry
 
 BATCH = 1024  # sources per call
 TYPED = re.compile(r">>(\w+)<< ?(.*)", re.DOTALL)  # a source in the files of OPUS-MT

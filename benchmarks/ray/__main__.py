@@ -29,7 +29,7 @@ from benchmarks.load.overload import TICKS
 from benchmarks.ray.cluster import Cluster, application
 from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card, Precision
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 GATE = 1.7
 CLIENTS = 8

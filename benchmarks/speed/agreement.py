@@ -17,14 +17,14 @@ from benchmarks.kit.results import Agreement, Alike
 from benchmarks.speed.agreement_report import agreement_columns
 from benchmarks.speed.report import read, write
 from benchmarks.speed.witness import Ids, Witness
-from service.bundle import Bundle, Manifest, load_bundle
+from service.bundle.languages import Slot, fill, slots_of
+from service.bundle.manifest import Bundle, Manifest, load_bundle
 from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.errors import HeedError
-from service.languages import Slot, fill, slots_of
 from service.search.options import SearchOptions
-from service.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
-from service.tokenizer import open_tokenizers
+from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from service.text.tokenizer import open_tokenizers
+from service.wire.messages import Entry
 
 BEAM_SIZES = (1, 4)
 CHUNK = 256  # sources that wait for the engine at a time

@@ -24,8 +24,8 @@ from benchmarks.kit.document import describe_machine, machine_line, table
 from benchmarks.kit.models import BASE, lettered, write_models
 from benchmarks.kit.serving import serving
 from service.formats.writers import WRITERS
-from service.offsets import Token
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
+from service.text.offsets import Token
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "attention-performance.md"
 HEAD = """# What it costs to show attention

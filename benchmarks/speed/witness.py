@@ -10,7 +10,7 @@ import ctranslate2
 import torch
 from ctranslate2.converters import TransformersConverter
 
-from service.bundle import Manifest
+from service.bundle.manifest import Manifest
 from service.search.options import SearchOptions
 
 Ids = list[list[int]]

@@ -9,13 +9,13 @@ from ray.serve import Application
 from starlette.middleware import Middleware
 
 from deploy.ray.multiplex import Multiplexing
-from service.api.models import ready
+from service.api.endpoints.models import ready
 from service.app import create_app
 from service.errors import StartupError
-from service.http.tracing import close_tracing, open_tracing
+from service.http.middleware.tracing import close_tracing, open_tracing
 from service.logs import configure_logs, flush_logs
 from service.memory import collect_rarely, return_large_blocks, trim_heaps_regularly
-from service.settings import Settings
+from service.settings.settings import Settings
 
 MOST_MODELS = 3  # of HEED_MODELS in a replica at once, if the argument models_per_replica is absent
 

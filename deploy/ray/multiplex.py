@@ -9,12 +9,12 @@ from ray import serve
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.engine.model import Model
-from service.engine.registry import Registry
 from service.errors import HeedError, Invalid, Unauthorized, Unavailable
-from service.http.keys import Keys
-from service.http.problems import answer_heed_error
-from service.settings import Settings
+from service.http.messages.problems import answer_heed_error
+from service.http.middleware.keys import Keys
+from service.serving.model import Model
+from service.serving.registry import Registry
+from service.settings.settings import Settings
 
 
 class Loaded:

@@ -10,9 +10,9 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError, Unavailable
-from service.http.middleware import request_id_of
-from service.http.problems import PROBLEM, Refusal, write_problem
-from service.http.security import SECURITY_HEADERS
+from service.http.messages.problems import PROBLEM, Refusal, write_problem
+from service.http.messages.security import SECURITY_HEADERS
+from service.http.middleware.basics import request_id_of
 from service.pace import refuse
 
 REQUEST_ID = b"x-request-id"

@@ -16,9 +16,14 @@ from typing import get_args
 from service.shortage import SHORTAGES, explain
 
 try:
-    from service.bundle import GraphName
+    from service.bundle.manifest import GraphName
     from service.engine.engine import Engine
-    from service.engine.messages import (
+    from service.engine.opening import open_engine
+    from service.errors import HeedError, PassFailed, StartupError
+    from service.logs import configure_logs, flush_logs, log_error
+    from service.memory import collect_rarely, trim_heaps_regularly
+    from service.wire.frames import FrameDecoder, encode_message
+    from service.wire.messages import (
         Answer,
         AskStatus,
         Cancel,
@@ -29,11 +34,6 @@ try:
         Order,
         Submit,
     )
-    from service.engine.opening import open_engine
-    from service.engine.wire import FrameDecoder, encode_message
-    from service.errors import HeedError, PassFailed, StartupError
-    from service.logs import configure_logs, flush_logs, log_error
-    from service.memory import collect_rarely, trim_heaps_regularly
 except SHORTAGES as error:
     explain(error)
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.bundle import Manifest
-from service.engine.messages import Entry
+from service.bundle.manifest import Manifest
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.beam import BeamSearch
 from service.search.greedy import GreedySearch
 from service.search.protocol import Detokenize, Search
+from service.wire.messages import Entry
 
 
 class BatchKey(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.bundle import Bundle
-from service.bundle_files import MIB
+from service.bundle.files import MIB
+from service.bundle.manifest import Bundle
 from service.engine.engine import Engine
 from service.errors import StartupError
 from service.runtime.providers import PROVIDERS, installed_provider, reason_of
-from service.settings import Provider, Settings
-from service.tokenizer import open_tokenizers
+from service.settings.settings import Provider, Settings
+from service.text.tokenizer import open_tokenizers
 
 # What opening may allocate. Weights on disk as fp16 take 4 bytes a number when they are opened, and
 # as many again when they are packed for products, in two graphs.

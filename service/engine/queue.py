@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NoReturn
 
-from service.engine.messages import Entry
 from service.engine.scheduler import Scheduler
 from service.errors import DeadlineExceeded, Unavailable
 from service.pace import Pace, refuse
+from service.wire.messages import Entry
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
 # take longer than one that decodes them all (docs/adr/0005). If at most FEW rows wait, or are left

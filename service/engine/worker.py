@@ -9,9 +9,8 @@ import numpy as np
 
 from service.arrays import FloatArray
 from service.attention import AttentionKind
-from service.bundle import Manifest
+from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
-from service.engine.messages import Answer, Entry, Steps, as_failure
 from service.engine.queue import Queue
 from service.engine.scheduler import PassSize, Scheduler
 from service.errors import Unavailable
@@ -19,6 +18,7 @@ from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
+from service.wire.messages import Answer, Entry, Steps, as_failure
 
 
 @dataclass(slots=True)

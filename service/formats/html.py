@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from service.formats.json import Document, Pieces, to_json_pieces
-from service.settings import WEB
+from service.settings.settings import WEB
 
 INLINE_SCRIPT = re.compile(
     rb'<script(?![^>]*\b(?:src=|type="application/json"))[^>]*>(.*?)</script>', re.DOTALL

@@ -11,7 +11,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-Document = dict[str, Any]  # as in service.api.responses, with NumPy arrays for lists of numbers
+# As in service.api.answering.responses, with NumPy arrays for lists of numbers.
+Document = dict[str, Any]
 Pieces = list[bytes | memoryview]
 
 JSON = "application/json"

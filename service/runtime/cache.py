@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from service.arrays import CacheArray, IntArray
-from service.bundle import Config
+from service.bundle.manifest import Config
 
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 FEWEST_ROWS = 8

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from service.arrays import CacheArray, IntArray
-from service.bundle import Config
+from service.bundle.manifest import Config
 from service.runtime.cache import (
     SOURCE_STEP,
     TARGET_STEP,

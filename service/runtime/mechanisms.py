@@ -5,7 +5,7 @@ from typing import cast
 
 from service.arrays import Feeds, FloatArray
 from service.runtime.providers import installed_provider, open_graph
-from service.settings import Provider
+from service.settings.settings import Provider
 
 
 class Mechanisms:

@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime as ort
 
 from service.arrays import IntArray
-from service.bundle import Bundle
+from service.bundle.manifest import Bundle
 from service.errors import StartupError, shorten_line
-from service.settings import Provider
+from service.settings.settings import Provider
 
 PROVIDERS = {
     Provider.cpu: "CPUExecutionProvider",

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from service.bundle import Config, GraphName
-from service.bundle_files import MIB, check_size
+from service.bundle.files import MIB, check_size
+from service.bundle.manifest import Config, GraphName
 from service.errors import StartupError
 
 LARGEST = 64 * MIB  # bytes of parity.npz, and of its arrays; that of T5-11B has about 10 MB

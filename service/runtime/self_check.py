@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
-from service.bundle import Bundle, GraphName
+from service.bundle.manifest import Bundle, GraphName
 from service.errors import StartupError
 from service.runtime.cache import CrossCache
 from service.runtime.providers import reason_of

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from service.arrays import Feeds, FloatArray, IntArray
-from service.bundle import Bundle, GraphName
+from service.bundle.manifest import Bundle, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
@@ -28,7 +28,7 @@ from service.runtime.providers import (
 )
 from service.runtime.signatures import describe_mismatch
 from service.search.protocol import Candidates
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 
 USED_OFTEN = {"encoder", "step"}  # the others take much memory, for a pass now and then
 MOST_BINDINGS = 64  # bindings that one cache keeps

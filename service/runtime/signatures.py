@@ -5,7 +5,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from service.bundle import Config, GraphName
+from service.bundle.manifest import Config, GraphName
 
 Tensors = dict[str, tuple[str | int, ...]]  # name -> its type, then its axes of fixed size
 FLOAT, INT = "float", "int64"  # ONNX Runtime's names

@@ -12,8 +12,8 @@ from benchmarks.speed.random_checkpoint import nllb, write_checkpoint
 from benchmarks.speed.report import DOCS
 from benchmarks.speed.witness import Witness
 from model.importers.tokenizers.probes import probes
-from service.bundle import load_bundle
-from service.settings import DEFAULT_BUNDLE, Precision
+from service.bundle.manifest import load_bundle
+from service.settings.settings import DEFAULT_BUNDLE, Precision
 from tests.model.importers.checkpoints import let_texts_end
 from tests.model.importers.kinds import WRITERS
 from tests.model.importers.served import convert

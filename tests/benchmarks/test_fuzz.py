@@ -5,7 +5,7 @@ import pytest
 from benchmarks.fuzz.__main__ import Answer, fuzz, judge
 from benchmarks.fuzz.cases import Case, draw
 from benchmarks.kit.serving import serving
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 PROBLEM = {"content-type": "application/problem+json"}
 JSON = {"content-type": "application/json"}

@@ -28,7 +28,7 @@ from benchmarks.speed import attention, cells, checkpoints, operators
 from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write
 from model.network.config import TransformerConfig
-from service.settings import DEFAULT_BUNDLE, Precision
+from service.settings.settings import DEFAULT_BUNDLE, Precision
 
 LETTERS = TransformerConfig(
     source_vocab_size=30,

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.kit.serving import serving
 from benchmarks.load.soak import WARM, Sample, is_complete, judge, paragraph, soak
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 
 MB = 1_000_000
 FLAT = [Sample(100 * MB, 200 * MB, 0.005, 0.01, 900.0)] * 10

@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from starlette.responses import PlainTextResponse, Response
 
 from deploy.ray.proxy import ProxyErrors
-from service.api.responses import Problem
-from service.http.security import SECURITY_HEADERS
+from service.api.answering.responses import Problem
+from service.http.messages.security import SECURITY_HEADERS
 
 
 def ask(proxy, headers=None):

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.kit.memory import family
 from benchmarks.ray.cluster import Cluster, application
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest
 from tests.documentation import examples_of
 

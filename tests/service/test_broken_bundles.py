@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.bundle import load_bundle
-from service.engine.client import EngineClient
-from service.engine.messages import Entry
+from service.bundle.manifest import load_bundle
 from service.engine.opening import open_engine
 from service.errors import PassFailed, StartupError
 from service.logs import configure_logs
 from service.search.options import SearchOptions
-from service.settings import Provider, Settings
-from service.tokenizer import open_tokenizers
+from service.serving.client import EngineClient
+from service.settings.settings import Provider, Settings
+from service.text.tokenizer import open_tokenizers
+from service.wire.messages import Entry
 from tests.service.mutations.edit import seal
 from tests.service.mutations.every import GREEDY, RAW, SEALED
 
@@ -34,9 +34,9 @@ SERVED = {
 OPENING = """
 import resource, sys
 from pathlib import Path
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.engine.opening import open_engine
-from service.settings import Settings
+from service.settings.settings import Settings
 
 def say_limits():
     kinds = resource.RLIMIT_CPU, resource.RLIMIT_CORE, resource.RLIMIT_DATA

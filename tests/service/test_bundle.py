@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.bundle import Manifest, check_numbers, load_bundle
+from service.bundle.manifest import Manifest, check_numbers, load_bundle
 from service.errors import StartupError
 from tests.conftest import edit_manifest
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.command_line import make_parser, read_settings
 from service.errors import StartupError
-from service.settings import DEFAULT_BUNDLE, Settings
+from service.settings.command_line import make_parser, read_settings
+from service.settings.settings import DEFAULT_BUNDLE, Settings
 
 
 def test_help_names_the_variable_and_the_default_of_every_flag(monkeypatch):

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers
 
-from service.compose import takes_long, with_compose
 from service.errors import Invalid, TooLarge
-from service.tokenizer import LONGEST_TOKEN, Tokenizer
+from service.text.compose import takes_long, with_compose
+from service.text.tokenizer import LONGEST_TOKEN, Tokenizer
 
 LIMIT = 1024  # tokens
 JAMO = itertools.product(range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3))

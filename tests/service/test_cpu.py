@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.cpu import instruction_sets
+from service.settings.cpu import instruction_sets
 
 CPUINFO = """processor\t: 0
 model name\t: A CPU

@@ -11,8 +11,8 @@ import weakref
 import httpx2
 import pytest
 
-from service.api.faults import Faults
-from service.api.steps import answer_or_note
+from service.api.answering.steps import answer_or_note
+from service.api.reading.faults import Faults
 from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely
 from tests.service.processes import running

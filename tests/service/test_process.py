@@ -12,16 +12,16 @@ from socket import SO_RCVBUF, SOL_SOCKET, socket
 
 import pytest
 
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.service.processes import children_of, running
 
 SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
-from service.engine.messages import Entry
+from service.wire.messages import Entry
 from service.search.options import SearchOptions
-from service.settings import Settings
+from service.settings.settings import Settings
 
 async def main():
     app = create_app(Settings())

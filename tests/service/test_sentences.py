@@ -8,7 +8,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.sentences import SPACED, UNSPACED, Span, cut, replace, split
+from service.text.sentences import SPACED, UNSPACED, Span, cut, replace, split
 
 TEXTS = st.text(
     st.sampled_from("aB1é我กد .!?…。！？।؟።,;、\n\r\u2028\u00a0\u3000\"'”“«»)(「」-*👍")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service import setting_types
 from service.app import PROTOCOLS
-from service.settings import DEFAULT_BUNDLE, Settings
+from service.settings import types as setting_types
+from service.settings.settings import DEFAULT_BUNDLE, Settings
 
 
 def test_the_service_starts_where_no_affinity_can_be_read(monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.__main__ import report_start
-from service.http.server import address_of
-from service.settings import Settings
+from service.http.server.server import address_of
+from service.settings.settings import Settings
 
 
 def test_the_line_agrees_with_what_the_service_says_of_its_models(client):

@@ -7,10 +7,10 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 from tokenizers.models import BPE, WordLevel
 
-from service.bundle import load_bundle
+from service.bundle.languages import Languages
+from service.bundle.manifest import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
-from service.languages import Languages
-from service.tokenizer import Tokenizer, open_library, open_tokenizers
+from service.text.tokenizer import Tokenizer, open_library, open_tokenizers
 
 
 @pytest.fixture(scope="module")

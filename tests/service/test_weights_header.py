@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.bundle_files import check_weights
+from service.bundle.files import check_weights
 from service.errors import StartupError
 
 WHOLE = {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}

@@ -5,7 +5,7 @@ import os
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, serving
 from tests.web.chromium import CHROMIUM, launch
 

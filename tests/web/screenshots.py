@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from playwright.sync_api import expect, sync_playwright
 
-from service.settings import DEFAULT_BUNDLE, WEB
+from service.settings.settings import DEFAULT_BUNDLE, WEB
 from tests.conftest import serving
 from tests.web.chromium import launch
 

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from service.formats.heatmaps import draw_blocks
 from service.formats.html import to_html
 from service.formats.svg import to_svg
-from service.offsets import Token
+from service.text.offsets import Token
 from tests.web.places import places
 
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 740}}

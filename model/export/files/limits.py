@@ -1,6 +1,6 @@
 """Limits of bundle.json, found before a bundle is written.
 
-The service checks the same when it opens one (service/bundle.py).
+The service checks the same when it opens one (service/bundle/manifest.py).
 tests/model/export/test_limits.py compares them.
 """
 

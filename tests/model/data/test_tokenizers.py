@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, keeps_case, normalize
-from service.tokenizer import Tokenizer
+from service.text.tokenizer import Tokenizer
 
 # Latin, composed and decomposed marks, ligatures, scripts without spaces, spaces of several widths
 TEXTS = st.text(

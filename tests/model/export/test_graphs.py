@@ -26,10 +26,10 @@ from model.network.config import (
     TransformerConfig,
 )
 from model.network.transformer import Transformer
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.runtime.self_check import COMPARISONS, check_parity, compare_decoding
 from service.runtime.session import Session
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 
 CARD = Card(name="random", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

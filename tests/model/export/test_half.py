@@ -15,11 +15,11 @@ from model.export.files.manifest import Card, Precision
 from model.export.precision.half import WIDE
 from model.network.config import InputError, NormKind, TransformerConfig
 from model.network.transformer import Transformer
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.runtime.device_cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 from tests.service.runtime.conftest import CPU
 
 FP16 = Settings(precision="fp16", provider=Provider.cpu)

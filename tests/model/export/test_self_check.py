@@ -7,12 +7,12 @@ import pytest
 
 from model.export.checks import self_check
 from model.export.checks.self_check import check_like_service
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.errors import StartupError
 from service.runtime import reference
 from service.runtime import self_check as of_service
 from service.runtime.session import Session
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 
 
 def test_the_limits_are_those_of_the_service():

@@ -12,10 +12,10 @@ from model.export.files.weights import round_weights
 from model.export.graphs.wrappers import export_graphs
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 
 CARD = Card(name="edge", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
 SIZES = {

@@ -12,8 +12,8 @@ from model.importers.tokenizers.compare import read_scores, tie
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces
 from model.importers.tokenizers.pieces import Converted, convert_pieces
 from model.importers.tokenizers.probes import WORDS
-from service.compose import with_compose
-from service.tokenizer import Tokenizer
+from service.text.compose import with_compose
+from service.text.tokenizer import Tokenizer
 
 SYMBOLS = ["<2fr>", ">>x<<", "@"]
 FEW = {"byte_fallback": True, "character_coverage": 0.98}

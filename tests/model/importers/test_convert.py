@@ -141,7 +141,7 @@ for name in ("torch", "sentencepiece", "transformers", "onnx", "model"):
 from pathlib import Path
 from fastapi.testclient import TestClient
 from service.app import create_app
-from service.settings import Settings
+from service.settings.settings import Settings
 
 with TestClient(create_app(Settings(bundles=[Path(sys.argv[1])])), "http://localhost") as client:
     languages = {"source_language": "eng_Latn", "target_language": "fra_Latn"}

@@ -10,7 +10,7 @@ from model.importers.convert import read_model
 from model.importers.usage import read_usage
 from model.importers.vocabularies import LISTS, read_vocabularies
 from model.network.config import InputError
-from service.languages import fill
+from service.bundle.languages import fill
 from tests.model.importers.conftest import serve
 from tests.model.importers.kinds import WRITERS, every_language
 from tests.model.importers.served import check_places

@@ -14,8 +14,8 @@ from model.importers.tokenizers.own import plain_tokenizers
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
 from model.network.config import InputError
-from service import tokenizer as service
 from service.errors import Invalid
+from service.text import tokenizer as service
 from tests.model.importers.plain_models import SOURCES, TARGETS, translator, write
 
 PAD, UNKNOWN = 1, 0

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.errors import StartupError
-from service.http.keys import read_admin_key
-from service.settings import Settings
+from service.http.middleware.keys import read_admin_key
+from service.settings.settings import Settings
 from tests.conftest import edit_manifest, opened
 
 ADMIN = "admin-0123456789abcdef"

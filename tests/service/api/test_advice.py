@@ -3,7 +3,7 @@
 import pytest
 
 from service.app import PROTOCOLS
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 
 ANOTHER = ', or send "partial": true for the answers to the other sources'

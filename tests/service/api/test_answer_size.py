@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from service.api.answer_size import ALTERNATIVE_BYTES, TOKEN_BYTES
-from service.engine.messages import Answer
-from service.http.waiting import LITTLE
+from service.api.reading.answer_size import ALTERNATIVE_BYTES, TOKEN_BYTES
+from service.http.limits.waiting import LITTLE
 from service.search.protocol import Hypothesis
+from service.wire.messages import Answer
 
 
 def advice_of(refused):

@@ -5,18 +5,18 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from service.api import (
-    attend,
-    attention,
-    decode_answer,
-    encode,
-    models,
-    responses,
-    score,
-    tokenize,
+from service.api.answering import decode_answer, responses
+from service.api.answering.examples import (
+    ATTEND,
+    ATTENTION,
+    DECODE,
+    DETOKENIZE,
+    ENCODE,
+    SCORE,
+    TOKENIZE,
 )
-from service.api.examples import ATTEND, ATTENTION, DECODE, DETOKENIZE, ENCODE, SCORE, TOKENIZE
-from service.bundle import Config
+from service.api.endpoints import attend, attention, encode, models, score, tokenize
+from service.bundle.manifest import Config
 from tests.documentation import events_of
 
 MODELS = {

@@ -11,11 +11,11 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api import examples
-from service.api.attend import fewer_queries
-from service.api.attend_arrays import attended_nbytes
+from service.api.answering import examples
+from service.api.endpoints.attend import fewer_queries
+from service.api.reading.attend_arrays import attended_nbytes
 from service.app import create_app
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 from tests.service.api.vectors import GOOD, Q
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
@@ -204,7 +204,7 @@ def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
 
 def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
     """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
-    monkeypatch.setattr("service.http.waiting.MOST_WAITING", 1)
+    monkeypatch.setattr("service.http.limits.waiting.MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings), "http://localhost") as client:
         mechanisms, free = client.app.state.mechanisms, threading.Event()

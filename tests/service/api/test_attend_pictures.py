@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.api import examples
+from service.api.answering import examples
 from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
 from tests.service.api.vectors import GOOD, K, Q

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from service.api.faults import Faults
-from service.api.split import split_texts
-from service.api.texts import TextField, tokenize_fields
-from service.bundle import load_bundle
+from service.api.reading.faults import Faults
+from service.api.reading.split import split_texts
+from service.api.reading.texts import TextField, tokenize_fields
+from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
-from service.settings import DEFAULT_BUNDLE
-from service.tokenizer import open_tokenizers
+from service.settings.settings import DEFAULT_BUNDLE
+from service.text.tokenizer import open_tokenizers
 
 LIMIT = 256  # sentences
 WORDS = "ab " * 1300  # the default model has no space: each part of it is refused

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from service.api.answer_size import TOKEN_BYTES
-from service.api.steps import FINISH_REASON
+from service.api.answering.steps import FINISH_REASON
+from service.api.reading.answer_size import TOKEN_BYTES
 from tests.conftest import edit_manifest, opened
 from tests.service.api.conftest import copy_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.api.examples import ANSWERS
-from service.api.inference_models import TASKS
+from service.api.answering.examples import ANSWERS
+from service.api.protocols.inference_models import TASKS
 from service.errors import HeedError
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, opened
 from tests.documentation import GET, ask, events_of, examples_of
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
-from service.http.waiting import TIMEOUT_HEADER
-from service.settings import Provider, Settings
+from service.http.limits.waiting import TIMEOUT_HEADER
+from service.settings.settings import Provider, Settings
 from tests.service.api.scopes import decode_scope
 
 

@@ -169,7 +169,9 @@ def test_tokenize_both_sides(post):
 
 
 def test_models_are_described(client, monkeypatch):
-    monkeypatch.setattr("service.api.models.read_cpuinfo", lambda: "flags\t: fpu avx2 avx_vnni\n")
+    monkeypatch.setattr(
+        "service.api.endpoints.models.read_cpuinfo", lambda: "flags\t: fpu avx2 avx_vnni\n"
+    )
     models = client.get("/v1/models").json()["models"]
     assert [model["name"] for model in models] == ["g2p-en", "tiny"]
     g2p = client.get("/v1/models/g2p-en").json()

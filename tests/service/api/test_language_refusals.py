@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.api.validation_languages import SAME_LANGUAGE, nearest
+from service.api.reading.languages import SAME_LANGUAGE, nearest
 
 LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
 

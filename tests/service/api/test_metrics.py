@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine import supervisor
+from service.serving import supervisor
 from tests.conftest import opened
 from tests.service.engine.clients import pid_of
 

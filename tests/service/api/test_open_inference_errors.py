@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
 
 INFER = "/v2/models/g2p-en/infer"
@@ -154,7 +154,7 @@ def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
     words = ["a" * 40, *["a"] * 30]
     tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
     d_model = 192
-    monkeypatch.setattr("service.api.steps.LARGE_ANSWER", d_model * 40 * 30)
+    monkeypatch.setattr("service.api.answering.steps.LARGE_ANSWER", d_model * 40 * 30)
     busy = CapacityLimiter(1)
     client.portal.call(busy.acquire_on_behalf_of, "another request")
     monkeypatch.setattr(client.app.state, "limiter", busy)

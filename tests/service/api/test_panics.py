@@ -7,11 +7,11 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.http.admission import Admission
-from service.http.door import Door
-from service.http.metrics import RequestMetrics
-from service.http.middleware import Failures, Headers
-from service.http.observe import Observe
+from service.http.limits.admission import Admission
+from service.http.middleware.basics import Failures, Headers
+from service.http.middleware.door import Door
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import Observe
 from tests.conftest import TINY, opened
 from tests.service.mutations.edit import edit_json, seal
 

@@ -9,9 +9,13 @@ from starlette.exceptions import HTTPException
 
 from service.app import PROTOCOLS
 from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
-from service.http.problems import answer_heed_error, answer_http_exception, answer_unexpected
-from service.http.record import Record
-from service.settings import DEFAULT_BUNDLE, Settings
+from service.http.limits.record import Record
+from service.http.messages.problems import (
+    answer_heed_error,
+    answer_http_exception,
+    answer_unexpected,
+)
+from service.settings.settings import DEFAULT_BUNDLE, Settings
 from tests.conftest import opened
 from tests.service.api.conftest import copy_of
 

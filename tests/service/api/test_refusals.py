@@ -7,8 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.http.validation_errors import OTHER_NAMES
-from service.settings import Provider, Settings
+from service.http.messages.validation_errors import OTHER_NAMES
+from service.settings.settings import Provider, Settings
 
 BAD = [
     ({"source": ""}, 422, "/source", "holds no token"),

@@ -11,13 +11,13 @@ import torch
 from fastapi.testclient import TestClient
 
 from model.checkpoint import load_model
-from service.api.serialize import write_score
+from service.api.answering.serialize import write_score
 from service.app import create_app
-from service.engine.messages import Answer
 from service.formats.json import to_json
-from service.offsets import Token
-from service.settings import Provider, Settings
-from service.tokenizer import Tokens
+from service.settings.settings import Provider, Settings
+from service.text.offsets import Token
+from service.text.tokenizer import Tokens
+from service.wire.messages import Answer
 from tests.conftest import TINY
 
 

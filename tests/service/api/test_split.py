@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 from tests.conftest import TINY
 from tests.documentation import events_of
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from service.settings import DEFAULT_BUNDLE
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
 from tests.service.api.conftest import copy_of
 

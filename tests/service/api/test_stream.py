@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.stream import write_event
+from service.api.answering.stream import write_event
 from service.formats.json import to_json
 from tests.service.api.streams import events_of
 

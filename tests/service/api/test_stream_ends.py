@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from service.errors import PassFailed
-from service.settings import DEFAULT_BUNDLE, Provider, Settings
+from service.settings.settings import DEFAULT_BUNDLE, Provider, Settings
 from tests.service.api.streams import events_of
 
 LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
@@ -114,7 +114,7 @@ def assert_nothing_left(client, engine):
 
 
 def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
-    monkeypatch.setattr("service.api.stream.GRACE", 0.1)
+    monkeypatch.setattr("service.api.answering.stream.GRACE", 0.1)
     text = send_until(client, lambda: False, reads=False, timeout=b"1")
     assert text.count("event: ") == len(events_of(text))
     assert "event: done" not in text

@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.search.options import SearchOptions
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
+from service.wire.messages import Entry
 from tests.conftest import edit_manifest, opened
 
 

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from service.attention import NO_ATTENTION
-from service.engine.client import EngineClient
-from service.engine.messages import Entry
 from service.search.options import SearchOptions
-from service.settings import Provider, Settings
+from service.serving.client import EngineClient
+from service.settings.settings import Provider, Settings
+from service.wire.messages import Entry
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.search.options import SearchOptions
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
+from service.wire.messages import Entry
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})

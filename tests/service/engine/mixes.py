@@ -7,9 +7,9 @@ import numpy as np
 
 from service.attention import NO_ATTENTION
 from service.engine.engine import Engine
-from service.engine.messages import Entry
 from service.search.options import SearchOptions
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
+from service.wire.messages import Entry
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
 LETTERS = range(4, 31)

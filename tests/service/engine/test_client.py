@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.engine.client import AT_ONCE, EngineClient
 from service.engine.engine import Engine
-from service.engine.messages import Cancel, Entry, Status
-from service.engine.wire import FRAME, encode_message
 from service.errors import DeadlineExceeded
 from service.search.options import SearchOptions
+from service.serving.client import AT_ONCE, EngineClient
+from service.wire.frames import FRAME, encode_message
+from service.wire.messages import Cancel, Entry, Status
 from tests.service.engine.clients import SETTINGS, entries, running
 
 
@@ -96,7 +96,7 @@ def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle, monke
             return await asyncio.gather(*(future for _, future in asked[1:]))
 
     first = iter([lambda: 1 / 0])
-    monkeypatch.setattr("service.engine.client.load", lambda message: next(first, message.load)())
+    monkeypatch.setattr("service.serving.client.load", lambda message: next(first, message.load)())
     assert asyncio.run(run()) == [2, 3]
 
 

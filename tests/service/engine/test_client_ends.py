@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.client import EngineClient
-from service.engine.messages import Answer, Entry
 from service.errors import StartupError, Unavailable
-from service.settings import Provider, Settings
+from service.serving.client import EngineClient
+from service.settings.settings import Provider, Settings
+from service.wire.messages import Answer, Entry
 from tests.service.engine.clients import SETTINGS, entries, running
 
 
@@ -90,7 +90,7 @@ async def start(bundle, settings=SETTINGS):
 
 
 def test_a_process_that_dies_while_it_opens_is_a_start_up_error(tiny_bundle, monkeypatch):
-    monkeypatch.setattr("service.engine.client.sys.executable", "/bin/false")
+    monkeypatch.setattr("service.serving.client.sys.executable", "/bin/false")
     with pytest.raises(StartupError, match="died while it opened this bundle"):
         asyncio.run(start(tiny_bundle))
 

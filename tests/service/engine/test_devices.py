@@ -9,7 +9,7 @@ import random
 import pytest
 
 from service.search.options import SearchOptions
-from service.settings import Precision
+from service.settings.settings import Precision
 from tests.service.engine.mixes import (
     compare,
     decode_alone,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.engine.batch import BatchKey
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
-from service.settings import Precision
+from service.settings.settings import Precision
 from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)

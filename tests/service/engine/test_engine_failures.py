@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.messages import Status
 from service.engine.worker import Worker
 from service.errors import PassFailed, Unavailable
 from service.runtime.cache import Cache
+from service.wire.messages import Status
 from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
 
 UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails

@@ -4,8 +4,8 @@ import pickle
 import numpy as np
 import pytest
 
-from service.engine.messages import Answer, Entry
 from service.search.protocol import Hypothesis
+from service.wire.messages import Answer, Entry
 
 PLAIN = Hypothesis([5, 6, 2], [-0.1, -0.2, -0.3], "eos")
 ALTERNATIVES = dataclasses.replace(PLAIN, top_log_probs=[[(5, -0.1), (6, -2.0)], [(6, -0.2)], []])

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from service.attention import NO_ATTENTION
-from service.settings import Precision
+from service.settings.settings import Precision
 from tests.service.engine.mixes import (
     compare,
     decode_alone,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.messages import Entry
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
 from service.errors import DeadlineExceeded, Overloaded
 from service.search.options import SearchOptions
+from service.wire.messages import Entry
 
 SCHEDULER = Scheduler(
     max_batch_tokens=4096,

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from service.engine.registry import Registry
-from service.engine.supervisor import Supervisor
 from service.errors import Unavailable
-from service.settings import Provider, Settings
+from service.serving.registry import Registry
+from service.serving.supervisor import Supervisor
+from service.settings.settings import Provider, Settings
 from tests.conftest import TINY
 from tests.service.engine.clients import entries
 

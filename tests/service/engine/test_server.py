@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from service.engine.__main__ import EngineServer
-from service.engine.messages import Answer, Entry
-from service.engine.wire import FRAME, HEADER, FrameDecoder
 from service.errors import PassFailed
+from service.wire.frames import FRAME, HEADER, FrameDecoder
+from service.wire.messages import Answer, Entry
 
 
 def test_other_messages_come_between_the_frames_of_a_long_one():

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from service.bundle import load_bundle
-from service.engine import supervisor
-from service.engine.client import EngineClient
-from service.engine.messages import Status
-from service.engine.supervisor import Supervisor
+from service.bundle.manifest import load_bundle
 from service.errors import Overloaded, Unavailable
+from service.serving import supervisor
+from service.serving.client import EngineClient
+from service.serving.supervisor import Supervisor
+from service.wire.messages import Status
 from tests.service.engine.clients import SETTINGS, entries, pid_of
 
 
@@ -176,7 +176,7 @@ def test_closing_while_another_engine_opens_leaves_no_process(tiny_bundle):
 
 
 def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, monkeypatch):
-    monkeypatch.setattr("service.engine.client.MOST_UNSENT", 1 << 16)
+    monkeypatch.setattr("service.serving.client.MOST_UNSENT", 1 << 16)
 
     async def run():
         client = EngineClient(tiny_bundle, SETTINGS)

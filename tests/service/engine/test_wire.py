@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.wire import FRAME, FrameDecoder, encode_message
+from service.wire.frames import FRAME, FrameDecoder, encode_message
 
 Contents = st.lists(
     st.one_of(st.binary(max_size=20), st.integers(1, 3 * FRAME).map(bytes)), max_size=6

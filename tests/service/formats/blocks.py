@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.offsets import Token
+from service.text.offsets import Token
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -18,8 +18,8 @@ from safetensors.numpy import load
 from service.formats.colours import VIRIDIS
 from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
 from service.formats.writers import WRITERS
-from service.offsets import Token
-from service.settings import WEB
+from service.settings.settings import WEB
+from service.text.offsets import Token
 from tests.service.formats.blocks import SVG, block_of, texts_of, weights_of
 
 

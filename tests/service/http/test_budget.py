@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http import budget
-from service.http.budget import Budget, Share
+from service.http.limits import budget
+from service.http.limits.budget import Budget, Share
 from tests.service.http.sockets import connect, post
 from tests.service.processes import children_of, running
 

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
-from service.http.compression import SMALLEST, Compression
-from service.http.middleware import Failures, Headers
-from service.http.record import Record
-from service.settings import Settings
+from service.http.limits.record import Record
+from service.http.middleware.basics import Failures, Headers
+from service.http.middleware.compression import SMALLEST, Compression
+from service.settings.settings import Settings
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}

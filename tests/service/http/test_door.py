@@ -12,11 +12,11 @@ from collections import deque
 import pytest
 
 from service.errors import Overloaded
-from service.http.admission import SHORT, Admission, Place
-from service.http.door import Door
-from service.http.record import Record
+from service.http.limits.admission import SHORT, Admission, Place
+from service.http.limits.record import Record
+from service.http.middleware.door import Door
 from service.pace import FEW
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.service.http.sockets import APP
 
 APP.state.settings, APP.state.error_forms = Settings(), []

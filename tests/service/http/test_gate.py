@@ -11,15 +11,15 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from service.api import openai
-from service.http import gate as gate_module
-from service.http.admission import Admission, Place
-from service.http.door import Door
-from service.http.gate import ACCEPTED, Gate
-from service.http.hosts import LOCAL, allows
-from service.http.metrics import RequestMetrics
-from service.http.record import Record
-from service.http.security import SECURITY_HEADERS
+from service.api.protocols import openai
+from service.http.limits.admission import Admission, Place
+from service.http.limits.record import Record
+from service.http.messages.security import SECURITY_HEADERS
+from service.http.middleware.door import Door
+from service.http.middleware.hosts import LOCAL, allows
+from service.http.middleware.metrics import RequestMetrics
+from service.http.server import gate as gate_module
+from service.http.server.gate import ACCEPTED, Gate
 from tests.service.http.sockets import APP, PROBE, connect, post, received_until_closed
 from tests.service.processes import running
 

@@ -8,7 +8,7 @@ import pytest
 from httptools import HttpRequestParser
 
 from service.errors import Unparsable
-from service.http.head import Parser, check_head
+from service.http.server.head import Parser, check_head
 from tests.service.http.sockets import BODY, END, answers_in, exchange, open_to, receive
 
 JAVA = (  # HttpClient of JDK 17, POST with its defaults

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.hosts import EVERY, LOCAL, hosts_of
-from service.settings import Settings
+from service.http.middleware.hosts import EVERY, LOCAL, hosts_of
+from service.settings.settings import Settings
 
 
 def status(name, **settings):

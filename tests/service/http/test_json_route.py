@@ -12,14 +12,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
-from service.api.decode import DecodeRequest
+from service.api.endpoints.decode import DecodeRequest
 from service.app import ENDPOINTS
 from service.errors import HeedError
-from service.http.admission import Admission
-from service.http.door import Door
-from service.http.json_route import JsonRoute
-from service.http.waiting import SMALL
-from service.settings import Settings
+from service.http.limits.admission import Admission
+from service.http.limits.waiting import SMALL
+from service.http.messages.json_route import JsonRoute
+from service.http.middleware.door import Door
+from service.settings.settings import Settings
 
 JSON = {"content-type": "application/json"}
 

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.errors import StartupError
-from service.http.keys import read_keys
-from service.settings import Settings
+from service.http.middleware.keys import read_keys
+from service.settings.settings import Settings
 from tests.conftest import TINY, opened
 
 FIRST, SECOND, THIRD = (f"{name}-0123456789abcdef" for name in ("first", "second", "third"))

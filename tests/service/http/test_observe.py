@@ -82,7 +82,7 @@ def test_probes_that_succeed_leave_no_line(client, logged, monkeypatch):
     for path in ("/livez", "/readyz", "/metrics"):
         assert client.get(path).status_code == 200
     assert logged == []
-    monkeypatch.setattr("service.api.models.STATUS_TIMEOUT", 0)
+    monkeypatch.setattr("service.api.endpoints.models.STATUS_TIMEOUT", 0)
     assert client.get("/readyz").status_code == 503
     (line,) = logged
     assert (line["route"], line["status"], line["log_level"]) == ("/readyz", 503, "error")

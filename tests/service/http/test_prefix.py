@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.errors import StartupError
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.conftest import TINY, opened
 
 KEY = "first-0123456789abcdef"

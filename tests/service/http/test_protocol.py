@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.http.protocol import MOST_HEADERS
+from service.http.server.protocol import MOST_HEADERS
 from tests.service.http.sockets import (
     BODY,
     CHUNKED,

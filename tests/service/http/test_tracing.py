@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from service.app import create_app
-from service.settings import Provider, Settings
+from service.settings.settings import Provider, Settings
 from tests.service.processes import running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -106,7 +106,7 @@ def test_probes_and_requests_that_the_client_does_not_sample_are_not_traced(trac
 
 OPEN = """
 import sys
-from service.http.tracing import open_tracing
+from service.http.middleware.tracing import open_tracing
 from service.logs import configure_logs, flush_logs
 configure_logs("json")
 provider = open_tracing()

@@ -13,8 +13,8 @@ from anyio import CapacityLimiter
 from fastapi import Request
 
 from service.errors import Overloaded, PassFailed
-from service.http.record import Record
-from service.http.waiting import (
+from service.http.limits.record import Record
+from service.http.limits.waiting import (
     LARGE,
     LITTLE,
     MOST_WAITING,
@@ -24,7 +24,7 @@ from service.http.waiting import (
     compute_reading,
     wait_for,
 )
-from service.settings import Settings
+from service.settings.settings import Settings
 
 SIZES = (LARGE, LARGE, LARGE + 1)
 

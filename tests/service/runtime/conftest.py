@@ -8,7 +8,7 @@ import pytest
 from service.runtime.cache import Cache
 from service.runtime.providers import PROVIDERS, Device
 from service.runtime.session import Session
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 
 CPU = Device("cpu", PROVIDERS[Provider.cpu])  # stands for a GPU
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 
 FP32 = Settings(precision=Precision.fp32, provider=Provider.cpu)
 assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

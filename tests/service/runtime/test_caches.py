@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.bundle import Config, load_bundle
+from service.bundle.manifest import Config, load_bundle
 from service.runtime.cache import Cache, CrossCache
 from service.runtime.device_cache import MOVE, DeviceCache, Mover
 from tests.service.runtime.conftest import CPU, memory_of

@@ -8,7 +8,7 @@ from service.errors import StartupError
 from service.runtime import providers
 from service.runtime.providers import installed_provider
 from service.runtime.session import choose_precision
-from service.settings import Precision, Provider
+from service.settings.settings import Precision, Provider
 
 CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from model.checkpoint import load_model
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.errors import PassFailed, StartupError
 from service.runtime.self_check import COMPARISONS, check_parity, compare_decoding
 from service.runtime.session import Session
-from service.settings import Precision, Provider, Settings
+from service.settings.settings import Precision, Provider, Settings
 from tests.service.runtime.sessions import FP32, assert_close, sources
 
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.checkpoint import load_model
-from service.bundle import load_bundle
+from service.bundle.manifest import load_bundle
 from service.errors import StartupError
 from service.runtime.providers import installed_provider, open_graph
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
-from service.settings import Precision, Provider
+from service.settings.settings import Precision, Provider
 from tests.service.runtime.conftest import bytes_of
 from tests.service.runtime.sessions import FP32, assert_close, sources
 

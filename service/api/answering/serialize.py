@@ -1,0 +1,159 @@
+"""Write the engine's answers as the documents of service.api.answering.responses.
+
+Numbers stay NumPy's float32, which are written with as few digits as they need.
+"""
+
+import math
+import sys
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.arrays import FloatArray
+from service.attention import AttentionKind
+from service.formats.json import Document
+from service.search.protocol import Alternatives, Hypothesis
+from service.serving.model import Model
+from service.text.offsets import Token
+from service.text.tokenizer import Tokens
+from service.wire.messages import Answer, Entry
+
+LARGEST_EXPONENT = math.log(sys.float_info.max)
+
+
+def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
+    """Return the answer of /v1/decode, given each entry with its source and its answer."""
+    results = [
+        {
+            "hypotheses": write_hypotheses(model, entry, source, answer),
+            "source_tokens": len(source.tokens),
+        }
+        for entry, source, answer in answered
+    ]
+    sources = [source for _, source, _ in answered]
+    decoded = [each.token_ids for *_, answer in answered for each in answer.hypotheses]
+    return {"model": model.name, "results": results, "usage": usage_of(sources, decoded)}
+
+
+def write_hypotheses(
+    model: Model, entry: Entry, source: Tokens, answer: Answer
+) -> list[dict[str, Any]]:
+    attention = answer.attention or [{} for _ in answer.hypotheses]
+    pairs = zip(answer.hypotheses, attention, strict=True)
+    return [write_hypothesis(model, entry, source, *pair) for pair in pairs]
+
+
+def write_hypothesis(
+    model: Model,
+    entry: Entry,
+    source: Tokens,
+    hypothesis: Hypothesis,
+    attention: dict[AttentionKind, FloatArray],
+) -> dict[str, Any]:
+    target = read_target(model, entry, hypothesis)
+    generated = target.tokens[len(entry.prefix) :]
+    written: dict[str, Any] = {
+        "text": target.text,
+        "tokens": [token.text for token in generated],
+        "token_ids": hypothesis.token_ids,
+        "score": np.float32(hypothesis.score),
+        "log_probs": np.array(hypothesis.log_probs, np.float32),
+        "finish_reason": hypothesis.finish_reason,
+    }
+    if hypothesis.top_log_probs:
+        tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
+        # Write JSON at once: objects take five times the memory, and there may be a million.
+        text = orjson.dumps(tops, option=orjson.OPT_SERIALIZE_NUMPY)
+        written["top_log_probs"] = orjson.Fragment(text)
+    if entry.selection.layers:
+        written["attention"] = write_blocks(model, entry, source, target, attention)
+    return written
+
+
+def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:
+    return [
+        {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
+        for i, log_prob in alternatives
+    ]
+
+
+def read_target(model: Model, entry: Entry, hypothesis: Hypothesis) -> Tokens:
+    """Return the whole target: the target prefix and the generated tokens."""
+    return model.target.decode([*entry.prefix, *hypothesis.token_ids])
+
+
+def write_attention(
+    model: Model, answered: Sequence[tuple[Entry, Tokens, Tokens | None, Answer]]
+) -> Document:
+    """Return the answer of /v1/attention, given each entry with its source, its target (None: the
+    decoded one) and its answer."""
+    results: list[dict[str, Any]] = []
+    for entry, source, given, answer in answered:
+        target = read_target(model, entry, answer.hypotheses[0]) if given is None else given
+        blocks = write_blocks(model, entry, source, target, answer.attention[0])
+        results.append({"source": source.text, "target": target.text, "attention": blocks})
+    return {"model": model.name, "results": results}
+
+
+def write_blocks(
+    model: Model,
+    entry: Entry,
+    source: Tokens,
+    target: Tokens,
+    attention: dict[AttentionKind, FloatArray],
+) -> list[dict[str, Any]]:
+    """Return a labelled block for each selected kind.
+
+    The rows of decoder attention are the generated tokens. Its columns are the tokens that the
+    decoder read to predict them: the start tokens, then the target without its last token.
+    """
+    start_ids = model.engine.bundle.manifest.start_ids(entry.language)
+    start = [Token(model.target.name(i), i, None, None) for i in start_ids]
+    prefix_length = len(entry.prefix)
+    generated = target.tokens[prefix_length:]
+    read = [*start, *target.tokens[:prefix_length], *generated[:-1]]
+    axes: dict[AttentionKind, tuple[list[Token], list[Token]]] = {
+        "encoder": (source.tokens, source.tokens),
+        "decoder": (generated, read),
+        "cross": (generated, source.tokens),
+    }
+    selection = entry.selection
+    return [
+        selection.block(kind, attention[kind], *axes[kind], prefix_length)
+        for kind in selection.layers
+    ]
+
+
+def write_tokens(text: Tokens) -> dict[str, Any]:
+    return {
+        "tokens": [token.text for token in text.tokens],
+        "token_ids": text.ids,
+        "offsets": [
+            None if token.start is None else [token.start, token.end] for token in text.tokens
+        ],
+    }
+
+
+def usage_of(sources: Sequence[Sized], targets: Sequence[Sized]) -> dict[str, int]:
+    """Return how many tokens went in and came out."""
+    return {"source_tokens": sum(map(len, sources)), "target_tokens": sum(map(len, targets))}
+
+
+def write_score(target: Tokens, answer: Answer) -> dict[str, Any]:
+    assert answer.log_probs is not None
+    log_probs = answer.log_probs.astype(np.float64)
+    mean = float(log_probs.mean())
+    return {
+        "tokens": [token.text for token in target.tokens],
+        "log_probs": answer.log_probs,
+        "sum": np.float32(log_probs.sum()),
+        "mean": np.float32(mean),
+        "perplexity": perplexity_of(mean),
+    }
+
+
+def perplexity_of(mean: float) -> float:
+    """Return exp(-mean), or the largest number that JSON can hold if it is larger."""
+    return math.exp(-mean) if -mean < LARGEST_EXPONENT else sys.float_info.max

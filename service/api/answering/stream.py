@@ -1,0 +1,214 @@
+"""The answer of /v1/decode as server-sent events: tokens are sent as soon as they are certain."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import Request, Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.types import Receive, Scope, Send
+
+from service.api.answering.serialize import write_alternatives
+from service.api.answering.steps import cancel_all, gather_answers, note_answers, submit
+from service.api.reading.faults import Faults
+from service.api.reading.split import Sources
+from service.errors import Abandoned, HeedError
+from service.formats.json import Document, to_json, to_json_pieces
+from service.http.limits.record import record_of
+from service.http.limits.waiting import Deadline, compute, deadline_of, too_late, wait_for
+from service.http.messages.problems import problem
+from service.search.protocol import BeamProgress, Progress, TokenEvent
+from service.serving.model import Model
+from service.wire.messages import Answer, Entry
+
+EVENT_STREAM = "text/event-stream"
+PING_AFTER = 10.0  # seconds without an event
+# Characters at which some readers end a line, such as Python's str.splitlines. JSON need not escape
+# them.
+LINE_BREAKS = tuple((each.encode(), rb"\u%04x" % ord(each)) for each in "\u0085\u2028\u2029")
+GRACE = 5.0  # seconds that a client has after the deadline to read the rest
+
+ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
+ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The events of one request. `write` makes the document of the whole answer. `faults` takes
+    what fails alone."""
+
+    request: Request
+    model: Model
+    entries: Sequence[Entry]
+    sources: Sources
+    write: Callable[[Sequence[Answer]], Document]
+    faults: Faults
+
+    async def respond(self) -> Response:
+        """Wait for the first event, so that earlier errors can be raised and answered as usual."""
+        queue: ProgressQueue = asyncio.Queue()
+        deadline = deadline_of(self.request)
+
+        def on_progress(entry: int, progress: Progress) -> None:
+            queue.put_nowait((entry, progress))
+
+        futures = submit(self.request, self.model, self.entries, on_progress)
+        answers = gather_answers(futures, self.faults, self.sources.results)
+        answers.add_done_callback(lambda _: queue.put_nowait(None))
+        with ExitStack() as unless_streaming:
+            unless_streaming.callback(cancel_all, futures)
+            first = await wait_for(self.request, asyncio.ensure_future(queue.get()))
+            if first is None:
+                answers.result()  # raises if an entry has failed
+            unless_streaming.pop_all()
+        record = record_of(self.request)
+        record.first_token = time.monotonic() - record.started
+        events = self._events(first, queue, futures, answers, deadline)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return BoundedResponse(events, deadline.at + GRACE, headers)
+
+    async def _events(
+        self,
+        first: ProgressOf | None,
+        queue: ProgressQueue,
+        futures: "Sequence[asyncio.Future[Answer]]",
+        answers: "asyncio.Future[list[Answer]]",
+        deadline: Deadline,
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the events, then the whole answer or the problem that prevented it.
+
+        If the client leaves, this generator is closed at a `yield`, and cancels the entries.
+        """
+        fields = self.sources.event_fields
+        writer, received = EventWriter(self.model, self.entries, fields), [first]
+        try:
+            while received[-1] is not None:
+                yield await writer.write(received) or format_sse_event(comment="ping")
+                received = await self._receive(queue, deadline)
+            if last := await writer.write(received):
+                yield last
+            note_answers(self.request, self.entries, answers.result())
+            async for piece in self._done_event(answers.result()):
+                yield piece
+        except HeedError as error:
+            yield write_event("error", problem(self.request, error))
+        finally:
+            if not answers.done() and not record_of(self.request).error:
+                record_of(self.request).error = Abandoned("the client left its stream")
+            cancel_all(futures)
+
+    async def _receive(self, queue: ProgressQueue, deadline: Deadline) -> list[ProgressOf | None]:
+        """Wait for progress and return all there is, to be sent together; return empty progress
+        after PING_AFTER seconds. Raise DeadlineExceeded."""
+        left = deadline.left
+        try:
+            async with asyncio.timeout(min(PING_AFTER, left)):
+                received = [await queue.get()]
+        except TimeoutError:
+            if left > PING_AFTER:
+                return [(0, [])]
+            raise too_late(self.request) from None
+        while received[-1] is not None and not queue.empty():
+            received.append(queue.get_nowait())
+        return received
+
+    async def _done_event(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the event of the whole answer in pieces, since it may be large."""
+        size = sum(answer.size for answer in answers) + self.faults.size
+        yield b"event: done\ndata: "
+        for piece in await compute(lambda: self._write_in_line(answers), size):
+            yield piece
+        yield b"\n\n"
+
+    def _write_in_line(self, answers: Sequence[Answer]) -> list[bytes]:
+        return [escape_line_breaks(bytes(each)) for each in to_json_pieces(self.write(answers))]
+
+
+class BoundedResponse(EventSourceResponse):
+    """Events that are cut off at `until`, which only happens if the client has stopped reading."""
+
+    def __init__(
+        self, events: AsyncGenerator[bytes | memoryview], until: float, headers: dict[str, str]
+    ) -> None:
+        super().__init__(events, headers=headers)
+        self._until = until
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._until):
+                await super().__call__(scope, receive, send)
+
+
+def write_event(name: str, content: bytes) -> bytes:
+    return format_sse_event(event=name, data_str=escape_line_breaks(content).decode())
+
+
+def escape_line_breaks(content: bytes) -> bytes:
+    """Return JSON that no reader takes for several lines."""
+    for character, escape in LINE_BREAKS:
+        content = content.replace(character, escape)
+    return content
+
+
+class EventWriter:
+    """Turns the progress of entries, in ids, into events with text."""
+
+    def __init__(
+        self, model: Model, entries: Sequence[Entry], fields: Sequence[dict[str, int]]
+    ) -> None:
+        self._model = model
+        self._entries = entries
+        self._fields = fields  # of the events of each entry
+        self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by entry, hypothesis
+        self._sent: dict[int, BeamProgress] = {}  # the last of each entry
+
+    async def write(self, received: Sequence[ProgressOf | None]) -> bytes:
+        """Return the events, one after the other; empty if nothing is new."""
+        news = [each for each in received if each]
+        size = sum(progress_size(progress) for _, progress in news)
+        return await compute(lambda: b"".join(self._write(*each) for each in news), size)
+
+    def _write(self, entry: int, progress: Progress) -> bytes:
+        if isinstance(progress, BeamProgress):
+            return self._write_beam(entry, progress)
+        tokens = (self._token(entry, event) for event in progress)
+        return b"".join(write_event("token", to_json(token)) for token in tokens)
+
+    def _write_beam(self, entry: int, progress: BeamProgress) -> bytes:
+        if progress == self._sent.get(entry):
+            return b""
+        self._sent[entry] = progress
+        decode, prefix = self._model.target.decode, self._entries[entry].prefix
+        stable, best = (decode([*prefix, *ids]).text for ids in progress)
+        beam = {**self._fields[entry], "stable": stable, "tentative": best}
+        return write_event("beam", to_json(beam))
+
+    def _token(self, entry: int, event: TokenEvent) -> dict[str, Any]:
+        """Return a token with the text that it adds to those of the earlier tokens."""
+        key, target = (entry, event.hypothesis), self._model.target
+        text = ""
+        if key not in self._readers:
+            self._readers[key] = target.reader()
+            text = "".join(map(self._readers[key], self._entries[entry].prefix))
+        token: dict[str, Any] = {
+            **self._fields[entry],
+            "hypothesis": event.hypothesis,
+            "text": text + self._readers[key](event.token_id),
+            "token": target.name(event.token_id),
+            "token_id": event.token_id,
+            "log_prob": np.float32(event.log_prob),
+        }
+        if event.top_log_probs:
+            token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
+        return token
+
+
+def progress_size(progress: Progress) -> int:
+    """Tokens and alternatives that the events of this progress hold."""
+    if isinstance(progress, BeamProgress):
+        return sum(map(len, progress))
+    return sum(1 + len(event.top_log_probs) for event in progress)

@@ -1,0 +1,107 @@
+"""POST /v1/models/{name}/load, /reload and /unload, for who has the admin key."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.answering.examples import NEW, Examples
+from service.api.answering.responses import PROBLEMS
+from service.api.endpoints.models import Health, ModelCard, describe
+from service.errors import Forbidden, Invalid
+from service.formats.json import JSON
+from service.http.limits.waiting import settings_of
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+from service.http.middleware.keys import ADMIN_SCHEME, Keys
+from service.serving.registry import Registry
+from service.settings.settings import Settings
+
+router = APIRouter(responses=PROBLEMS, tags=["administration"], route_class=JsonRoute)
+NEEDS_ADMIN: dict[str, Any] = {"security": [{ADMIN_SCHEME: []}]}
+
+
+class LoadRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[^\x00]*$",
+        description="Folder of the bundle, below the folder HEED_MODELS; or one of HEED_BUNDLES.",
+    )
+
+
+LOAD: Examples = {"folder": {"summary": "A folder in HEED_MODELS", "value": {"path": NEW}}}
+
+
+@router.post(
+    "/v1/models/{name}/load",
+    response_model=ModelCard,
+    summary="Load a model",
+    openapi_extra=NEEDS_ADMIN,
+)
+async def load_model(
+    name: str, body: Annotated[LoadRequest, Body(openapi_examples=LOAD)], request: Request
+) -> Response:
+    """Open a bundle, check it, and serve its model, which must have the name in the path. The
+    answer comes when it is ready. 403 without HEED_ADMIN_KEY in the settings, 409 if it is served
+    already."""
+    registry = administer(request)
+    folder = find_folder(settings_of(request), body.path)
+    card = describe(request, await registry.load(name, folder))
+    return Response(card.model_dump_json(), media_type=JSON)
+
+
+@router.post("/v1/models/{name}/reload", summary="Reload a model", openapi_extra=NEEDS_ADMIN)
+async def reload_model(name: str, request: Request) -> ModelCard:
+    """Open the folder of a model again, beside the engine that runs: both take memory meanwhile.
+    Requests from then on get the new one, those before are finished by the old one. If the bundle
+    does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
+    settings."""
+    registry = administer(request)
+    await expect_no_body(request)
+    return describe(request, await registry.reload(name))
+
+
+@router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)
+async def unload_model(name: str, request: Request) -> Health:
+    """Serve a model no longer, and free its memory when its requests are finished: the answer comes
+    then. 403 without HEED_ADMIN_KEY in the settings."""
+    registry = administer(request)
+    await expect_no_body(request)
+    await registry.unload(name)
+    return Health(status="ok")
+
+
+def administer(request: Request) -> Registry:
+    """Return the registry. Raise NotAcceptable if the client excludes JSON, Forbidden if no admin
+    key is set, Unauthorized if the request does not hold it."""
+    negotiate(request, [JSON])
+    admin: Keys | None = request.app.state.admin
+    if admin is None:
+        raise Forbidden(
+            "models cannot be changed at run time: start the service with HEED_ADMIN_KEY"
+        )
+    admin.check(request.headers.get("authorization"))
+    return request.app.state.registry
+
+
+async def expect_no_body(request: Request) -> None:
+    """Raise Invalid if there is a body: whoever sends one expects more than the path says."""
+    if await request.body():
+        raise Invalid.at("", "must be absent: the path says all")
+
+
+def find_folder(settings: Settings, path: str) -> Path:
+    """Return the folder of a path. Raise Invalid unless it leads into HEED_MODELS, links resolved,
+    or to one of HEED_BUNDLES: a client must not read other folders of the machine."""
+    with suppress(RuntimeError):  # links that lead in a circle
+        folder = ((settings.models or Path()) / path).resolve()
+        inside = settings.models is not None and folder.is_relative_to(settings.models.resolve())
+        if inside or folder in [bundle.resolve() for bundle in settings.bundles]:
+            return folder
+    where = "the folder HEED_MODELS, or" if settings.models else "HEED_MODELS, which is not set, or"
+    raise Invalid.at("/path", f"must be a folder in {where} one of HEED_BUNDLES")

@@ -1,0 +1,190 @@
+"""POST /v1/attention."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.answering import examples
+from service.api.answering.responses import (
+    PROBLEMS,
+    AttentionBlock,
+    FailedResult,
+    ModelResponse,
+    describe_files,
+)
+from service.api.answering.serialize import write_attention
+from service.api.answering.steps import Computed, respond, submit_and_wait, use_model, write_partial
+from service.api.reading.answer_size import (
+    SEND_LESS,
+    SEND_LESS_OR_LOWER,
+    Lengths,
+    check_attention,
+    held_nbytes,
+    longest,
+    measure,
+)
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.languages import read_languages
+from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
+from service.api.reading.search import options_size, read_search_options
+from service.api.reading.selection import read_selection
+from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
+from service.errors import Invalid
+from service.formats.json import JSON, Document
+from service.formats.writers import SINGLE_SOURCE, WRITERS
+from service.http.limits.budget import hold
+from service.http.limits.waiting import compute_reading
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+from service.search.options import SearchOptions
+from service.serving.model import Model
+from service.text.tokenizer import Tokens
+from service.wire.messages import Entry
+
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+
+class AttentionRequest(Searching):
+    source: Source
+    target: Sequences | None = Field(
+        default=None,
+        description="Targets to show the attention of, one for each source. An end-of-sequence"
+        " token is added to texts; ids are used unchanged. null: decode the sources, with the"
+        " search options of this request.",
+    )
+    attention: AttentionSelection = Field(
+        default={},
+        validate_default=True,
+        description="Which attention weights to return. {} selects all cross-attention.",
+    )
+    partial: Partial = False
+
+
+class AttentionResult(BaseModel):
+    source: str = Field(description="The source as text.")
+    target: str = Field(description="The target as text: the one given, or the one decoded.")
+    attention: list[AttentionBlock] = Field(description="One block for each requested kind.")
+
+
+class AttentionAnswer(ModelResponse):
+    results: list[AttentionResult | FailedResult] = Field(
+        description="One for each source, in their order."
+    )
+
+
+@router.post(
+    "/v1/attention",
+    response_model=AttentionAnswer,
+    responses=describe_files(each for each in WRITERS if each != JSON),
+    summary="Show attention weights",
+    tags=["attention"],
+)
+async def attention(
+    body: Annotated[AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    request: Request,
+) -> Response:
+    """Return the attention weights of every source with its target: the target that you send or, if
+    you send none, the one that the model decodes.
+
+    The Accept header selects the format:
+
+    - application/json, the default.
+    - application/npz (read by numpy.load) and application/safetensors: one array per kind, named
+      `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
+    - image/svg+xml and image/png: heatmaps, for a single source.
+    - text/html: an interactive page in one file.
+
+    With `partial` the answer is always JSON.
+    """
+    media_type = negotiate_format(request, body)
+    return await respond(request, await run_attention(body, request), media_type)
+
+
+async def run_attention(
+    body: AttentionRequest, request: Request, *, padded: bool = False
+) -> Computed:
+    """Compute the attention of each source. `padded`: all of it will be as large as the largest.
+
+    Raise the errors of the endpoint.
+    """
+    model = use_model(request, body.model)
+    faults = Faults(body.partial)
+    selection = read_selection(body.attention, model, faults)
+    languages = read_languages(body, model, body.source, faults)
+    source = TextField("/source", body.source, languages.source)
+    search, sources, targets = await read_body(request, model, body, source, faults)
+    faults.raise_all(count_texts(body.source))
+    results = faults.valid(count_texts(body.source))
+    lengths = measure_pairs(model, search, sources, targets)
+    if padded:
+        lengths = [longest(lengths)] * len(lengths)
+    advice = SEND_LESS_OR_LOWER if search else SEND_LESS
+    nbytes = check_attention(request, model, body.attention, lengths, advice)
+    await hold(request, held_nbytes(nbytes))
+    entries = [
+        Entry(
+            np.array(source.ids),
+            search,
+            target.ids if target else [],
+            selection,
+            language=languages.target_ids,
+        )
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    answers = await submit_and_wait(request, model, entries, faults, results)
+
+    def write() -> Document:
+        asked = zip(entries, sources, targets, answers, strict=True)
+        return write_partial(request, faults, results, asked, partial(write_attention, model))
+
+    return Computed(write, answers, faults.size)
+
+
+def negotiate_format(request: Request, body: AttentionRequest) -> str:
+    """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
+    if body.partial:
+        return negotiate(request, [JSON], "with partial the answer is")
+    single = count_texts(body.source) == 1
+    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
+    what = "the answer is" if single else "answers for several sources are"
+    return negotiate(request, offered, what)
+
+
+async def read_body(
+    request: Request, model: Model, body: AttentionRequest, source: TextField, faults: Faults
+) -> tuple[SearchOptions | None, list[Tokens], Sequence[Tokens | None]]:
+    """Return the sources with either the search for their targets, or the targets that are given.
+
+    Add to `faults` each search option beside given targets.
+    """
+    if body.target is None:
+        search = await compute_reading(
+            request, lambda: read_search_options(body, model, faults), options_size(body)
+        )
+        sources = await read_texts(request, source, faults)
+        return search, sources, [None] * len(sources)
+    search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
+    detail = "has no effect when target is given: omit it, or omit target to decode the sources"
+    for name in sorted(body.model_fields_set & search_fields):
+        faults.add(Invalid.at(f"/{name}", detail))
+    target = TextField("/target", body.target, model.target)
+    return None, *await read_pairs(request, source, target, faults)
+
+
+def measure_pairs(
+    model: Model,
+    search: SearchOptions | None,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens | None],
+) -> list[Lengths]:
+    """Return the lengths of each source and its target, or of the longest that may be decoded."""
+    most, prefix = (search.max_new_tokens, len(search.target_prefix)) if search else (0, 0)
+    return [
+        measure(model, source, len(target) if target else most, prefix)
+        for source, target in zip(sources, targets, strict=True)
+    ]

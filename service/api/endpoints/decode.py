@@ -1,0 +1,225 @@
+"""POST /v1/decode."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import Field
+
+from service.api.answering import examples
+from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
+from service.api.answering.responses import PROBLEMS
+from service.api.answering.serialize import write_decoded
+from service.api.answering.steps import (
+    Computed,
+    is_cut,
+    respond,
+    submit_and_wait,
+    use_model,
+    write_partial,
+)
+from service.api.answering.stream import EVENT_STREAM, Stream
+from service.api.reading.answer_size import (
+    SEND_LESS_OR_LOWER,
+    check_attention,
+    check_hypotheses,
+    held_nbytes,
+    hypotheses_nbytes,
+    measure,
+)
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Partial, Source
+from service.api.reading.languages import read_languages
+from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.search import options_size, read_search_options
+from service.api.reading.selection import read_selection
+from service.api.reading.split import Sources, Split, read_sources
+from service.api.reading.texts import TextField, count_texts
+from service.errors import DeadlineExceeded, Overloaded, PassFailed
+from service.formats.json import JSON, Document
+from service.http.limits.budget import hold
+from service.http.limits.waiting import compute_reading, settings_of
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+from service.search.options import SearchOptions
+from service.serving.model import Model
+from service.text.tokenizer import Tokens
+from service.wire.messages import Answer, Entry
+
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+
+class DecodeRequest(Searching):
+    source: Source
+    num_hypotheses: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Sets how many beams or samples are returned: without a temperature the best"
+        " beams, at most beam_size; with a temperature so many samples.",
+    )
+    top_log_probs: int = Field(
+        default=0,
+        ge=0,
+        le=20,
+        description="How many of the most probable tokens to return beside each generated token.",
+    )
+    attention: AttentionSelection | None = Field(
+        default=None,
+        description="Which attention weights to return with each hypothesis. {} selects all"
+        " cross-attention; null returns none.",
+    )
+    partial: Partial = False
+    stream: bool = Field(
+        default=False,
+        description="Send the answer as server-sent events while it is generated.",
+    )
+    split: Split = Field(
+        default="none",
+        description="sentences: split each source by lines and sentence marks, decode every"
+        " sentence by itself, and put the targets into the places of the sentences, so that white"
+        " space stays as it is. All options apply to each sentence; sentences count as sources"
+        " where those are limited. A sentence that is too long for the model is split further,"
+        " after the last clause mark that fits, else at the last space. Sentences without letters"
+        " and digits stay as they are. Source must be a text or a list of texts.",
+    )
+
+
+@router.post(
+    "/v1/decode",
+    response_model=DecodeAnswer,
+    responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
+    summary="Decode sources into targets",
+    tags=["models"],
+)
+async def decode(
+    body: Annotated[DecodeRequest, Body(openapi_examples=examples.DECODE)],
+    request: Request,
+) -> Response:
+    """Generate a target for every source, by greedy search, beam search or sampling, and optionally
+    return the attention weights of each target.
+
+    With `stream`, the answer is a stream of server-sent events, whose data is JSON:
+
+    - `token`, for greedy search and sampling: a StreamedToken. The texts of a hypothesis, joined,
+      are its whole text.
+    - `beam`, for beam search: a StreamedBeam, which replaces the one before.
+    - `done`, at the end: the complete answer, as without `stream`.
+    - `error`, at the end if something failed: a problem document.
+
+    With `partial`, `done` holds the problems of the sources that failed.
+
+    Comments are sent now and then to keep the connection open.
+    """
+    negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    if body.stream:
+        return await Stream(request, *await prepare(body, request)).respond()
+    return await respond(request, await run_decode(body, request))
+
+
+async def run_decode(
+    body: DecodeRequest, request: Request, pointer: str = "/source", *, whole: bool = False
+) -> Computed:
+    """Decode the sources, which the body has at `pointer`. `whole`: decode those anew that the
+    model's own max_new_tokens has cut.
+
+    Raise the errors of the endpoint.
+    """
+    model, entries, sources, write, faults = await prepare(body, request, pointer)
+    answers = await submit_and_wait(request, model, entries, faults, sources.results)
+    if whole:
+        answers = await finish(request, model, entries, answers)
+    return Computed(lambda: write(answers), answers, faults.size)
+
+
+async def finish(
+    request: Request, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
+) -> list[Answer]:
+    """Return the answers, and in place of those that were cut new ones, as long as the model's
+    positions allow. They stay cut where even then, or if there is not room or time for it.
+
+    All are not decoded that far at once: the scheduler and the budget of answers would reserve for
+    every source what few need.
+    """
+    most = model.engine.bundle.manifest.target_positions
+    longer = {
+        i: replace(entry, search=replace(entry.search, max_new_tokens=most), arrived=monotonic())
+        for i, (entry, answer) in enumerate(zip(entries, answers, strict=True))
+        if entry.search and is_cut(answer) and entry.search.max_new_tokens < most
+    }
+    nbytes = sum(hypotheses_nbytes(each.search, 1) for each in longer.values() if each.search)
+    if not longer or nbytes > settings_of(request).max_answer_bytes:
+        return [*answers]
+    try:
+        await hold(request, held_nbytes(0, nbytes))
+        decoded = await submit_and_wait(request, model, [*longer.values()])
+    except (Overloaded, DeadlineExceeded, PassFailed):
+        return [*answers]
+    finished = dict(zip(longer, decoded, strict=True))
+    return [finished.get(i, answer) for i, answer in enumerate(answers)]
+
+
+class Prepared(NamedTuple):
+    """What is decoded for a request, and the document of the answers to the entries."""
+
+    model: Model
+    entries: list[Entry]
+    sources: Sources
+    write: Callable[[Sequence[Answer]], Document]
+    faults: Faults
+
+
+async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source") -> Prepared:
+    """Validate a request, and wait until its answer may take memory."""
+    model = use_model(request, body.model)
+    faults = Faults(body.partial)
+    selection = read_selection(body.attention, model, faults)
+    search = await compute_reading(
+        request,
+        lambda: read_search_options(body, model, faults, body.num_hypotheses, body.top_log_probs),
+        options_size(body),
+    )
+    languages = read_languages(body, model, body.source, faults)
+    source = TextField(pointer, body.source, languages.source)
+    sources = await read_sources(request, source, body.split, faults)
+    faults.raise_all(count_texts(body.source))
+    await hold(request, check_answer(request, model, body, search, sources.tokens))
+    entries = [
+        Entry(
+            np.array(source.ids),
+            search,
+            selection=selection,
+            streams=body.stream,
+            language=languages.target_ids,
+        )
+        for source in sources.tokens
+    ]
+
+    def write(answers: Sequence[Answer]) -> Document:
+        asked = zip(entries, sources.tokens, answers, strict=True)
+        return write_partial(request, faults, sources.results, asked, write_valid)
+
+    def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
+        return sources.join(write_decoded(model, answered), faults.failed)
+
+    return Prepared(model, entries, sources, write, faults)
+
+
+def check_answer(
+    request: Request,
+    model: Model,
+    body: DecodeRequest,
+    search: SearchOptions,
+    sources: Sequence[Tokens],
+) -> int:
+    """Return the bytes that the answer may take in this process. Raise TooLarge if the hypotheses
+    and their attention could exceed the limit."""
+    check_hypotheses(request, search, len(sources))
+    longest, prefix = search.max_new_tokens, len(search.target_prefix)
+    lengths = [measure(model, source, longest, prefix) for source in sources]
+    both = check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    tokens = hypotheses_nbytes(search, len(sources))
+    return held_nbytes(max(0, both - tokens), tokens)

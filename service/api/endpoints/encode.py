@@ -1,0 +1,163 @@
+"""POST /v1/encode."""
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.answering import examples
+from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
+from service.api.answering.steps import Computed, respond, submit_and_wait, use_model, write_partial
+from service.api.reading.answer_size import SEND_LESS, check_size, held_nbytes, total_length
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Partial, Source
+from service.api.reading.languages import read_languages
+from service.api.reading.requests import LanguageRequest
+from service.api.reading.texts import TextField, count_texts, read_texts
+from service.arrays import FloatArray
+from service.errors import Invalid
+from service.formats.json import JSON, Document
+from service.http.limits.budget import hold
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+from service.text.tokenizer import Tokens
+from service.wire.messages import Answer, Entry
+
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+
+Pooling = Literal["none", "mean", "max", "first", "last"]
+
+
+class EncodeRequest(LanguageRequest):
+    source: Source
+    pooling: Pooling = Field(
+        default="none",
+        description="How to combine the vectors of the tokens. none: return one vector per token;"
+        " mean, max, first or last: one vector per source.",
+    )
+    normalize: bool = Field(
+        default=False,
+        description="Scale every vector to length 1, after it was cut to `dimensions`.",
+    )
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many of the first numbers of every vector to keep. null: all.",
+    )
+    encoding: Literal["float", "base64"] = Field(
+        default="float",
+        description="How vectors are written. float: lists of numbers; base64: the bytes of"
+        " little-endian float32 numbers, row after row, as base64 text.",
+    )
+    partial: Partial = False
+
+
+class EncodeResult(BaseModel):
+    hidden: list[list[float]] | str | None = Field(
+        default=None,
+        description="With pooling none: one vector per token, or base64 text if requested.",
+    )
+    embedding: list[float] | str | None = Field(
+        default=None,
+        description="With any other pooling: one vector, or base64 text if requested.",
+    )
+    shape: list[int] = Field(description="Shape of `hidden` or `embedding`.")
+    tokens: list[str] = Field(description="The tokens that were encoded.")
+
+
+class EncodeAnswer(ModelResponse):
+    results: list[EncodeResult | FailedResult] = Field(
+        description="One for each source, in their order."
+    )
+
+
+@router.post(
+    "/v1/encode",
+    response_model=EncodeAnswer,
+    summary="Encode sources as vectors",
+    tags=["models"],
+)
+async def encode(
+    body: Annotated[EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    request: Request,
+) -> Response:
+    """Return the output of the encoder for every source: one vector per token or, with pooling, one
+    vector per source."""
+    negotiate(request, [JSON])
+    return await respond(request, await run_encode(body, request))
+
+
+async def run_encode(
+    body: EncodeRequest, request: Request, pointer: str = "/source", *, padded: bool = False
+) -> Computed:
+    """Encode the sources, which the body has at `pointer`. `padded`: as many vectors will be
+    written for each as for the longest.
+
+    Raise the errors of the endpoint.
+    """
+    model = use_model(request, body.model)
+    d_model = model.engine.bundle.manifest.config.d_model
+    faults = Faults(body.partial)
+    if body.dimensions is not None and body.dimensions > d_model:
+        detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
+        faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
+    languages = read_languages(body, model, body.source, faults, decodes=False)
+    sources = await read_texts(request, TextField(pointer, body.source, languages.source), faults)
+    faults.raise_all(count_texts(body.source))
+    results = faults.valid(count_texts(body.source))
+    vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
+    advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
+    nbytes = 4 * d_model * vectors
+    check_size(request, nbytes, advice)
+    # The engine sends the vectors of all tokens, which are pooled in this process.
+    pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
+    await hold(request, held_nbytes(nbytes) + pooled)
+    entries = [Entry(np.array(source.ids)) for source in sources]
+    answers = await submit_and_wait(request, model, entries, faults, results)
+
+    def write() -> Document:
+        asked = zip(sources, answers, strict=True)
+        return write_partial(request, faults, results, asked, write_valid)
+
+    def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
+        vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]
+        return {"model": model.name, "results": vectors}
+
+    return Computed(write, answers, faults.size)
+
+
+def write_vectors(body: EncodeRequest, source: Tokens, memory: FloatArray) -> dict[str, Any]:
+    vectors = pool(memory, body.pooling)[..., : body.dimensions]
+    if body.normalize:
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors = np.ascontiguousarray(vectors)
+    return {
+        "hidden" if body.pooling == "none" else "embedding": (
+            to_base64(vectors) if body.encoding == "base64" else vectors
+        ),
+        "shape": list(vectors.shape),
+        "tokens": [token.text for token in source.tokens],
+    }
+
+
+def pool(memory: FloatArray, pooling: Pooling) -> FloatArray:
+    """Return memory (S, M) pooled to (M,), or unchanged if pooling is none."""
+    match pooling:
+        case "none":
+            return memory
+        case "mean":
+            return memory.mean(axis=0)
+        case "max":
+            return memory.max(axis=0)
+        case "first":
+            return memory[0]
+        case "last":
+            return memory[-1]
+
+
+def to_base64(vectors: FloatArray) -> str:
+    return base64.b64encode(vectors.astype("<f4").tobytes()).decode()

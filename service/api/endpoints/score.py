@@ -1,0 +1,109 @@
+"""POST /v1/score."""
+
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.answering import examples
+from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
+from service.api.answering.serialize import usage_of, write_score
+from service.api.answering.steps import Computed, respond, submit_and_wait, use_model
+from service.api.reading.answer_size import TOKEN_BYTES, total_length
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Sequences, Source
+from service.api.reading.languages import read_languages
+from service.api.reading.requests import LanguageRequest
+from service.api.reading.texts import TextField, read_pairs
+from service.errors import NotFound
+from service.formats.json import JSON, Document
+from service.http.limits.budget import hold
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+from service.wire.messages import Entry
+
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+
+class ScoreRequest(LanguageRequest):
+    source: Source
+    target: Sequences = Field(
+        description="Targets to score, one for each source. An end-of-sequence token is added to"
+        " texts; ids are used unchanged.",
+        examples=[["AH0 T EH1 N SH AH0 N"]],
+    )
+
+
+class ScoreResult(BaseModel):
+    tokens: list[str] = Field(
+        description="The tokens of the target; for a text also the end-of-sequence token."
+    )
+    log_probs: list[float] = Field(
+        description="Natural logarithm of the probability of each token, given the source and the"
+        " tokens before it."
+    )
+    sum: float = Field(description="Sum of log_probs.")
+    mean: float = Field(description="Mean of log_probs.")
+    perplexity: float = Field(
+        description="exp(-mean): 1 if the model is certain of every token, larger if not. At most"
+        " 1.7976931348623157e308, the largest double-precision number."
+    )
+
+
+class ScoreAnswer(ModelResponse):
+    results: list[ScoreResult] = Field(description="One for each source, in their order.")
+    usage: Usage
+
+
+@router.post(
+    "/v1/score",
+    response_model=ScoreAnswer,
+    summary="Score targets",
+    tags=["models"],
+)
+async def score(
+    body: Annotated[ScoreRequest, Body(openapi_examples=examples.SCORE)],
+    request: Request,
+) -> Response:
+    """Return how probable each target is for its source: the log-probability of every token, given
+    the source and the tokens before it."""
+    negotiate(request, [JSON])
+    return await respond(request, await run_score(body, request))
+
+
+async def run_score(body: ScoreRequest, request: Request, *, padded: bool = False) -> Computed:
+    """Score the targets. `padded`: as many tokens will be written for each as for the longest.
+
+    Raise the errors of the endpoint.
+    """
+    model = use_model(request, body.model)
+    if "score" not in model.engine.opened.graphs:
+        detail = (
+            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
+            " HEED_SCORE is false; use another model"
+        )
+        raise NotFound("not_supported", detail)
+    faults = Faults()
+    languages = read_languages(body, model, body.source, faults)
+    sources, targets = await read_pairs(
+        request,
+        TextField("/source", body.source, languages.source),
+        TextField("/target", body.target, model.target),
+        faults,
+    )
+    faults.raise_all()
+    await hold(request, TOKEN_BYTES * total_length(targets, padded))
+    entries = [
+        Entry(
+            np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids
+        )
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    answers = await submit_and_wait(request, model, entries)
+
+    def write() -> Document:
+        results = [write_score(*each) for each in zip(targets, answers, strict=True)]
+        return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
+
+    return Computed(write, answers)

@@ -1,0 +1,121 @@
+"""POST /v1/tokenize and /v1/detokenize."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.answering import examples
+from service.api.answering.responses import PROBLEMS, ModelResponse
+from service.api.answering.serialize import write_tokens
+from service.api.answering.steps import Computed, respond, use_model
+from service.api.reading.answer_size import TOKEN_BYTES
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import IdLists, Plain
+from service.api.reading.languages import read_languages, refuse_languages
+from service.api.reading.requests import LanguageRequest, ModelRequest
+from service.api.reading.texts import TextField, read_texts
+from service.formats.json import JSON, Document
+from service.http.limits.budget import hold
+from service.http.messages.content import negotiate
+from service.http.messages.json_route import JsonRoute
+
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+
+class TokenizeRequest(LanguageRequest):
+    text: Annotated[
+        Plain, Field(description="A text or a list of texts to tokenize.", examples=["don't"])
+    ]
+    side: Literal["source", "target"] = Field(
+        default="source",
+        description="Whose tokenizer to use: the sources' or the targets', which adds an"
+        " end-of-sequence token.",
+    )
+
+
+class DetokenizeRequest(ModelRequest):
+    token_ids: IdLists = Field(
+        description="Lists of token ids, one for each text.",
+        examples=[[[28, 26, 11, 2]]],
+    )
+    side: Literal["source", "target"] = Field(
+        default="target", description="Whose tokenizer to use: the sources' or the targets'."
+    )
+
+
+class TokenizeResult(BaseModel):
+    tokens: list[str] = Field(description="The tokens as written in the vocabulary.")
+    token_ids: list[int] = Field(description="Their ids in the vocabulary.")
+    offsets: list[list[int] | None] = Field(
+        description="[start, end) of each token in the text, in characters; null for special"
+        " tokens."
+    )
+
+
+class TokenizeAnswer(ModelResponse):
+    results: list[TokenizeResult] = Field(description="One for each text, in their order.")
+
+
+class DetokenizeResult(TokenizeResult):
+    text: str = Field(description="The text of the tokens, without special tokens.")
+
+
+class DetokenizeAnswer(ModelResponse):
+    results: list[DetokenizeResult] = Field(description="One for each list of ids, in their order.")
+
+
+@router.post(
+    "/v1/tokenize",
+    response_model=TokenizeAnswer,
+    summary="Split texts into tokens",
+    tags=["models"],
+)
+async def tokenize(
+    body: Annotated[TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
+    request: Request,
+) -> Response:
+    """Show how texts become tokens: with side source the tokens that the encoder reads, with side
+    target those that the decoder should predict. Special tokens are included."""
+    negotiate(request, [JSON])
+    model = use_model(request, body.model)
+    faults = Faults()
+    if body.side == "source":
+        tokenizer = read_languages(body, model, body.text, faults, decodes=False).source
+    else:
+        refuse_languages(body, "on the tokens of targets, which hold no language", faults)
+        tokenizer = model.target
+    texts = await read_texts(request, TextField("/text", body.text, tokenizer), faults)
+    faults.raise_all()
+    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
+
+    def write() -> Document:
+        return {"model": model.name, "results": [write_tokens(text) for text in texts]}
+
+    return await respond(request, Computed(write, size=sum(map(len, texts))))
+
+
+@router.post(
+    "/v1/detokenize",
+    response_model=DetokenizeAnswer,
+    summary="Join tokens into texts",
+    tags=["models"],
+)
+async def detokenize(
+    body: Annotated[DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
+    request: Request,
+) -> Response:
+    """Turn token ids into texts, and show where in its text each token is."""
+    negotiate(request, [JSON])
+    model = use_model(request, body.model)
+    tokenizer = model.source if body.side == "source" else model.target
+    faults = Faults()
+    texts = await read_texts(request, TextField("/token_ids", body.token_ids, tokenizer), faults)
+    faults.raise_all()
+    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
+
+    def write() -> Document:
+        results = [{"text": text.text, **write_tokens(text)} for text in texts]
+        return {"model": model.name, "results": results}
+
+    return await respond(request, Computed(write, size=sum(map(len, texts))))

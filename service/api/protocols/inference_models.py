@@ -1,0 +1,252 @@
+"""The models of the Open Inference Protocol: their inputs, parameters and outputs.
+
+Each model of the service is several models there, one for each endpoint that shares its requests.
+Parameters are the options of that endpoint, and outputs are made of the endpoint's answer.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from service.api.answering.steps import Computed
+from service.api.endpoints.attention import AttentionRequest, run_attention
+from service.api.endpoints.decode import DecodeRequest, run_decode
+from service.api.endpoints.encode import EncodeRequest, run_encode
+from service.api.endpoints.score import ScoreRequest, run_score
+from service.api.protocols.tensors import Form
+from service.api.reading.selection import ATTENTION_GRAPHS
+from service.arrays import FloatArray
+from service.attention import AttentionKind
+from service.errors import Invalid
+
+# Fields of our requests that are tensors, or change an answer to what no tensor holds
+NO_PARAMETERS = {"model", "source", "target", "partial", "stream", "encoding", "top_log_probs"}
+SOURCE = {
+    "source": Form("BYTES", 1),
+    "source_ids": Form("INT64", 2),
+    "source_length": Form("INT64", 1),
+}
+TARGET = {name.replace("source", "target"): form for name, form in SOURCE.items()}
+
+Result = dict[str, Any]  # one of the results of an endpoint's answer
+Reader = Callable[[Result], Any]
+
+
+class Output(NamedTuple):
+    """An output of a model. `read` returns what it has of a result; `given` whether it is in the
+    answer to a request."""
+
+    form: Form
+    read: Reader
+    given: Callable[[Any], bool] = lambda _: True
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model does here: `run` answers requests to an endpoint, `body`. The model must have
+    one of the graphs `needs`, if there are any. Fields in `without` are no parameters."""
+
+    body: type[BaseModel]
+    run: Callable[[Any, Request], Awaitable[Computed]]
+    inputs: Mapping[str, Form]
+    outputs: Mapping[str, Output]
+    needs: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+
+    @property
+    def parameters(self) -> list[str]:
+        hidden = NO_PARAMETERS | self.without
+        return [name for name in self.body.model_fields if name not in hidden]
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the parameters."""
+        schema = self.body.model_json_schema()
+        properties = {name: schema["properties"][name] for name in self.parameters}
+        return {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+            "$defs": schema.get("$defs", {}),
+        }
+
+
+def of_hypotheses(name: str, read: Callable[[Any], Any] = lambda value: value) -> Reader:
+    """Return a reader of a field of each hypothesis."""
+    return lambda result: [read(hypothesis[name]) for hypothesis in result["hypotheses"]]
+
+
+def is_whole(body: DecodeRequest) -> bool:
+    """Return whether hypotheses have tokens: those of texts that were split have only sentences."""
+    return body.split == "none"
+
+
+def keeps_tokens(body: EncodeRequest) -> bool:
+    return body.pooling == "none"
+
+
+def pools_tokens(body: EncodeRequest) -> bool:
+    return body.pooling != "none"
+
+
+def count_tokens(result: Result) -> int:
+    return len(result["tokens"])
+
+
+DECODED: dict[str, Output] = {
+    "text": Output(Form("BYTES", 2), of_hypotheses("text")),
+    "score": Output(Form("FP32", 2), of_hypotheses("score")),
+    "finish_reason": Output(Form("BYTES", 2), of_hypotheses("finish_reason")),
+    "length": Output(Form("INT64", 2), of_hypotheses("token_ids", len), is_whole),
+    "tokens": Output(Form("BYTES", 3), of_hypotheses("tokens"), is_whole),
+    "token_ids": Output(Form("INT64", 3), of_hypotheses("token_ids"), is_whole),
+    "log_probs": Output(Form("FP32", 3), of_hypotheses("log_probs"), is_whole),
+    "source_length": Output(Form("INT64", 1), itemgetter("source_tokens")),
+}
+ENCODED: dict[str, Output] = {
+    "hidden": Output(Form("FP32", 3), itemgetter("hidden"), keeps_tokens),
+    "embedding": Output(Form("FP32", 2), itemgetter("embedding"), pools_tokens),
+    "length": Output(Form("INT64", 1), count_tokens),
+    "tokens": Output(Form("BYTES", 2), itemgetter("tokens")),
+}
+SCORED: dict[str, Output] = {
+    "log_probs": Output(Form("FP32", 2), itemgetter("log_probs")),
+    "sum": Output(Form("FP32", 1), itemgetter("sum")),
+    "mean": Output(Form("FP32", 1), itemgetter("mean")),
+    "perplexity": Output(Form("FP64", 1), itemgetter("perplexity")),
+    "length": Output(Form("INT64", 1), count_tokens),
+    "tokens": Output(Form("BYTES", 2), itemgetter("tokens")),
+}
+
+
+class BlockReader(NamedTuple):
+    """Reads the block of one kind of attention."""
+
+    kind: AttentionKind
+
+    def block(self, result: Result) -> dict[str, Any]:
+        return next(each for each in result["attention"] if each["kind"] == self.kind)
+
+    def weights(self, result: Result) -> FloatArray:
+        """(L, H, rows, columns). Axes over which the weights are reduced have the size 1."""
+        block = self.block(result)
+        return block["data"].reshape(*matrices_of(block), *block["shape"][-2:])
+
+    def shape(self, result: Result) -> list[int]:
+        return self.block(result)["shape"][-2:]
+
+    def rows(self, result: Result) -> list[str]:
+        return [token.text for token in self.block(result)["rows"]]
+
+    def columns(self, result: Result) -> list[str]:
+        return [token.text for token in self.block(result)["columns"]]
+
+    def given(self, body: AttentionRequest) -> bool:
+        return self.kind in body.attention.kinds
+
+
+def matrices_of(block: dict[str, Any]) -> tuple[int, int]:
+    """Return how many layers and heads a block has, 1 where they are combined."""
+    sizes = dict(zip(block["axes"], block["shape"], strict=True))
+    return sizes.get("layer", 1), sizes.get("head", 1)
+
+
+def read_alignments(result: Result) -> NDArray[Any]:
+    """Return the pairs of each matrix of cross-attention in the Pharaoh format, (L, H)."""
+    block = BlockReader("cross").block(result)
+    texts = [each["pharaoh"] for each in flatten(block["alignment"])]
+    return np.array(texts, object).reshape(matrices_of(block))
+
+
+def flatten(nested: Any) -> Iterator[Any]:
+    if not isinstance(nested, list):
+        yield nested
+        return
+    for each in cast("list[Any]", nested):
+        yield from flatten(each)
+
+
+def aligns(body: AttentionRequest) -> bool:
+    return body.attention.alignment is not None
+
+
+def weights_outputs(kind: AttentionKind) -> dict[str, Output]:
+    """Return the outputs of a kind of attention: the weights, their rows and columns before they
+    are padded, and the tokens of both."""
+    reader = BlockReader(kind)
+    return {
+        kind: Output(Form("FP32", 5), reader.weights, reader.given),
+        f"{kind}_shape": Output(Form("INT64", 2), reader.shape, reader.given),
+        f"{kind}_rows": Output(Form("BYTES", 2), reader.rows, reader.given),
+        f"{kind}_columns": Output(Form("BYTES", 2), reader.columns, reader.given),
+    }
+
+
+ATTENDED: dict[str, Output] = {
+    **weights_outputs("cross"),
+    **weights_outputs("decoder"),
+    **weights_outputs("encoder"),
+    "alignment": Output(Form("BYTES", 3), read_alignments, aligns),
+    "target": Output(Form("BYTES", 1), itemgetter("target")),
+}
+TASKS = {
+    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=frozenset({"attention"})),
+    ".encode": Task(EncodeRequest, partial(run_encode, padded=True), SOURCE, ENCODED),
+    ".attention": Task(
+        AttentionRequest,
+        partial(run_attention, padded=True),
+        SOURCE | TARGET,
+        ATTENDED,
+        frozenset(ATTENTION_GRAPHS.values()),
+    ),
+    ".score": Task(
+        ScoreRequest, partial(run_score, padded=True), SOURCE | TARGET, SCORED, frozenset({"score"})
+    ),
+}
+
+
+def read_sequences(
+    values: Mapping[str, Any], side: str, required: bool, pad_id: int
+) -> list[str] | list[list[int]] | None:
+    """Return the sources or the targets, as a field of a body. Ids are without their padding.
+
+    Raise Invalid if the inputs of a required side are missing, for both texts and ids, for lengths
+    that do not fit the ids, and for padding without lengths.
+    """
+    texts, ids, lengths = (values.get(f"{side}{part}") for part in ("", "_ids", "_length"))
+    if ids is None and lengths is not None:
+        raise Invalid.at(f"/{side}_length", f"has no effect without {side}_ids: send both")
+    if ids is None and texts is None and required:
+        detail = f"is required: send {side} (BYTES, one axis) or {side}_ids (INT64, two axes)"
+        raise Invalid.at(f"/{side}", detail)
+    if ids is None:
+        return texts
+    if texts is not None:
+        raise Invalid.at(f"/{side}_ids", f"has no effect beside {side}: send one of them")
+    if lengths is None:
+        check_padding(ids, side, pad_id)
+        return ids
+    if len(lengths) != len(ids):
+        detail = f"holds {len(lengths)} lengths for {len(ids)} sequences: give one for each"
+        raise Invalid.at(f"/{side}_length", detail)
+    most = len(ids[0])
+    wrong = (i for i, length in enumerate(lengths) if not 1 <= length <= most)
+    if (place := next(wrong, None)) is not None:
+        detail = f"is {lengths[place]} but {side}_ids has {most} columns: give 1 to {most}"
+        raise Invalid.at(f"/{side}_length/{place}", detail)
+    return [row[:length] for row, length in zip(ids, lengths, strict=True)]
+
+
+def check_padding(ids: Sequence[Sequence[int]], side: str, pad_id: int) -> None:
+    """Raise Invalid for a row that ends in padding."""
+    padded = (i for i, row in enumerate(ids) if row[-1] == pad_id)
+    if (place := next(padded, None)) is not None:
+        detail = f"ends with {pad_id}, which is padding: send the lengths without it"
+        raise Invalid.at(f"/{side}_ids/{place}", f"{detail} as {side}_length (INT64, one axis)")

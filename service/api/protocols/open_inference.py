@@ -1,0 +1,269 @@
+"""The Open Inference Protocol, version 2, over HTTP, as KServe and Triton speak it:
+https://github.com/kserve/open-inference-protocol. `inference_models` says what is served.
+"""
+
+import zlib
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from service.api.answering.steps import (
+    Computed,
+    cut_headers,
+    failed_of,
+    find_model,
+    models_of,
+    write_pieces,
+)
+from service.api.endpoints import models
+from service.api.protocols.inference_models import TASKS, Output, Result, Task, read_sequences
+from service.api.protocols.tensors import (
+    Form,
+    InferRequest,
+    Tensor,
+    check_name,
+    pad,
+    read_inputs,
+    split_body,
+    write_answer,
+)
+from service.errors import (
+    Fault,
+    HeedError,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
+from service.formats.json import JSON, Document, Pieces
+from service.http.limits.budget import hold
+from service.http.limits.waiting import compute_reading, settings_of
+from service.http.messages.content import send
+from service.http.messages.json_route import read_body, receive, validate
+from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.serving.model import Model
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+BINARY = "application/octet-stream"
+BINARY_OUTPUT = "binary_data_output"  # a parameter: whether all outputs are binary
+IGNORED = ("priority", "timeout")  # parameters of Triton's scheduler, which a server may ignore
+
+
+def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
+    return encode({"error": shorten(error.detail, LONGEST_DETAIL)})
+
+
+router = APIRouter(prefix="/v2", include_in_schema=False)  # the protocol has its own document
+
+
+def find_task(request: Request, name: str, version: str | None = None) -> tuple[Model, Task]:
+    """Return the model of this name, and what it does. Raise NotFound naming all there are, or the
+    version that there is."""
+    known = models_of(request).values()
+    served = {
+        model.name + suffix: (model, task)
+        for model in known
+        for suffix, task in TASKS.items()
+        if not task.needs or task.needs & model.engine.opened.graphs
+    }
+    served |= {model.name: (model, TASKS[""]) for model in known}  # one may be named x.score
+    model, task = find_model(served, name, failed_of(request))
+    own = model.engine.bundle.version
+    if version not in (None, own):
+        detail = f"model {name} has no version {shorten(version)!r}: ask for {own}, or for none"
+        raise NotFound("unknown_model", detail)
+    return model, task
+
+
+@router.get("")
+async def show_server(request: Request) -> dict[str, Any]:
+    return {
+        "name": "heed",
+        "version": request.app.version,
+        "extensions": ["binary_tensor_data"],
+    }
+
+
+@router.get("/health/live")
+async def live() -> dict[str, bool]:
+    return {"live": True}
+
+
+@router.get("/health/ready")
+async def ready(request: Request) -> dict[str, bool]:
+    await models.ready(request)
+    return {"ready": True}
+
+
+@router.get("/models/{name}/ready")
+@router.get("/models/{name}/versions/{version}/ready")
+async def model_ready(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
+    model, _ = find_task(request, name, version)
+    await models.model_ready(model.name, request)
+    return {"name": name, "ready": True}
+
+
+@router.get("/models/{name}")
+@router.get("/models/{name}/versions/{version}")
+async def show_model(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
+    """Describe a model. `parameters`, which the protocol lacks, is their JSON Schema."""
+    model, task = find_task(request, name, version)
+    return {
+        "name": name,
+        "versions": [model.engine.bundle.version],
+        "platform": "onnx_onnxv1",
+        "inputs": describe(task.inputs),
+        "outputs": describe({each: output.form for each, output in task.outputs.items()}),
+        "parameters": task.schema,
+    }
+
+
+def describe(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "datatype": form.datatype, "shape": [-1] * form.rank}
+        for name, form in forms.items()
+    ]
+
+
+@router.post("/models/{name}/infer")
+@router.post("/models/{name}/versions/{version}/infer")
+async def infer(request: Request, name: str, version: str | None = None) -> Response:
+    content = await read_content(request)
+    header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
+    asked = await read_body(request, InferRequest, header)
+    name, version = asked.model_name or name, asked.model_version or version
+    model, task = find_task(request, name, version)
+
+    def read() -> BaseModel:
+        fields = read_fields(asked, task, binary, model.engine.bundle.manifest.pad_id)
+        return validate(task.body, {"model": model.name, **fields})
+
+    body = await compute_reading(request, read, len(content))
+    chosen = choose_outputs(asked, task, body)
+    in_binary = choose_binary(asked, chosen)
+    try:
+        computed = count_padding(await task.run(body, request))
+    except (Invalid, TooLarge) as error:
+        sent = {tensor.name for tensor in asked.inputs}
+        raise error.change_faults(partial(name_input, sent)) from None
+    answer = {"model_name": name, "model_version": model.engine.bundle.version}
+    answer |= {"id": asked.id} if asked.id else {}
+    length = 0
+
+    def write(document: Document) -> Pieces:
+        nonlocal length
+        results = document["results"]
+        tensors = {each: write_tensor(task.outputs[each], results) for each in chosen}
+        json, content = write_answer(answer, tensors, in_binary)
+        length = sum(map(len, json))
+        return [*json, *content]
+
+    pieces = await write_pieces(request, computed, write)
+    response = send(request, pieces, BINARY if in_binary else JSON)
+    response.headers.update(cut_headers(computed.answers))
+    if in_binary:
+        response.headers[HEADER_LENGTH] = str(length)
+    return response
+
+
+async def read_content(request: Request) -> bytes:
+    """Return the body, decompressed. Raise UnsupportedMediaType for another compression."""
+    content = await receive(request)
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding == "identity":
+        return content
+    if coding not in ("gzip", "deflate"):
+        detail = f"content-encoding {shorten(coding)} is not supported: send gzip, deflate or none"
+        raise UnsupportedMediaType(detail)
+    limit = settings_of(request).max_body_bytes
+    content = await compute_reading(request, lambda: decompress(content, limit), limit)
+    await hold(request, len(content))
+    return content
+
+
+def decompress(content: bytes, limit: int) -> bytes:
+    """Return what gzip or zlib has compressed. Raise TooLarge for more than `limit` bytes, and
+    Unparsable for other bytes."""
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: whichever of both it is
+    try:
+        plain = stream.decompress(content, limit + 1)
+    except zlib.error as error:
+        raise Unparsable(f"the body cannot be decompressed: {error}") from error
+    if len(plain) > limit:
+        detail = f"the body has more than {limit} bytes when decompressed, which is the limit"
+        raise TooLarge(f"{detail}: send less")
+    if not stream.eof or stream.unused_data:
+        raise Unparsable("the compressed body must be one whole gzip or zlib stream")
+    return plain
+
+
+def name_input(sent: Container[str], fault: Fault) -> Fault:
+    """Return a fault of a source or a target with the name of the input that was sent for it."""
+    side = fault.pointer.split("/")[1] if fault.pointer else ""
+    if f"{side}_ids" not in sent:
+        return fault
+    return Fault(f"/{side}_ids{fault.pointer.removeprefix(f'/{side}')}", fault.detail)
+
+
+def read_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
+    """Return the fields of a body: parameters under their own names, and what inputs hold.
+
+    Raise Invalid for a parameter or an input that the model does not have, or misses.
+    """
+    parameters = {
+        name: value
+        for name, value in asked.parameters.items()
+        if name not in (BINARY_OUTPUT, *IGNORED)
+    }
+    for name in parameters:
+        check_name(name, task.parameters, "parameter")
+    values = read_inputs(asked.inputs, task.inputs, binary)
+    sides = [side for side in ("source", "target") if side in task.inputs]
+    return parameters | {
+        side: read_sequences(values, side, task.body.model_fields[side].is_required(), pad_id)
+        for side in sides
+    }
+
+
+def choose_outputs(asked: InferRequest, task: Task, body: BaseModel) -> list[str]:
+    """Return the names of the outputs to send. Raise Invalid for one that the answer lacks."""
+    given = [name for name, output in task.outputs.items() if output.given(body)]
+    for each in asked.outputs:
+        check_name(each.name, given, "output")
+    return list(dict.fromkeys(each.name for each in asked.outputs)) or given
+
+
+def choose_binary(asked: InferRequest, chosen: Sequence[str]) -> set[str]:
+    """Return the outputs that are sent in binary. Raise Invalid if BINARY_OUTPUT is no boolean."""
+    all_binary = asked.parameters.get(BINARY_OUTPUT, False)
+    if not isinstance(all_binary, bool):
+        raise Invalid.at(f"/{BINARY_OUTPUT}", "must be true or false")
+    named = {each.name: each.parameters.binary_data for each in asked.outputs}
+    own = {name: binary for name, binary in named.items() if binary is not None}
+    return {name for name in chosen if own.get(name, all_binary)}
+
+
+def count_padding(computed: Computed) -> Computed:
+    """Add to the size what is written beside the document: tensors, padded to the longest."""
+    longest = max((answer.size for answer in computed.answers), default=0)
+    return computed._replace(size=computed.size + len(computed.answers) * longest)
+
+
+def write_tensor(output: Output, results: Sequence[Result]) -> Tensor:
+    return Tensor(output.form.datatype, pad(list(map(output.read, results)), output.form))
+
+
+ERRORS = ErrorForm(
+    ["/v2"],
+    write_error,
+    {422: 400},
+    endpoints={
+        each.path: each.methods or () for each in router.routes if isinstance(each, APIRoute)
+    },
+)

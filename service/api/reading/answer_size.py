@@ -1,0 +1,171 @@
+"""Limit the size of an answer before any of it is computed."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import replace
+from typing import NamedTuple
+
+from fastapi import Request
+
+from service.api.reading.requests import AttentionSelection
+from service.api.reading.selection import select
+from service.errors import TooLarge
+from service.http.limits.waiting import settings_of
+from service.search.options import SearchOptions
+from service.serving.model import Model
+from service.text.tokenizer import Tokens
+
+# Bytes that a token takes in this process: as received from the engine, in Python, and as JSON.
+TOKEN_BYTES = 128
+NUMBER_BYTES = 16  # a float32 in arrays and as JSON
+ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
+FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
+
+SEND_LESS = "send fewer or shorter sequences"
+SEND_LESS_OR_LOWER = f"{SEND_LESS}, or lower max_new_tokens"
+
+
+class Lengths(NamedTuple):
+    """Tokens of a source and of its target, and positions that the decoder reads for both."""
+
+    source: int
+    target: int
+    decoder: int
+
+
+def measure(model: Model, source: Tokens, target_length: int, prefix_length: int) -> Lengths:
+    """Return the lengths of a source whose target has, or may get, `target_length` tokens after a
+    target prefix."""
+    manifest = model.engine.bundle.manifest
+    starts = manifest.limits.max_target_length - manifest.target_positions  # ids after the first
+    return Lengths(len(source), target_length, starts + prefix_length + target_length)
+
+
+def longest(lengths: Sequence[Lengths]) -> Lengths:
+    """Return the lengths to which all of them are padded in one array."""
+    return Lengths(*map(max, zip(*lengths, strict=True)))
+
+
+def total_length(sequences: Sequence[Sized], padded: bool) -> int:
+    """Return the length of all sequences, each as long as the longest if they are `padded`."""
+    lengths = list(map(len, sequences))
+    return max(lengths) * len(lengths) if padded else sum(lengths)
+
+
+def check_size(request: Request, nbytes: int, advice: str) -> None:
+    """Raise TooLarge if an answer of `nbytes` exceeds the limit. `advice` says how to get less."""
+    limit = settings_of(request).max_answer_bytes
+    if nbytes > limit:
+        raise TooLarge(f"the answer could take {nbytes} bytes and the limit is {limit}: {advice}")
+
+
+def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
+    """Bytes of all generated tokens and their alternatives, if every hypothesis is as long as it
+    may become."""
+    tokens = sources * search.num_hypotheses * search.max_new_tokens
+    return tokens * (TOKEN_BYTES + search.top_log_probs * ALTERNATIVE_BYTES)
+
+
+def check_hypotheses(request: Request, search: SearchOptions, sources: int) -> None:
+    """Raise TooLarge if the hypotheses could exceed the limit.
+
+    The error names options that would fit.
+    """
+    limit, nbytes = settings_of(request).max_answer_bytes, hypotheses_nbytes(search, sources)
+    if nbytes > limit:
+        raise TooLarge.at(
+            "/top_log_probs" if search.top_log_probs else "/max_new_tokens",
+            f"may take {nbytes} bytes for {sources * search.num_hypotheses} hypotheses and the"
+            f" limit is {limit}: {fewer_tokens(search, sources, limit)}",
+        )
+
+
+def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
+    """Return advice with the most alternatives that fit; else with the most tokens."""
+    for count in reversed(range(search.top_log_probs)):
+        if hypotheses_nbytes(replace(search, top_log_probs=count), sources) <= limit:
+            return f'"top_log_probs": {count} would fit'
+    longest = limit // (TOKEN_BYTES * sources * search.num_hypotheses)
+    needed = max([1, search.min_new_tokens, *map(len, search.allowed_targets)])
+    if longest < needed:
+        return "send fewer sources, or lower num_hypotheses"
+    less = f'"max_new_tokens": {longest}'
+    return f'{less}, "top_log_probs": 0 would fit' if search.top_log_probs else f"{less} would fit"
+
+
+def check_attention(
+    request: Request,
+    model: Model,
+    selected: AttentionSelection | None,
+    lengths: Sequence[Lengths],
+    advice: str,
+    search: SearchOptions | None = None,
+) -> int:
+    """Return the bytes of the selected weights and the hypotheses of `search`. Raise TooLarge if
+    they could exceed the limit.
+
+    The error names a selection that would fit, or else says `advice`.
+    """
+    if selected is None:
+        return 0
+    limit = settings_of(request).max_answer_bytes
+    sources = Counter(lengths)  # equal ones are computed once
+    tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
+    targets = search.num_hypotheses if search else 1
+
+    def needed(selection: AttentionSelection) -> int:
+        return attention_nbytes(model, selection, sources, targets, tokens)
+
+    if needed(selected) <= limit:
+        return needed(selected)
+    if fitting := next((less for less in smaller(selected) if needed(less) <= limit), None):
+        advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
+    raise TooLarge.at(
+        "/attention",
+        f"may take {needed(selected)} bytes, for the answer or for the largest forward pass, and"
+        f" the limit is {limit}: {advice}",
+    )
+
+
+def attention_nbytes(
+    model: Model,
+    selected: AttentionSelection,
+    sources: Counter[Lengths],
+    targets: int,
+    other_bytes: int,
+) -> int:
+    """Bytes of the answer, or of the largest forward pass if that is more.
+
+    `targets` is how many each source has; `other_bytes` are in the answer beside the weights. A
+    pass computes the weights of every layer and head, whichever are selected.
+    """
+    config = model.engine.bundle.manifest.config
+    selection = select(selected, config)
+    weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
+    passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
+    return max([targets * weights + other_bytes, *passes])
+
+
+def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
+    """Yield ever smaller selections: reduced heads, reduced layers, then each kind alone."""
+    if selected.reduce_heads == "none":
+        selected = selected.model_copy(update={"reduce_heads": "mean"})
+        yield selected
+    if selected.reduce_layers == "none":
+        selected = selected.model_copy(update={"reduce_layers": "mean"})
+        yield selected
+    for kind in sorted(selected.kinds):  # cross first
+        if kind == "cross" or not selected.alignment:
+            rows = (
+                None if kind == "encoder" else selected.rows
+            )  # encoder attention has no such rows
+            alone = selected.model_copy(update={"kinds": [kind], "rows": rows})
+            yield alone
+            if kind != "encoder" and rows is None:
+                yield alone.model_copy(update={"rows": [0, FEW_ROWS]})
+
+
+def held_nbytes(arrays: int, tokens: int = 0) -> int:
+    """Bytes that an answer takes in this process: `arrays` bytes of float32, and bytes for its
+    tokens."""
+    return arrays // 4 * NUMBER_BYTES + tokens

@@ -1,0 +1,215 @@
+"""Convert a request of /v1/attend to arrays, check their shapes, and convert the results back.
+
+Axes: B sequences, T queries of D numbers, S keys of E numbers, S values of V numbers.
+"""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.api.reading.attend_request import AdditiveWeights, AttendRequest, Numbers
+from service.arrays import Feeds, FloatArray, IntArray
+from service.errors import Invalid, NotAcceptable
+from service.formats.picture import Picture
+from service.formats.plots import draw_attention
+
+MOST_HEATMAPS = 4
+
+
+def feeds_of(body: AttendRequest) -> Feeds:
+    """Return the inputs of the mechanism's graph: queries (B, T, D), keys (B, S, E), values
+    (B, S, V), valid_lengths (B, T) and the parameters of the mechanism.
+
+    Raise Invalid, naming the shapes, if they do not agree.
+    """
+    queries = array_of(body.queries, "/queries")
+    keys = array_of(body.keys, "/keys")
+    values = array_of(body.values, "/values")
+    if not len(queries) == len(keys) == len(values):
+        counts = f"{len(queries)} sequences, /keys {len(keys)} and /values {len(values)}"
+        raise Invalid.at("/queries", f"hold {counts}: give the same number in each")
+    if keys.shape[1] != values.shape[1]:
+        shapes = f"{values.shape} and /keys {keys.shape}"
+        raise Invalid.at("/values", f"have shape {shapes}: give one value for each key")
+    check_truth(body, queries.shape[1])
+    return {
+        "queries": queries,
+        "keys": keys,
+        "values": values,
+        "valid_lengths": valid_lengths_of(body, len(queries), queries.shape[1], keys.shape[1]),
+        **parameters_of(body, queries.shape[2], keys.shape[2]),
+    }
+
+
+def check_truth(body: AttendRequest, queries: int) -> None:
+    if body.truth is None:
+        return
+    if not is_regression(body):
+        detail = (
+            "has an effect only on a regression: send numbers as queries, keys and values, or"
+            " omit truth"
+        )
+        raise Invalid.at("/truth", detail)
+    if len(array_from(body.truth, np.float32, "/truth")) != queries:
+        detail = f"has {len(body.truth)} numbers for {queries} queries: give one for each"
+        raise Invalid.at("/truth", detail)
+
+
+def is_regression(body: AttendRequest) -> bool:
+    """Return whether queries, keys and values are numbers rather than vectors."""
+    return not any(isinstance(each[0], list) for each in (body.queries, body.keys, body.values))
+
+
+def array_of(numbers: Numbers, pointer: str) -> FloatArray:
+    """Return numbers, vectors or sequences of vectors as an array (B, N, D).
+
+    Numbers have D = 1; numbers and vectors have B = 1.
+    """
+    array = array_from(numbers, np.float32, pointer)
+    if array.ndim == 1:
+        return array[None, :, None]
+    return array if array.ndim == 3 else array[None]
+
+
+def array_from(lists: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any]:
+    """Return nested lists as an array. Raise Invalid for lists of different lengths, and for
+    numbers too large for float32."""
+    check_equal_lengths(lists, pointer)
+    with np.errstate(over="ignore"):
+        array = np.array(lists, dtype)
+    if not np.isfinite(array).all():
+        raise Invalid.at(pointer, "must hold only numbers that fit a float32")
+    return array
+
+
+def check_equal_lengths(lists: Any, pointer: str) -> None:
+    """Raise Invalid naming the first list that is not as long as the others beside it."""
+    shape = [len(lists)]
+    while isinstance(lists[0], list):
+        for i, each in enumerate(lists):
+            if len(each) != len(lists[0]):
+                place = "".join(f"/{axis}" for axis in np.unravel_index(i, shape))
+                first = pointer + "/0" * len(shape)
+                lengths = f"has length {len(each)} but {first} has length {len(lists[0])}"
+                raise Invalid.at(pointer + place, f"{lengths}: give lists of equal lengths")
+        shape.append(len(lists[0]))
+        lists = list(chain.from_iterable(lists))
+
+
+def valid_lengths_of(body: AttendRequest, sequences: int, queries: int, keys: int) -> IntArray:
+    """Return how many keys each query may attend to, (B, T)."""
+    lengths = np.full((sequences, queries), keys)
+    if body.valid_lengths is not None:
+        given = array_from(body.valid_lengths, np.int64, "/valid_lengths")
+        if given.shape not in ((sequences,), (sequences, queries)):
+            raise Invalid.at(
+                "/valid_lengths",
+                f"has shape {given.shape}: give one number per sequence, shape ({sequences},), or"
+                f" one per query, shape ({sequences}, {queries})",
+            )
+        if given.max() > keys:
+            detail = f"holds {given.max()} but there are {keys} keys: give 0 to {keys}"
+            raise Invalid.at("/valid_lengths", detail)
+        lengths[:] = given if given.ndim == 2 else given[:, None]
+    return np.minimum(lengths, np.arange(1, queries + 1)) if body.causal else lengths
+
+
+def parameters_of(body: AttendRequest, query_size: int, key_size: int) -> Feeds:
+    """Return the parameters of the mechanism; empty if it has none.
+
+    Raise Invalid for parameters of another mechanism, and for vectors it cannot compare.
+    """
+    if body.width is not None and body.mechanism != "gaussian":
+        detail = f"has no effect on {body.mechanism}: omit it, or set mechanism to gaussian"
+        raise Invalid.at("/width", detail)
+    if body.weights is not None and body.mechanism != "additive":
+        detail = f"have no effect on {body.mechanism}: omit them, or set mechanism to additive"
+        raise Invalid.at("/weights", detail)
+    if body.mechanism in ("gaussian", "scaled_dot_product") and query_size != key_size:
+        raise Invalid.at(
+            "/keys",
+            f"have {key_size} numbers each and /queries {query_size}, which {body.mechanism} cannot"
+            " compare: give as many in both, or set mechanism to additive",
+        )
+    if body.mechanism == "gaussian":
+        width = 1.0 if body.width is None else body.width
+        return {"width": array_from([width], np.float32, "/width")}
+    if body.mechanism == "additive":
+        return additive_parameters(body.weights, query_size, key_size)
+    return {}
+
+
+def additive_parameters(weights: AdditiveWeights | None, query_size: int, key_size: int) -> Feeds:
+    if weights is None:
+        detail = "are required: additive attention has no default weights"
+        raise Invalid.at("/weights", detail)
+    query = array_from(weights.query, np.float32, "/weights/query")
+    key = array_from(weights.key, np.float32, "/weights/key")
+    score = array_from(weights.score, np.float32, "/weights/score")
+    hidden = len(score)
+    if (query.shape, key.shape) != ((hidden, query_size), (hidden, key_size)):
+        raise Invalid.at(
+            "/weights",
+            f"have shapes query {query.shape}, key {key.shape} and score {score.shape}: with this"
+            f" score give query ({hidden}, {query_size}) and key ({hidden}, {key_size})",
+        )
+    return {"query_weight": query, "key_weight": key, "score_weight": score}
+
+
+def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
+    """Bytes of the largest arrays that are computed: the weights, the outputs and, for mechanisms
+    that compute a vector for each query and key, these vectors."""
+    sequences, queries, query_size = feeds["queries"].shape
+    keys, value_size = feeds["values"].shape[1:]
+    vector_size = 0
+    if mechanism == "gaussian":
+        vector_size = query_size
+    elif mechanism == "additive":
+        vector_size = len(feeds["score_weight"])
+    return 4 * sequences * queries * (keys * (vector_size + 1) + value_size)
+
+
+def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
+    """Raise Invalid if scores or outputs left the range of float32.
+
+    Then some numbers are not finite, or the weights of a query that has keys do not sum to 1.
+    """
+    sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
+    if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):
+        raise Invalid("scores or outputs exceed the range of a float32: send smaller numbers")
+
+
+def check_heatmaps(sequences: int) -> None:
+    """Raise NotAcceptable for more sequences than a picture can show."""
+    if sequences > MOST_HEATMAPS:
+        raise NotAcceptable(
+            f"a picture can show {MOST_HEATMAPS} sequences but there are {sequences}: send fewer,"
+            " or accept application/json"
+        )
+
+
+def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
+    """Return a heatmap for each sequence; for a regression also a plot of points and lines."""
+    nothing = np.zeros((2, 0))
+    if not is_regression(body):
+        return draw_attention(weights, nothing, nothing, nothing)
+    order = np.argsort(body.queries)
+    prediction = np.array([body.queries, outputs.ravel()])[:, order]
+    truth = nothing if body.truth is None else np.array([body.queries, body.truth])[:, order]
+    return draw_attention(weights, np.array([body.keys, body.values]), prediction, truth)
+
+
+def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
+    """Return the answer, nested like the request.
+
+    Outputs are numbers if the values are, and there is no axis of sequences if the request has
+    none.
+    """
+    if not isinstance(body.values[0], list):
+        outputs = outputs[..., 0]
+    if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):
+        outputs, weights = outputs[0], weights[0]
+    arrays = {"outputs": np.ascontiguousarray(outputs), "weights": np.ascontiguousarray(weights)}
+    return {**arrays, "shape": list(weights.shape)}

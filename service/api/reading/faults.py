@@ -1,0 +1,78 @@
+"""Collect what is wrong with a request, so that one refusal names all of it."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from service.errors import HeedError, Invalid, TooLarge
+from service.http.limits.waiting import LITTLE
+
+Result = TypeVar("Result")
+PARTIAL = ', or send "partial": true for the answers to the other sources'
+
+
+class Faults:
+    """The errors of a request. If it is `partial`, those of single sources are kept apart: they
+    are answered as the results of their sources."""
+
+    def __init__(self, partial: bool | None = None) -> None:
+        """`partial` is None where a request cannot be."""
+        self.partial = bool(partial)
+        self._could_be = partial is not None
+        self._errors: list[HeedError] = []
+        self._refused: list[int] = []  # the results of `_errors`, of those that have one
+        self._by_result: dict[int, list[HeedError]] = {}
+
+    def read(self, work: Callable[[], Result], otherwise: Result) -> Result:
+        """Return what `work` returns; `otherwise`, if it raises Invalid or TooLarge."""
+        try:
+            return work()
+        except (Invalid, TooLarge) as error:
+            self.add(error)
+            return otherwise
+
+    def add(self, error: HeedError, result: int | None = None) -> None:
+        """Add an error: of the source of this result, or of the whole request."""
+        error.forget_frames()
+        if self.partial and result is not None:
+            self._by_result.setdefault(result, []).append(error)
+        else:
+            self._errors.append(error)
+            self._refused += [] if result is None else [result]
+
+    def raise_all(self, count: int = 1) -> None:
+        """Raise one error for all of the request, if there are any. With `partial`, it would be
+        answered if some of its `count` results had no error."""
+        if not self._errors:
+            return
+        error = merge(self._errors)
+        alone = len(self._refused) == len(self._errors) and len({*self._refused}) < count
+        if self._could_be and alone:
+            error.advice = PARTIAL
+        raise error
+
+    def valid(self, count: int) -> list[int]:
+        """Return the indices of the results, of `count`, that have no error."""
+        return [result for result in range(count) if result not in self._by_result]
+
+    @property
+    def failed(self) -> dict[int, HeedError]:
+        """The error of each source that has one, by the index of its result."""
+        return {result: merge(errors) for result, errors in self._by_result.items()}
+
+    @property
+    def size(self) -> int:
+        """How much the failed sources add to an answer: as much as LITTLE tokens each."""
+        return LITTLE * len(self._by_result)
+
+
+def merge(errors: Sequence[HeedError]) -> HeedError:
+    """Return one error with the faults of all, or the first if it has none: a pass that failed.
+
+    It is TooLarge if every fault is one of size, else Invalid: a client that only shortens its
+    texts would fail again.
+    """
+    if len(errors) == 1 or not errors[0].faults:
+        return errors[0]
+    kind = TooLarge if all(isinstance(error, TooLarge) for error in errors) else Invalid
+    faults = [fault for error in errors for fault in error.faults]
+    return kind.of(faults, sum(error.more for error in errors))

@@ -1,0 +1,208 @@
+"""Types of request fields that accept several forms.
+
+The form of a value is recognised before the value is validated, so that a fault is reported once,
+not once per form. Each form has a tag ("as text"), which JSON pointers to faults leave out.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from service.errors import MOST_FAULTS, Invalid
+from service.http.messages.validation_errors import OTHERS
+from service.text import tokenizer
+
+
+def source_variant(value: Any) -> str | None:
+    """Return the tag of a text, of texts or of lists of ids; None for anything else."""
+    if isinstance(value, str):
+        return "as text"
+    if value == [] or (isinstance(value, list) and isinstance(value[0], str)):
+        return "as texts"
+    return "as ids" if isinstance(value, list) and isinstance(value[0], list) else None
+
+
+def indices_variant(value: Any) -> str | None:
+    """Return the tag of the word "all" or of a list."""
+    if value == "all":
+        return "as all"
+    return "as indices" if isinstance(value, list) else None
+
+
+def text_variant(value: Any) -> str | None:
+    """Return the tag of a text, an id or a list."""
+    kinds = {str: "as text", int: "as id", list: "as list"}
+    return kinds.get(type(value))
+
+
+def check_unicode(text: str) -> str:
+    """Raise for half a surrogate pair."""
+    try:
+        tokenizer.check_unicode(text, "")
+    except Invalid as error:
+        raise PydanticCustomError(
+            "unicode", "{detail}", {"detail": error.faults[0].detail}
+        ) from error
+    return text
+
+
+def check_not_empty(text: str) -> str:
+    if not text:
+        raise PydanticCustomError("empty", "must not be empty")
+    return text
+
+
+def check_lists(value: Any) -> Any:
+    """Raise unless the value is a list of lists. A single list of ids is the usual mistake."""
+    if isinstance(value, list) and (not value or isinstance(value[0], list)):
+        return value
+    raise PydanticCustomError("lists", "must be a list of lists of ids, such as [[5, 6], [7]]")
+
+
+NOT_EMPTY = {"field_type": "List", "min_length": 1, "actual_length": 0}
+ItemFault = tuple[str, tuple[int, ...]]  # pydantic's type of error, and where it is
+
+
+def fault_of_text(place: int, item: Any) -> ItemFault | None:
+    """Return what is wrong with an item of a list of texts."""
+    return None if isinstance(item, str) else ("string_type", (place,))
+
+
+def fault_of_ids(place: int, item: Any) -> ItemFault | None:
+    """Return what is first wrong with an item of a list of lists of ids."""
+    if not isinstance(item, list):
+        return "list_type", (place,)
+    ids = cast("list[Any]", item)
+    if not ids:
+        return "too_short", (place,)
+    wrong = (i for i, each in enumerate(ids) if type(each) is not int)
+    return next((("int_type", (place, i)) for i in wrong), None)
+
+
+def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidator:
+    """Return a validator of a list that names the first wrong items, and counts the others.
+
+    pydantic alone would name one, or make an error of each: of 100,000 items that takes a second.
+    """
+
+    def validate(value: Any, validate_list: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate_list(value)
+        except ValidationError:
+            if not value:
+                raise
+            items: list[Any] = value  # source_variant or check_lists has seen that it is a list
+            found = (fault_of(i, item) for i, item in enumerate(items))
+            faults = [each for each in found if each]
+            named = [
+                InitErrorDetails(type=kind, loc=where, input=None, ctx=NOT_EMPTY)
+                for kind, where in faults[:MOST_FAULTS]
+            ]
+            if others := len(faults) - len(named):
+                count = PydanticCustomError(OTHERS, "and {count} others", {"count": others})
+                named.append(InitErrorDetails(type=count, input=None))
+            raise ValidationError.from_exception_data("list", named) from None
+
+    return WrapValidator(validate)
+
+
+Unicode = Annotated[str, AfterValidator(check_unicode)]
+Text = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
+Texts = Annotated[
+    list[str], Field(min_length=1, fail_fast=True), name_items(fault_of_text), Tag("as texts")
+]
+IdList = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Ids = Annotated[
+    list[IdList],
+    Field(min_length=1, fail_fast=True),
+    name_items(fault_of_ids),
+    Tag("as ids"),
+]
+IdLists = Annotated[
+    list[IdList],
+    Field(min_length=1, fail_fast=True),
+    name_items(fault_of_ids),
+    BeforeValidator(check_lists),
+]
+Sequences = Annotated[
+    Text | Texts | Ids,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="must be a text, a list of texts, or a list of lists of ids",
+    ),
+]
+Plain = Annotated[
+    Text | Texts,
+    Discriminator(
+        source_variant,
+        custom_error_type="sequences",
+        custom_error_message="must be a text or a list of texts",
+    ),
+]
+Indices = Annotated[
+    Annotated[Literal["all"], Tag("as all")]
+    | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
+    Discriminator(
+        indices_variant,
+        custom_error_type="indices",
+        custom_error_message="must be 'all' or a list of indices",
+    ),
+]
+
+Source = Annotated[
+    Sequences,
+    Field(
+        description="The input: a text, a list of texts, or a list of lists of token ids. Texts are"
+        " tokenized, with the special tokens the model needs; ids are used unchanged.",
+        examples=[["attention", "transformer"]],
+    ),
+]
+
+Partial = Annotated[
+    bool,
+    Field(
+        description="Answer valid sources even if others are refused or fail. Each failed source"
+        " gets a FailedResult. Wrong options and exceeded request limits still refuse the whole"
+        " request.",
+    ),
+]
+
+TargetPrefix = Annotated[
+    Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
+    Discriminator(
+        text_variant,
+        custom_error_type="prefix",
+        custom_error_message="must be a text or a list of ids",
+    ),
+]
+Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
+Endings = list[
+    Annotated[
+        Ending | Annotated[int, Tag("as id")],
+        Discriminator(
+            text_variant,
+            custom_error_type="stop",
+            custom_error_message="must be a text or an id",
+        ),
+    ]
+]
+Stop = Annotated[
+    Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
+    Discriminator(
+        text_variant,
+        custom_error_type="stop",
+        custom_error_message="must be a text, or a list of texts and ids",
+    ),
+]

@@ -1,0 +1,193 @@
+"""Validate the languages of a request: the model must know them, and get those that it needs."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import NamedTuple, get_args
+
+from service.api.reading.faults import Faults
+from service.api.reading.requests import LanguageRequest
+from service.api.reading.texts import TextsOrIds
+from service.bundle.languages import Slot, fill, slots_of
+from service.bundle.manifest import Manifest
+from service.errors import Invalid
+from service.serving.model import Model
+from service.text.tokenizer import Tokenizer
+
+AUTO = "auto"  # as a source language: to be detected
+NO_LANGUAGES = "no model of this service has languages: serve one that has, by HEED_BUNDLES"
+NAMED = 5  # codes that an error names
+# Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
+PAIRS = (
+    "bgbul bnben bsbos csces dvdiv eoepo esspa etest fapes fofao fyfry gagle gdgla gngrn hthat"
+    " idind igibo jajpn jvjav kkkaz kmkhm knkan kykir lbltz lolao ltlit lvlav mgmlg mgplt mimri"
+    " mlmal mnkhk mrmar mszsm mtmlt nbnob nenpi omgaz plpol pspbt ptpor scsrd sdsnd sqals"
+    " stsot svswe tktuk tltgl trtur tttat uguig yiydd"
+)
+SAME_LANGUAGE = frozenset(PAIRS.split())
+
+
+class Languages(NamedTuple):
+    """The effects of the languages of a request."""
+
+    source: Tokenizer  # puts their ids around each source
+    target_ids: tuple[int, ...]  # those that the decoder starts with
+
+
+def read_languages(
+    body: LanguageRequest,
+    model: Model,
+    sources: TextsOrIds,
+    faults: Faults,
+    *,
+    decodes: bool = True,
+) -> Languages:
+    """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
+    the decoder runs.
+
+    Add to `faults` each language that is missing, unknown, or has no effect: the model has none, or
+    the sources are ids, which must hold its ids themselves.
+    """
+    manifest = model.engine.bundle.manifest
+    prefix, suffix = manifest.source_prefix, manifest.source_suffix
+    needed = slots_of(manifest.decoder_start) if decodes else []
+    held: list[Slot] = []  # by the sources
+    if sources and isinstance(sources[0], str):
+        needed += slots_of([*prefix, *suffix])
+    elif sources:
+        held = [slot for slot in slots_of([*prefix, *suffix]) if slot not in needed]
+    ids: dict[Slot, list[int]] = {}
+    for slot in get_args(Slot):
+        ids[slot] = faults.read(partial(read_language, body, slot, model, slot in needed), [])
+        if slot in held and ids[slot]:
+            faults.read(partial(check_held, body, slot, ids[slot]), None)
+    source = model.source.between(fill(prefix, ids), fill(suffix, ids))
+    return Languages(source, tuple(ids["target_language"]))
+
+
+def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:
+    """Return the ids of the given language or, if one is needed, of the default or the only one;
+    else none."""
+    languages = model.engine.bundle.manifest.languages
+    codes, side = languages.of(slot), slot.removesuffix("_language")
+    given: str | None = getattr(body, slot)
+    default = languages.default(slot)
+    if given is None and needed and default is None:
+        raise Invalid.at(
+            f"/{slot}",
+            f"is required, because this model has {len(codes)} {side} languages: give one, such as"
+            f" {', '.join(sorted(codes)[:NAMED])}; `languages` of model {model.name} lists all",
+        )
+    if given is None:
+        return codes[default] if needed and default is not None else []
+    if not codes:
+        kind = f"{side} languages" if languages.source or languages.target else "languages"
+        raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")
+    if given not in codes:
+        near = nearest(given, codes)
+        some = ", ".join(sorted(codes)[:NAMED])
+        advice = f"did you mean {' or '.join(near)}?" if near else f"give another, such as {some}."
+        raise Invalid.at(
+            f"/{slot}",
+            f"is {given!r}, which this model does not know: {advice}"
+            f" `languages` of model {model.name} lists its {side} languages",
+        )
+    return codes[given]
+
+
+def refuse_languages(body: LanguageRequest, where: str, faults: Faults) -> None:
+    """Add to `faults` each language of a request in which none has an effect."""
+    for slot in get_args(Slot):
+        if getattr(body, slot) is not None:
+            faults.add(Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}"))
+
+
+class Pairs(NamedTuple):
+    """The languages that a model translates from and into."""
+
+    model: Model
+    sources: list[str]
+    targets: list[str]
+
+
+def pairs_of(models: Iterable[Model]) -> list[Pairs]:
+    """Return the models that have target languages.
+
+    One that takes no source language translates from AUTO.
+    """
+    found: list[Pairs] = []
+    for model in models:
+        languages = model.engine.bundle.manifest.languages
+        if languages.target:
+            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
+    return found
+
+
+def first_pair(manifests: Iterable[Manifest]) -> tuple[str, str] | None:
+    """Return two languages of the first model that has some: one to translate from, or AUTO, and
+    another one to translate into. None if no model has any."""
+    languages = next((each.languages for each in manifests if each.languages.target), None)
+    if languages is None:
+        return None
+    source = next(iter(languages.source), AUTO)
+    return source, next((code for code in languages.target if code != source), source)
+
+
+def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
+    """Return the first model that translates from one language into another. Raise Invalid."""
+    every = pairs_of(models)
+    if not every:
+        raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
+    check_known("/source", source, [code for pairs in every for code in pairs.sources])
+    check_known("/target", target, [code for pairs in every for code in pairs.targets])
+    fitting = [each.model for each in every if source in each.sources and target in each.targets]
+    if not fitting:
+        detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
+        raise Invalid.at("/target", f"{detail} lists the targets of each language")
+    return fitting[0]
+
+
+def check_known(pointer: str, given: str, codes: Sequence[str]) -> None:
+    """Raise Invalid if no model has a language of this code."""
+    if given in codes:
+        return
+    why = "the service detects no language" if given == AUTO else "no model knows this language"
+    near = nearest(given, codes)
+    some = ", ".join(sorted(set(codes))[:NAMED])
+    advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
+    raise Invalid.at(pointer, f"is {given!r}, but {why}: {advice} GET /languages lists all")
+
+
+def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:
+    """Raise Invalid if a language is given for sources that must hold its ids themselves."""
+    if getattr(body, slot) is not None:
+        raise Invalid.at(
+            f"/{slot}",
+            "has no effect on sources given as ids, which must hold those of their language"
+            f" ({', '.join(map(str, ids))}): omit {slot}, or send texts",
+        )
+
+
+def nearest(given: str, codes: Iterable[str]) -> list[str]:
+    """Return codes of the same language, else those that begin alike or are spelled alike, at most
+    NAMED: "en" and "English" find "eng_Latn", "es" finds "spa_Latn"."""
+    folded = {code.casefold(): code for code in sorted(codes)}
+    typed = given.casefold()
+    language = re.split(r"[_-]", typed)[0]
+    stems = {code: re.split(r"[_-]", code)[0] or code for code in folded}
+    same = [code for code, stem in stems.items() if are_same(language, stem)]
+    begin = [
+        code
+        for code, stem in stems.items()
+        if stem.startswith(language)
+        or code.startswith(typed)
+        or (len(stem) > 2 and typed.startswith(stem))
+        or (len(stem) == 2 and len(language) == 3 and language.startswith(stem))
+    ]
+    alike = get_close_matches(typed, folded, NAMED)
+    return [folded[code] for code in same or dict.fromkeys([*begin, *alike])][:NAMED]
+
+
+def are_same(one: str, other: str) -> bool:
+    return one == other or bool({one + other, other + one} & SAME_LANGUAGE)

@@ -1,0 +1,266 @@
+"""Fields that several request bodies share. Each endpoint defines its own body beside it.
+
+Only the form of a body is validated here; `validation` compares the fields with each other and
+with the model. Descriptions are shown in /docs.
+"""
+
+import json
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.reading.field_types import Indices, Stop, TargetPrefix, Unicode
+from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
+from service.bundle.manifest import (
+    BeamSize,
+    LeastTokens,
+    LengthPenalty,
+    NgramSize,
+    RepetitionPenalty,
+)
+
+
+def describe_defaults(schema: dict[str, Any]) -> None:
+    """Say in the schema of a body that each optional field may be null, and name its default in its
+    description.
+
+    With `default` in the schema, generated clients would require the field (openapi-typescript) or
+    send it in every request (openapi-python-client). Others send null for what is not given.
+    """
+    for name, field in schema["properties"].items():
+        default = field.pop("default", None)
+        if default is None:
+            continue
+        texts = {"title": field.pop("title", name), "description": field.pop("description")}
+        texts["description"] += f" Default: {json.dumps(default)}."
+        schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **texts}
+
+
+class Strict(BaseModel):
+    """A body, or an object in it. An optional field that is null counts as left out."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, json_schema_extra=describe_defaults
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def prepare(cls, value: Any) -> Any:
+        """Leave out what is null, and report very many unknown fields as one fault: 100,000 faults
+        would take a second."""
+        if not isinstance(value, dict):
+            return value
+        given = cast("dict[str, Any]", value)
+        fields = cls.model_fields
+        if len(given) > len(fields) + 8 and cls.model_config.get("extra") == "forbid":
+            context = {"count": len(given), "fields": ", ".join(fields)}
+            message = "has {count} fields but only these are allowed: {fields}"
+            raise PydanticCustomError("fields", message, context)
+        optional = {name for name, field in fields.items() if not field.is_required()}
+        return {k: each for k, each in given.items() if each is not None or k not in optional}
+
+
+class ModelRequest(Strict):
+    model: str | None = Field(
+        default=None,
+        description="Name of the model, as GET /v1/models lists it. Required only if the service"
+        " has several models.",
+    )
+
+
+class LanguageRequest(ModelRequest):
+    """The languages that a text is written in and decoded into, for models that have several."""
+
+    source_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the sources' language, one of those in GET /v1/models. Required only"
+        " if the model must know it and has several. Sources given as ids must hold its ids"
+        " themselves: a language that only the sources would use is then refused.",
+    )
+    target_language: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Code of the targets' language, one of those in GET /v1/models. Required only"
+        " if the model must know it, has several, and none is its default_target. Its special"
+        " tokens are part neither of texts nor of the generated tokens.",
+    )
+
+
+class AttentionSelection(Strict):
+    kinds: list[AttentionKind] = Field(
+        default=["cross"],
+        min_length=1,
+        max_length=3,
+        description="Which attention: encoder (source tokens attend to source tokens), decoder"
+        " (target tokens attend to earlier target tokens), cross (target tokens attend to source"
+        " tokens).",
+    )
+    layers: Indices = Field(
+        default="all",
+        description='Which layers: "all", or indices from 0; negative ones count from the last.',
+    )
+    heads: Indices = Field(
+        default="all",
+        description='Which heads: "all", or indices from 0; negative ones count from the last.',
+    )
+    reduce_heads: HeadReduction = Field(
+        default="none",
+        description="How to combine the selected heads into one matrix: none (keep all), mean or"
+        " max. Heads are combined before layers.",
+    )
+    reduce_layers: LayerReduction = Field(
+        default="none",
+        description="How to combine the selected layers into one matrix: none (keep all), mean, max"
+        " or rollout. rollout (Abnar and Zuidema 2020) estimates how much of each input reaches"
+        " each output through all layers: it multiplies, from the lowest layer up, the matrices"
+        " W + I with rows scaled to sum to 1, where I stands for the residual connection. It needs"
+        " reduce_heads, and kinds without cross.",
+    )
+    rows: list[int] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="Return only the rows [start, stop) of decoder and cross attention; there is"
+        " one row per generated token. Negative numbers count from the end, as in a Python slice;"
+        " missing rows are skipped. null: all rows.",
+    )
+    alignment: AlignmentMethod | None = Field(
+        default=None,
+        description="Also return which source token belongs to which target token, computed from"
+        " the cross-attention. argmax: for each target token the source token with the largest"
+        " weight. threshold: all pairs whose weight is at least `threshold`. Special tokens are"
+        " never paired. Pairs are positions in the whole source and target, with target_prefix.",
+    )
+    threshold: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Least weight of a pair, for alignment by threshold. null: 0.2.",
+    )
+    decimals: int | None = Field(
+        default=None,
+        ge=0,
+        le=9,
+        description="Round weights to so many decimals, for a shorter answer. null: no rounding.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def want_object(cls, value: Any) -> Any:
+        """Raise for `true` and for the name of a kind, which are natural guesses."""
+        if isinstance(value, dict | cls):
+            return value
+        example = '{} selects all cross-attention, {"kinds": ["encoder"]} another kind'
+        raise PydanticCustomError(
+            "selection", "must be a JSON object: {example}", {"example": example}
+        )
+
+
+class Searching(LanguageRequest):
+    """Options of the search for a target. The model's own values, `Decoding` in
+    service.bundle.manifest, apply where a request sets none."""
+
+    max_new_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Generate at most so many tokens, end-of-sequence token included. null: the"
+        " model's own limit.",
+    )
+    beam_size: BeamSize | None = Field(
+        default=None,
+        description="Number of beams: partial hypotheses kept at each decoding step. 1 is greedy"
+        " search. The worst of many beams may contain special tokens such as padding; exclude them"
+        " with suppress_tokens. null: the model's own; 1 with a temperature above 0.",
+    )
+    length_penalty: LengthPenalty | None = Field(
+        default=None,
+        description="Exponent in the score that ranks hypotheses: sum of log-probs / length **"
+        " length_penalty. The length counts the generated tokens and the model's start tokens after"
+        " the first, such as a target language. Larger values favour longer hypotheses. null: the"
+        " model's own.",
+    )
+    early_stopping: bool | None = Field(
+        default=None,
+        description="When beam search ends. true: stop as soon as beam_size hypotheses are"
+        " finished. false: continue until no live beam, at its present length, can beat the worst"
+        " of them. null: the model's own.",
+    )
+    temperature: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="0: choose the most probable token (or search with beams). Above 0: draw every"
+        " token at random, from the probabilities to the power of 1 / temperature; padding, start"
+        " and unknown tokens are never drawn. temperature (sampling) and beam_size > 1 (beam"
+        " search) cannot be combined.",
+    )
+    top_k: int | None = Field(
+        default=None,
+        ge=1,
+        description="With a temperature: draw only from the k most probable tokens. null: all.",
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="With a temperature: draw only from the fewest tokens whose probabilities sum"
+        " to at least p, after temperature and top_k. null: all.",
+    )
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        lt=1 << 63,
+        description="With a temperature: seed of the random draws. The same seed gives the same"
+        " answer, whatever else is decoded at the same time. null: a new seed for each request.",
+    )
+    min_new_tokens: LeastTokens | None = Field(
+        default=None,
+        description="Generate at least so many tokens before the end-of-sequence token. null: the"
+        " model's own; 0 with allowed_targets.",
+    )
+    repetition_penalty: RepetitionPenalty | None = Field(
+        default=None,
+        description="Above 1: make tokens that already occurred, start tokens included, less"
+        " probable. Their positive logits are divided by it, negative ones multiplied, before"
+        " log_probs are computed. Beam search multiplies their log_probs instead, as Hugging Face"
+        " does. null: the model's own.",
+    )
+    no_repeat_ngram_size: NgramSize | None = Field(
+        default=None,
+        description="Never generate the same sequence of so many tokens twice; start tokens and"
+        " target_prefix count as generated. 0: no such rule. null: the model's own; 0 with"
+        " allowed_targets.",
+    )
+    suppress_tokens: list[int] = Field(
+        default=[],
+        max_length=1 << 16,
+        fail_fast=True,
+        description="Token ids that are never generated, in addition to those that the model itself"
+        " suppresses. allowed_targets may contain the model's.",
+    )
+    allowed_targets: list[Unicode] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=10_000,
+        fail_fast=True,
+        description="Complete targets to choose from: the answer is one of them. Fewer targets than"
+        " num_hypotheses give fewer hypotheses. With target_prefix, only those whose tokens begin"
+        " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
+        " suppress_tokens or stop.",
+    )
+    target_prefix: TargetPrefix | None = Field(
+        default=None,
+        description="How every target must begin: a text or a list of token ids. It is part of"
+        " `text`, but not of the generated tokens, their number, log_probs or score.",
+    )
+    stop: Stop = Field(
+        default=[],
+        description="Where to stop: a text, or a list of texts and token ids. The text or token"
+        " stays in the answer. A text is searched in the generated text, without target_prefix, and"
+        " may end inside a token; an id stands for a whole token (see /v1/tokenize with side"
+        " target).",
+    )

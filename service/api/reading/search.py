@@ -1,0 +1,256 @@
+"""Validate the options of a search: they must agree with each other and with the model."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from service.api.reading.faults import Faults
+from service.api.reading.requests import LanguageRequest, Searching
+from service.bundle.manifest import Decoding, Manifest
+from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
+from service.search.options import SearchOptions
+from service.serving.model import Model
+from service.text.tokenizer import Tokenizer
+
+INHERITED_OPTIONS = Decoding.model_fields.keys() - {
+    "max_new_tokens",
+    "suppress_tokens",
+    "renormalize",
+}
+CHANGED_OPTIONS = {  # the search takes them in another form than the request gives them
+    "max_new_tokens",
+    "suppress_tokens",
+    "allowed_targets",
+    "top_k",
+    "top_p",
+    "seed",
+    "target_prefix",
+    "stop",
+}
+COPIED_OPTIONS = (
+    Searching.model_fields.keys()
+    - LanguageRequest.model_fields.keys()
+    - INHERITED_OPTIONS
+    - CHANGED_OPTIONS
+)
+SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
+NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
+
+
+def options_size(body: Searching) -> int:
+    """Characters and ids that `read_search_options` has to read, which may be very many."""
+    return len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
+
+
+def read_search_options(
+    body: Searching, model: Model, faults: Faults, num_hypotheses: int = 1, top_log_probs: int = 0
+) -> SearchOptions:
+    """Return the options of the search that `body` describes.
+
+    Add to `faults` each option that contradicts another one or the model; the search must then not
+    be run.
+    """
+    manifest = model.engine.bundle.manifest
+    positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
+    options = inherit(body, manifest.decoding)
+    check_sampling(body, num_hypotheses, options.beam_size, faults)
+    prefix = faults.read(
+        lambda: read_prefix(body.target_prefix, model.target, manifest.eos_id), None
+    )
+    max_new_tokens = faults.read(
+        lambda: read_max_new_tokens(body, len(prefix or []), manifest), positions
+    )
+    if prefix is None:  # how many tokens may follow it is unknown
+        prefix, max_new_tokens = [], positions
+    suppressed = faults.read(lambda: suppressed_ids(body, manifest), set[int]())
+    stop_texts, stop_ids = faults.read(
+        lambda: read_stops(body.stop, vocabulary_size), ((), frozenset[int]())
+    )
+    return SearchOptions(
+        **{name: getattr(body, name) for name in COPIED_OPTIONS},
+        **{name: getattr(options, name) for name in INHERITED_OPTIONS},
+        max_new_tokens=max_new_tokens,
+        num_hypotheses=num_hypotheses,
+        suppress_tokens=tuple(sorted(suppressed)),
+        renormalize=manifest.decoding.renormalize,
+        allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target, faults),
+        top_k=body.top_k or 0,
+        top_p=body.top_p or 1.0,
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        target_prefix=tuple(prefix),
+        stop=stop_texts,
+        stop_ids=stop_ids,
+        top_log_probs=min(top_log_probs, vocabulary_size),
+    )
+
+
+def inherit(body: Searching, decoding: Decoding) -> Decoding:
+    """Return the model's own options, changed by those that the request gives.
+
+    The model's own beam_size does not apply to sampling, nor its own min_new_tokens and
+    no_repeat_ngram_size to allowed targets.
+    """
+    neutral: dict[str, int] = {}
+    if body.temperature:
+        neutral |= {"beam_size": 1}
+    if body.allowed_targets is not None:
+        neutral |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
+    options = {name: getattr(body, name) for name in INHERITED_OPTIONS}
+    given = {name: value for name, value in options.items() if value is not None}
+    return decoding.model_copy(update={**neutral, **given})
+
+
+def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults: Faults) -> None:
+    """Add a fault if the options combine sampling with beam search, and for each option of one that
+    is given for the other. `beam_size` may be the model's own."""
+    if body.temperature:
+        if beam_size > 1:
+            detail = (
+                f"is {body.temperature:g}: temperature (sampling) and beam_size > 1 (beam search)"
+                " cannot be combined; leave one of them out"
+            )
+            faults.add(Invalid.at("/temperature", detail))
+        return
+    if num_hypotheses > beam_size:
+        whose = ", the model's own" if body.beam_size is None else ""
+        detail = (
+            f"is {num_hypotheses} but beam_size is {beam_size}{whose}: lower num_hypotheses to at"
+            f" most {beam_size}, raise beam_size, or set temperature to sample"
+        )
+        faults.add(Invalid.at("/num_hypotheses", detail))
+    for name in SAMPLING_OPTIONS:
+        if getattr(body, name) is not None:
+            detail = f"has no effect without sampling: set temperature above 0, or omit {name}"
+            faults.add(Invalid.at(f"/{name}", detail))
+
+
+def read_max_new_tokens(body: Searching, prefix_length: int, manifest: Manifest) -> int:
+    """Return how many tokens may be generated: as many as requested, or as the model's default.
+
+    Raise Invalid if the decoder has too few positions for them.
+    """
+    positions = manifest.target_positions
+    limit = positions - prefix_length
+    if limit < 1:
+        raise Invalid.at(
+            "/target_prefix",
+            f"has {prefix_length} tokens but targets of this model have at most {positions}, one"
+            f" of them generated: give at most {positions - 1}",
+        )
+    requested = body.max_new_tokens
+    if requested is not None and requested > limit:
+        after = " after this target_prefix" if prefix_length else ""
+        detail = f"is {requested} but this model can generate at most {limit} tokens{after}"
+        raise Invalid.at("/max_new_tokens", f"{detail}: give 1 to {limit}")
+    max_new_tokens = requested or min(limit, manifest.decoding.max_new_tokens)
+    if body.min_new_tokens is not None and body.min_new_tokens > max_new_tokens:
+        raise Invalid.at(
+            "/min_new_tokens",
+            f"is {body.min_new_tokens} but at most {max_new_tokens} tokens are generated"
+            " (max_new_tokens): lower min_new_tokens or raise max_new_tokens",
+        )
+    return max_new_tokens
+
+
+def read_stops(
+    stop: str | Sequence[str | int], vocabulary_size: int
+) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Return the texts and the ids that end a hypothesis."""
+    stops = [stop] if isinstance(stop, str) else stop
+    numbered = [(i, each) for i, each in enumerate(stops) if isinstance(each, int)]
+    check_ids(numbered, "/stop", vocabulary_size)
+    texts = tuple(each for each in stops if isinstance(each, str))
+    return texts, frozenset(token_id for _, token_id in numbered)
+
+
+def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int) -> None:
+    """Raise Invalid for the ids outside the vocabulary. Each comes with its place in the list."""
+    last = vocabulary_size - 1
+    wrong = [each for each in numbered if not 0 <= each[1] <= last]
+    faults = [
+        Fault(f"{pointer}/{place}", f"is {token_id}, which is no token id: give 0 to {last}")
+        for place, token_id in wrong[:MOST_FAULTS]
+    ]
+    if faults:
+        raise Invalid.of(faults, len(wrong) - len(faults))
+
+
+def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
+    """Return the ids that are never generated: those of the request and the model's own.
+
+    Sampling also leaves out padding, start and unknown tokens: a high temperature would draw them.
+    Raise Invalid for an id outside the vocabulary, or if no id is left.
+    """
+    vocabulary_size = manifest.config.target_vocab_size
+    check_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary_size)
+    ids = {*body.suppress_tokens, *manifest.decoding.suppress_tokens}
+    if len(ids) == vocabulary_size:
+        detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"
+        raise Invalid.at("/suppress_tokens", detail)
+    if body.temperature:
+        unknown = [] if manifest.unknown_id is None else [manifest.unknown_id]
+        start = manifest.languages.every_id(manifest.decoder_start)
+        ids |= {manifest.pad_id, *start, *unknown} - {manifest.eos_id}
+    return ids
+
+
+def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) -> list[int]:
+    """Return the ids of the target prefix; none if there is no prefix."""
+    if not prefix:
+        return []
+    try:
+        if isinstance(prefix, str):
+            tokens = target.encode(prefix, "/target_prefix", known=True)
+            return tokens.ids[:-1]  # without the eos at its end
+        ids = target.read_ids(prefix, "/target_prefix").ids
+    except TooLarge as error:
+        # A prefix that leaves no room contradicts the model: always 422, as in read_max_new_tokens
+        raise Invalid(error.detail, error.faults) from error
+    if eos_id in ids:
+        detail = f"is {eos_id} (end of sequence), after which nothing can be generated: omit it"
+        raise Invalid.at(f"/target_prefix/{ids.index(eos_id)}", detail)
+    return ids
+
+
+def read_allowed_targets(
+    body: Searching, prefix: list[int], max_new_tokens: int, target: Tokenizer, faults: Faults
+) -> tuple[tuple[int, ...], ...]:
+    """Return the ids that follow the prefix in each allowed target, eos included, without
+    duplicates. Targets that begin otherwise are skipped."""
+    if body.allowed_targets is None:
+        return ()
+    for name in NOT_WITH_ALLOWED_TARGETS:
+        if getattr(body, name):
+            detail = "may forbid some of allowed_targets, so the two cannot be combined: omit one"
+            faults.add(Invalid.at(f"/{name}", detail))
+    allowed: dict[tuple[int, ...], None] = {}
+    refused = 0
+    for i, text in enumerate(body.allowed_targets):
+        read = partial(read_allowed, text, f"/allowed_targets/{i}", prefix, max_new_tokens, target)
+        if (generated := faults.read(read, ())) is not None:
+            allowed[generated] = None
+            refused += not generated
+        if refused == MOST_FAULTS:
+            break
+    if not allowed:
+        detail = "has no target whose tokens begin with those of target_prefix: add one, or change"
+        faults.add(Invalid.at("/allowed_targets", f"{detail} the prefix"))
+    return tuple(allowed)
+
+
+def read_allowed(
+    text: str, pointer: str, prefix: list[int], max_new_tokens: int, target: Tokenizer
+) -> tuple[int, ...] | None:
+    """Return the ids of an allowed target after the prefix; None if it begins otherwise. Raise
+    Invalid for more than max_new_tokens."""
+    ids = target.encode(text, pointer, known=True).ids
+    if ids[: len(prefix)] != prefix:
+        return None
+    generated = ids[len(prefix) :]
+    if len(generated) > max_new_tokens:
+        raise Invalid.at(
+            pointer,
+            f"takes {len(generated)} generated tokens but max_new_tokens is {max_new_tokens}: raise"
+            " max_new_tokens or omit this target",
+        )
+    return tuple(generated)

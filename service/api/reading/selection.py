@@ -1,0 +1,150 @@
+"""Validate the attention selection of a request: its fields must agree with each other and with the
+model."""
+
+from functools import partial
+
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Indices
+from service.api.reading.requests import AttentionSelection
+from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.bundle.manifest import Config, GraphName
+from service.errors import Fault, Invalid, NotFound
+from service.serving.model import Model
+
+DEFAULT_THRESHOLD = 0.2  # least weight of a pair in an alignment
+ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
+    "encoder": "encoder_attention",
+    "decoder": "attention",
+    "cross": "attention",
+}
+
+
+def read_selection(body: AttentionSelection | None, model: Model, faults: Faults) -> Selection:
+    """Return which weights `body` selects; NO_ATTENTION if it is None.
+
+    Raise NotFound if the model lacks a graph for them. Add to `faults` the range of each index
+    outside it, and each field that contradicts another one.
+    """
+    if body is None:
+        return NO_ATTENTION
+    check_graphs(body, model)
+    for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
+        faults.read(partial(check, body), None)
+    config = model.engine.bundle.manifest.config
+    return faults.read(lambda: select(body, config), NO_ATTENTION)
+
+
+def select(body: AttentionSelection, config: Config) -> Selection:
+    """Return which weights `body` selects. Raise Invalid naming the range of each index outside
+    it."""
+    faults = Faults()
+    depth: dict[AttentionKind, int] = {
+        "encoder": config.num_encoder_layers,
+        "decoder": config.num_decoder_layers,
+        "cross": config.num_decoder_layers,
+    }
+    layers: dict[AttentionKind, list[int]] = {
+        kind: faults.read(
+            partial(resolve, body.layers, depth[kind], f"{kind} layer", "/attention/layers"), []
+        )
+        for kind in body.kinds
+    }
+    heads = faults.read(
+        lambda: resolve(body.heads, config.num_heads, "head", "/attention/heads"), []
+    )
+    faults.raise_all()
+    return Selection(
+        layers=layers,
+        heads=heads,
+        reduce_heads=body.reduce_heads,
+        reduce_layers=body.reduce_layers,
+        rows=(body.rows[0], body.rows[1]) if body.rows else None,
+        alignment=body.alignment,
+        threshold=DEFAULT_THRESHOLD if body.threshold is None else body.threshold,
+        decimals=body.decimals,
+    )
+
+
+def check_graphs(body: AttentionSelection, model: Model) -> None:
+    shown = kinds_of(model)
+    why = (
+        f"select {' or '.join(shown)}"
+        if shown
+        else "its bundle lacks the graphs, or HEED_ATTENTION is false; use another model"
+    )
+    for kind in body.kinds:
+        if kind not in shown:
+            raise NotFound(
+                "not_supported", f"model {model.name} cannot show {kind} attention: {why}"
+            )
+
+
+def kinds_of(model: Model) -> list[AttentionKind]:
+    """Return the kinds of attention that the model can show."""
+    graphs = model.engine.opened.graphs
+    return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
+
+
+def check_kinds(body: AttentionSelection) -> None:
+    if len(set(body.kinds)) < len(body.kinds):
+        raise Invalid.at("/attention/kinds", "names a kind twice: name each at most once")
+
+
+def check_rollout(body: AttentionSelection) -> None:
+    if body.reduce_layers != "rollout":
+        return
+    if "cross" in body.kinds:
+        detail = "is rollout, which needs self-attention: set kinds to encoder, decoder or both"
+        raise Invalid.at("/attention/reduce_layers", f"{detail}, without cross")
+    if body.reduce_heads == "none":
+        detail = "is rollout, which needs one matrix per layer: set reduce_heads to mean or max"
+        raise Invalid.at("/attention/reduce_layers", detail)
+
+
+def check_alignment(body: AttentionSelection) -> None:
+    if body.alignment and "cross" not in body.kinds:
+        detail = "is made of cross-attention: add cross to kinds, or omit alignment"
+        raise Invalid.at("/attention/alignment", detail)
+
+
+def check_threshold(body: AttentionSelection) -> None:
+    if body.threshold is not None and body.alignment != "threshold":
+        detail = "has no effect: set alignment to threshold, or omit threshold"
+        raise Invalid.at("/attention/threshold", detail)
+
+
+def check_rows(body: AttentionSelection) -> None:
+    """Raise Invalid if `rows` would select nothing, whatever the length of the target."""
+    if body.rows is None:
+        return
+    if set(body.kinds) == {"encoder"}:
+        detail = "selects rows of decoder and cross attention, but kinds has only encoder"
+        raise Invalid.at("/attention/rows", f"{detail}: omit rows, or add a kind")
+    start, stop = body.rows
+    both_from_one_end = (start < 0) == (stop < 0)
+    if (both_from_one_end and stop <= start) or (start < 0 and stop == 0):
+        detail = f"is {body.rows}, which selects no row: give [start, stop) with stop after start"
+        raise Invalid.at("/attention/rows", detail)
+
+
+def resolve(indices: Indices, size: int, name: str, pointer: str) -> list[int]:
+    """Return indices from 0 to size - 1. Raise Invalid for those out of range, or given twice.
+
+    `name` is what the indices count, for the message.
+    """
+    if indices == "all":
+        return list(range(size))
+    faults = [
+        Fault(
+            f"{pointer}/{i}", f"is {index} but there is no such {name}: give {-size} to {size - 1}"
+        )
+        for i, index in enumerate(indices)
+        if not -size <= index < size
+    ]
+    if faults:
+        raise Invalid.of(faults)
+    resolved = [index % size for index in indices]
+    if len(set(resolved)) < len(resolved):
+        detail = f"names a {name} twice (negative indices count from the end): name each once"
+        raise Invalid.at(pointer, detail)
+    return resolved

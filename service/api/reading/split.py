@@ -1,0 +1,243 @@
+"""Split the sources of a request into sentences, and join what was decoded for each of them."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, count, islice
+from typing import Any, Literal
+
+import numpy as np
+from fastapi import Request
+
+from service.api.reading.faults import Faults
+from service.api.reading.texts import TextField, count_texts, read_texts
+from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
+from service.formats.json import Document
+from service.http.limits.record import record_of
+from service.http.limits.waiting import compute_reading, settings_of
+from service.text.compose import has_letters
+from service.text.offsets import Token
+from service.text.sentences import Span, cut, replace, split
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode
+
+Split = Literal["none", "sentences"]
+REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
+REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A part of a text that is decoded apart. Its tokens have their offsets in the whole text."""
+
+    result: int
+    span: Span
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
+
+    `event_fields` say in an event of a stream to which of them it belongs.
+    """
+
+    tokens: list[Tokens]
+    event_fields: list[dict[str, int]]
+    texts: list[str] = field(default_factory=list[str])
+
+    @property
+    def results(self) -> list[int]:
+        """The index of the result to which each of `tokens` belongs."""
+        return [fields["result"] for fields in self.event_fields]
+
+    def join(self, document: Document, failed: Container[int]) -> Document:
+        """Return the answer of /v1/decode for whole sources, given that for their sentences. Both
+        are without the results that have `failed`."""
+        if not self.texts:
+            return document
+        sentences: dict[int, list[dict[str, Any]]] = {
+            i: [] for i in range(len(self.texts)) if i not in failed
+        }
+        valid = (fields for fields in self.event_fields if fields["result"] not in failed)
+        for fields, result in zip(valid, document["results"], strict=True):
+            span = {"start": fields["start"], "end": fields["end"]}
+            sentences[fields["result"]].append({**span, **result})
+        joined = [join_sentences(self.texts[i], each) for i, each in sentences.items()]
+        return {**document, "results": joined}
+
+
+def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    spans = [Span(result["start"], result["end"]) for result in results]
+    # A text without sentences stays as it is.
+    ranked: Iterable[tuple[Any, ...]] = [()]
+    if results:
+        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
+    hypotheses = [
+        {
+            "text": replace(text, spans, [each["text"] for each in joined]),
+            "score": np.float32(sum(float(each["score"]) for each in joined)),
+            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
+        }
+        for joined in ranked
+    ]
+    tokens = sum(result["source_tokens"] for result in results)
+    return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_reasons(reasons: Collection[str]) -> str:
+    """Return why a text ended: length if any of its sentences was cut."""
+    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
+
+
+async def read_sources(request: Request, source: TextField, how: Split, faults: Faults) -> Sources:
+    """Return the tokens of all valid sources, or of their sentences, and record how long this took.
+
+    Add to `faults` the errors of the others. So is one if ids are to be split, or if there are more
+    sentences than a request may have sources.
+    """
+    if how == "none":
+        tokens = await read_texts(request, source._replace(remedy=REMEDY), faults)
+        valid = faults.valid(count_texts(source.value))
+        return Sources(tokens, [{"result": i} for i in valid])
+    texts = faults.read(lambda: texts_of(source), [])
+    started, limit = time.monotonic(), settings_of(request).max_sources
+    size = sum(map(len, texts))
+
+    def work() -> list[Sentence]:
+        return faults.read(lambda: split_texts(source, texts, limit, faults), [])
+
+    read = await compute_reading(request, work, size)
+    record_of(request).end_stage("tokenize", started)
+    return Sources([sentence.tokens for sentence in read], event_fields_of(read), texts)
+
+
+def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
+    numbers = defaultdict[int, Iterator[int]](count)
+    return [
+        {"result": each.result, "sentence": next(numbers[each.result]), **each.span._asdict()}
+        for each in read
+    ]
+
+
+def texts_of(source: TextField) -> list[str]:
+    items = [source.value] if isinstance(source.value, str) else source.value
+    texts = [item for item in items if isinstance(item, str)]
+    if len(texts) < len(items):
+        detail = "needs texts to split, but source holds ids: send texts, or omit split"
+        raise Invalid.at("/split", detail)
+    return texts
+
+
+def split_texts(
+    source: TextField, texts: Sequence[str], limit: int, faults: Faults
+) -> list[Sentence]:
+    """Return the sentences of the texts that have no error. Add those of the others to `faults`, at
+    most MOST_FAULTS: of each text if the request is partial, else of all, and read no further.
+
+    Raise TooLarge for more than `limit` sentences.
+    """
+    spans: list[list[Span]] = []
+    found = 0
+    for text in texts:
+        spans.append([*islice(split(text), limit + 1)])
+        found += max(1, len(spans[-1]))  # without any, its result takes room
+        check_count(source, found, limit)
+    read: list[Sentence | None] = []
+    room = MOST_FAULTS
+    for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
+        valid: list[Sentence | None] = []
+        errors: list[HeedError] = []
+        for outcome in read_text(source, result, text, spans_of_text):
+            if isinstance(outcome, HeedError):
+                errors.append(outcome)
+            else:
+                valid.append(outcome)
+            if len(errors) == room:
+                break  # a long text may be cut into very many
+            check_count(source, len(read) + len(valid), limit)
+        for error in errors:
+            faults.add(error, result)
+        read += [] if errors else valid
+        room -= 0 if faults.partial else len(errors)
+        if not room:
+            break
+    return [sentence for sentence in read if sentence]
+
+
+def check_count(source: TextField, found: int, limit: int) -> None:
+    if found > limit:
+        limits = f"{limit} sentences, which is the limit: send fewer at a time"
+        raise TooLarge.at(source.pointer, f"splits into more than {limits}")
+
+
+def read_text(
+    source: TextField, result: int, text: str, spans: Sequence[Span]
+) -> Iterator[Sentence | HeedError | None]:
+    """Yield the sentences of a text, or the errors of those that the tokenizer refuses.
+
+    Skip sentences without letters and digits, such as a line of asterisks: they stay in the text as
+    they are. A model would invent a target. For one whose vocabulary has no letters either, they
+    are the text. Yield None for such a part of a long sentence, which takes as long to find.
+    """
+    pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
+    try:
+        check_unicode(text, pointer)
+    except Invalid as error:
+        yield error  # no sentence with half a surrogate pair is skipped: JSON cannot hold it
+        return
+    encode = encoder_of(source.tokenizer, pointer, text)
+
+    def fits(span: Span) -> bool:
+        return not isinstance(encode(span), TooLarge)
+
+    def has_text(span: Span) -> bool:
+        return not source.tokenizer.knows_letters or has_letters(text[span.start : span.end])
+
+    wanted = filter(has_text, spans)
+    for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
+        if not has_text(span):
+            yield None
+            continue
+        outcome = encode(span)
+        if isinstance(outcome, Tokens):
+            yield Sentence(result, span, shift(outcome, span.start))
+        else:
+            yield locate(outcome, span.start)
+
+
+def encoder_of(
+    tokenizer: Tokenizer, pointer: str, text: str
+) -> Callable[[Span], Tokens | Invalid | TooLarge]:
+    """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
+    what it has returned last."""
+
+    @lru_cache(REMEMBERED)
+    def encode(span: Span) -> Tokens | Invalid | TooLarge:
+        try:
+            return tokenizer.encode(text[span.start : span.end], pointer)
+        except (Invalid, TooLarge) as error:
+            return error.forget_frames()
+
+    return encode
+
+
+def shift(tokens: Tokens, by: int) -> Tokens:
+    """Return tokens whose offsets count from `by` characters before their text."""
+
+    def shifted(token: Token) -> Token:
+        if token.start is None or token.end is None:
+            return token
+        return Token(token.text, token.id, token.start + by, token.end + by)
+
+    return Tokens(tokens.text, list(map(shifted, tokens.tokens)))
+
+
+def locate(error: Invalid | TooLarge, start: int) -> HeedError:
+    """Return the error of a sentence, with the sentence's offset in the text in each detail.
+
+    Offsets that a detail already names still count from the start of the sentence.
+    """
+    where = f"(in the sentence at offset {start}, from which other offsets count)"
+    return error.change_faults(lambda fault: Fault(fault.pointer, f"{where} {fault.detail}"))

@@ -1,0 +1,113 @@
+"""Tokenize the texts of a request, or look up its lists of ids."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fastapi import Request
+
+from service.api.reading.faults import Faults
+from service.errors import MOST_FAULTS, Invalid, TooLarge
+from service.http.limits.record import record_of
+from service.http.limits.waiting import compute_reading, settings_of
+from service.text.tokenizer import Tokenizer, Tokens
+
+TextsOrIds = str | Sequence[str | list[int]]
+
+
+class TextField(NamedTuple):
+    """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
+
+    `remedy` is what helps against a text that is too long, beside shortening it.
+    """
+
+    pointer: str
+    value: TextsOrIds
+    tokenizer: Tokenizer
+    remedy: str = ""
+
+
+async def read_texts(request: Request, field: TextField, faults: Faults) -> list[Tokens]:
+    """Return the tokens of each valid text. Add the errors of the others to `faults`."""
+    (sequences,) = await read_fields(request, [field], faults)
+    return sequences
+
+
+async def read_pairs(
+    request: Request, source: TextField, target: TextField, faults: Faults
+) -> tuple[list[Tokens], list[Tokens]]:
+    """Return the tokens of the valid pairs of a source and a target. Add to `faults` the errors of
+    the others, and one if there are more targets than sources, or fewer."""
+    sources, targets = count_texts(source.value), count_texts(target.value)
+    if sources != targets:
+        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
+        faults.add(Invalid.at(target.pointer, f"holds {counts}: give one for each source"))
+    read_sources, read_targets = await read_fields(request, [source, target], faults)
+    return read_sources, read_targets
+
+
+def count_texts(value: TextsOrIds) -> int:
+    return 1 if isinstance(value, str) else len(value)
+
+
+def how_many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+async def read_fields(
+    request: Request, fields: Sequence[TextField], faults: Faults
+) -> list[list[Tokens]]:
+    """Return the tokens of each text or list of ids in each field, and record how long this took.
+
+    Leave out the indices at which a field has an error, which is added to `faults`. If a field has
+    more than max_sources, add only that.
+    """
+    limit = settings_of(request).max_sources
+    too_long = [field for field in fields if count_texts(field.value) > limit]
+    for field in too_long:
+        holds = f"holds {count_texts(field.value)} sequences and the limit is {limit}"
+        faults.add(TooLarge.at(field.pointer, f"{holds}: send several requests"))
+    if too_long:
+        return [[] for _ in fields]
+    started = time.monotonic()
+    size = sum(
+        len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
+        for field in fields
+    )
+    sequences = await compute_reading(request, lambda: tokenize_fields(fields, faults), size)
+    record_of(request).end_stage("tokenize", started)
+    return sequences
+
+
+def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[Tokens]]:
+    read = [dict(tokenize_field(field, faults)) for field in fields]
+    valid = sorted(set[int].intersection(*map(set, read)))
+    return [[each[result] for result in valid] for each in read]
+
+
+def tokenize_field(field: TextField, faults: Faults) -> Iterator[tuple[int, Tokens]]:
+    """Yield the tokens of each valid text or list of ids, with its index. Add the errors of the
+    others to `faults`, and stop at MOST_FAULTS unless each source is answered by itself."""
+    pointer, value = field.pointer, field.value
+    single = isinstance(value, str)
+    refused = 0
+    for result, item in enumerate([value] if single else value):
+        try:
+            tokens = tokenize_item(field, item, pointer if single else f"{pointer}/{result}")
+        except (Invalid, TooLarge) as error:
+            faults.add(error, result)
+            refused += 1
+        else:
+            yield result, tokens
+        if refused == MOST_FAULTS and not faults.partial:
+            return
+
+
+def tokenize_item(field: TextField, item: str | list[int], pointer: str) -> Tokens:
+    """Return the tokens of a text or a list of ids. Raise Invalid or TooLarge."""
+    if not isinstance(item, str):
+        return field.tokenizer.read_ids(item, pointer)
+    try:
+        return field.tokenizer.encode(item, pointer)
+    except TooLarge as error:
+        raise TooLarge.at(pointer, error.faults[0].detail + field.remedy) from None

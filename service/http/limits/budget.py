@@ -1,0 +1,117 @@
+"""Bound the bytes of bodies and of answers that this process holds at once (docs/adr/0020)."""
+
+import asyncio
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import Overloaded
+from service.http.limits.waiting import wait_for
+
+FREE = 1 << 16  # bytes of a body or an answer that are not counted
+WAIT = 10.0  # seconds that a request may wait for bytes
+MOST_WAITING = 16  # requests that hold their own bytes, and more for tokens, while they wait
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The bytes that one request has of a budget."""
+
+    nbytes: int = 0
+
+
+class Budget:
+    """Bytes that requests share. A request that is alone may have more than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._line: dict[Share, tuple[int, asyncio.Future[None]]] = {}  # those that wait
+
+    def add(self, share: Share, nbytes: int) -> bool:
+        """Give a request more bytes, or none and return False if they would exceed the limit."""
+        others = self.held - share.nbytes
+        if others and self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        share.nbytes += nbytes
+        return True
+
+    async def wait(self, share: Share, nbytes: int) -> None:
+        """Give a request more bytes, once those that came earlier have theirs. Raise TimeoutError
+        at once if MOST_WAITING wait already."""
+        if not self._line and self.add(share, nbytes):
+            return
+        if len(self._line) >= MOST_WAITING:
+            raise TimeoutError
+        turn = asyncio.get_running_loop().create_future()
+        self._line[share] = nbytes, turn
+        await turn
+
+    def set(self, share: Share, nbytes: int) -> None:
+        """Correct the bytes of a request, and let others have what it gives back."""
+        self.held += nbytes - share.nbytes
+        share.nbytes = nbytes
+        while self._line:
+            first, (wanted, turn) = next(iter(self._line.items()))
+            if not turn.done() and not self.add(first, wanted):  # done: it waits no longer
+                return
+            del self._line[first]
+            if not turn.done():
+                turn.set_result(None)
+
+    def release(self, share: Share) -> None:
+        """Take back what a request has, or waits for."""
+        self._line.pop(share, None)
+        self.set(share, 0)
+
+
+class Shares:
+    """Gives every request a share of the answers, and takes it back when its answer was read."""
+
+    def __init__(self, app: ASGIApp, answers: Budget) -> None:
+        self.app = app
+        self.answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        share = scope.setdefault("state", {})["share"] = Share()
+        try:
+            return await self.app(scope, receive, send)
+        finally:
+            self.answers.release(share)
+
+
+async def hold(request: Request, nbytes: int) -> None:
+    """Wait until an answer of `nbytes` may be computed and kept until it was read.
+
+    Raise Overloaded after WAIT seconds, or at once if many wait already, and the errors of
+    `wait_for`.
+    """
+    budget: Budget = request.app.state.answers
+    share: Share = request.state.share
+    if nbytes <= FREE:
+        return
+    waiting = asyncio.wait_for(budget.wait(share, min(nbytes, budget.limit)), WAIT)
+    try:
+        await wait_for(request, asyncio.ensure_future(waiting))
+    except TimeoutError:
+        raise refuse(
+            f"large answers take {budget.held >> 20} MiB until their clients have read them, and"
+            f" the limit is {budget.limit >> 20} MiB: send less, or try again later"
+        ) from None
+
+
+def correct(request: Request, nbytes: int) -> None:
+    """Count the bytes of an answer that was written, instead of those that it might have taken."""
+    budget: Budget = request.app.state.answers
+    budget.set(request.state.share, nbytes if nbytes > FREE else 0)
+
+
+def refuse(why: str) -> Overloaded:
+    """Return an error after which the client should wait as long as it has waited already."""
+    error = Overloaded(why)
+    error.retry_after = int(WAIT)
+    return error

@@ -1,0 +1,162 @@
+"""A route that reads its JSON body, and answers a body with faults by naming them.
+
+FastAPI documents the endpoints from their signatures. It would parse and validate a body on the
+event loop, however long that takes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from service.errors import (
+    Abandoned,
+    Invalid,
+    TooLarge,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
+from service.http.limits.waiting import SMALL, TIMEOUT_HEADER, compute_reading
+from service.http.messages.validation_errors import read_errors
+
+# Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
+# 350,000 that fit into 1 MB would keep the interpreter's lock for 100 ms.
+MOST_LISTS = 20_000
+JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)")
+
+TIMEOUT = {
+    "name": TIMEOUT_HEADER,
+    "in": "header",
+    "description": "Seconds that the client will wait. A request that cannot be answered by then is"
+    " refused with 429 at once, or answered with 504. The service's own limit is the largest, and"
+    " applies without this header.",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+
+Body = TypeVar("Body", bound=BaseModel)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class JsonRoute(APIRoute):
+    """Calls `endpoint(body, request)` with the body of a POST request, and texts from its path.
+
+    Raises TypeError if the endpoint has other parameters, which it could not resolve.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        if "POST" in options["methods"]:
+            given = options.get("openapi_extra") or {}
+            options["openapi_extra"] = {**given, "parameters": [TIMEOUT]}
+        super().__init__(path, endpoint, **options)
+
+    def get_route_handler(self) -> Handler:
+        if self.body_field is None:
+            return super().get_route_handler()
+        needs = self.dependant
+        if needs.dependencies or needs.query_params or needs.header_params:
+            raise TypeError(f"{self.path} has other parameters than body, request and its path's")
+        model: Any = self.body_field.field_info.annotation
+
+        async def handle(request: Request) -> Response:
+            content = await receive_body(request)
+            check_type(request)
+            body = await read_body(request, model, content)
+            return await self.endpoint(body=body, request=request, **request.path_params)
+
+        return handle
+
+
+async def receive(request: Request) -> bytes:
+    """Return the body as it was sent. Raise Abandoned if the client leaves before."""
+    try:
+        return await request.body()
+    except ClientDisconnect as error:
+        raise Abandoned("the client left before its body had arrived") from error
+
+
+async def receive_body(request: Request) -> bytes:
+    """Return the body. Raise UnsupportedMediaType if it is compressed, and Abandoned."""
+    content = await receive(request)
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise UnsupportedMediaType(
+            f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"
+        )
+    return content
+
+
+def check_type(request: Request) -> None:
+    """Raise UnsupportedMediaType for a body of another type than JSON."""
+    content_type = request.headers.get("content-type", "")
+    if not JSON_TYPE.match(content_type.lower()):
+        found = shorten(content_type) or "absent"
+        raise UnsupportedMediaType(f"content-type is {found}: send application/json")
+
+
+async def read_body(request: Request, model: type[Body], content: bytes) -> Body:
+    """Return the validated body. Raise TooLarge, Unparsable or Invalid.
+
+    One that is not small is read in a thread, under the concurrency limit.
+    """
+    if len(content) > SMALL:
+        check_lists(content)
+        return await compute_reading(request, partial(parse, model, content), len(content))
+    try:
+        return model.model_validate_json(content)
+    except ValidationError:
+        return parse(model, content)  # which names the faults
+
+
+def check_lists(content: bytes) -> None:
+    """Raise TooLarge for more lists and objects than MOST_LISTS. Brackets in texts count, too."""
+    lists = content.count(b"[") + content.count(b"{")
+    if lists > MOST_LISTS:
+        raise TooLarge(
+            f"the body has {lists} opening brackets, [ and {{, and the limit is {MOST_LISTS}: send"
+            " fewer lists"
+        )
+
+
+def parse(model: type[Body], content: bytes) -> Body:
+    """Return the validated body. Raise Unparsable, or Invalid with every fault and its place."""
+    return validate(model, load(content))
+
+
+def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
+    """Return a body of this value. Raise Invalid with every fault and its place. `strict` may
+    differ from what the model says: the fields of a form are texts."""
+    try:
+        return model.model_validate(value, strict=strict)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        raise read_errors(found, model) from None
+
+
+def load(content: bytes) -> Any:
+    """Return the JSON value. Raise Unparsable, or Invalid for an empty body."""
+    if not content:
+        raise Invalid("the body is empty: send a JSON object")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise explain(error) from None
+
+
+def explain(error: ValueError | RecursionError) -> Unparsable:
+    match error:
+        case json.JSONDecodeError(msg=reason, pos=place):
+            return Unparsable(f"the body is not valid JSON: at character {place}: {reason}")
+        case RecursionError():
+            return Unparsable("the body is nested too deeply: send a flat JSON object")
+        case UnicodeDecodeError():
+            place = f"byte {error.object[error.start]:#04x} at {error.start}"
+            return Unparsable(f"the body is not UTF-8: {place}; encode it as UTF-8")
+        case _:  # a number of more than 4,300 digits
+            return Unparsable(f"the body cannot be read ({error}): send a JSON object")

@@ -1,0 +1,256 @@
+"""Answer errors with problem documents (RFC 9457), or in the form of a protocol on its paths."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from http import HTTPStatus
+from itertools import chain
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.exceptions import HTTPException
+
+from service.errors import (
+    HeedError,
+    Overloaded,
+    TooLarge,
+    Unauthorized,
+    Unparsable,
+    UnsupportedMediaType,
+    shorten,
+)
+from service.http.limits.record import record_of
+from service.http.messages.prefix import begins, path_of, prefix_of
+from service.http.messages.security import SECURITY_HEADERS
+
+PROBLEM = "application/problem+json"
+TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
+LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
+NO_HEADERS: Mapping[str, str] = {}
+LARGEST = 4096  # bytes of a problem document
+OTHER_PATHS = {  # our paths, by words in those of other services
+    "chat": "/v1/decode",
+    "completion": "/v1/decode",
+    "completions": "/v1/decode",
+    "embed": "/v1/encode",
+    "embedding": "/v1/encode",
+    "embeddings": "/v1/encode",
+    "generate": "/v1/decode",
+    "generation": "/v1/decode",
+    "health": "/livez",
+    "healthz": "/livez",
+    "infer": "/v1/decode",
+    "inference": "/v1/decode",
+    "invocations": "/v1/decode",
+    "messages": "/v1/decode",
+    "ping": "/livez",
+    "predict": "/v1/decode",
+    "predictions": "/v1/decode",
+    "ready": "/readyz",
+    "rerank": "/v1/score",
+    "responses": "/v1/decode",
+    "summarize": "/v1/decode",
+    "translate": "/v1/decode",
+    "translation": "/v1/decode",
+}
+
+
+def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
+    """Return the problem document of `error`, at most LARGEST bytes.
+
+    `title` is the status in words (RFC 9110), since `code` names the error.
+    """
+    document: dict[str, Any] = {
+        "type": "about:blank",
+        "title": TITLES.get(error.status) or HTTPStatus(error.status).phrase,
+        "status": int(error.status),
+        "detail": shorten(error.detail, LONGEST_DETAIL) + error.advice,
+        "instance": shorten(path, LONGEST_DETAIL),
+        "code": error.code,
+        "request_id": request_id,
+        "errors": [
+            {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
+            for fault in error.faults
+        ],
+    }
+    longest = LONGEST_DETAIL
+    while len(content := encode(document)) > LARGEST:
+        longest //= 2  # an escaped character takes six bytes, and there may be ten faults
+        for part in (document, *document["errors"]):
+            names = part.keys() & {"detail", "instance", "pointer"}
+            part |= {name: shorten(part[name], longest) for name in names}
+    return content
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorForm:
+    """How errors are answered on these paths, and below them.
+
+    `write` returns the body, given the error, the path and the id of the request. `statuses` are
+    sent in place of ours. `endpoints` are the methods of each path, unless the OpenAPI document
+    has them.
+    """
+
+    paths: Sequence[str]
+    write: Callable[[HeedError, str, str], bytes]
+    statuses: Mapping[int, int] = field(default_factory=dict[int, int])
+    media_type: str = "application/json"
+    endpoints: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+
+    def status_of(self, status: int) -> int:
+        """Return what is sent in place of one of our statuses."""
+        return self.statuses.get(status, status)
+
+
+PROBLEM_FORM = ErrorForm([], write_problem, media_type=PROBLEM)
+
+
+def form_at(path: str, forms: Sequence[ErrorForm]) -> ErrorForm:
+    """Return the form of errors at this path: problem documents, unless it belongs to another."""
+    found = (form for form in forms if any(begins(path, each) for each in form.paths))
+    return next(found, PROBLEM_FORM)
+
+
+def form_of(request: Request) -> ErrorForm:
+    return form_at(path_of(request.scope), request.app.state.error_forms)
+
+
+def write_answer(
+    error: HeedError, path: str, request_id: str, form: ErrorForm = PROBLEM_FORM
+) -> bytes:
+    """Return the whole answer, after which the connection is closed, where no application runs."""
+    content = form.write(error, path, request_id)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    return write_response(
+        form.status_of(error.status), form.media_type, content, request_id, headers
+    )
+
+
+def write_response(
+    status: int,
+    media_type: str,
+    content: bytes,
+    request_id: str,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> bytes:
+    """Return a whole response, after which the connection is closed."""
+    status = HTTPStatus(status)
+    headers = {
+        "Connection": "close",
+        "Content-Type": media_type,
+        "Content-Length": str(len(content)),
+        "X-Request-Id": request_id,
+        **headers,
+        **SECURITY_HEADERS,
+    }
+    lines = [f"HTTP/1.1 {status} {status.phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
+
+
+def problem(request: Request, error: HeedError, form: ErrorForm = PROBLEM_FORM) -> bytes:
+    """Return the body of the answer to `error`, and record the error."""
+    record_of(request).error = error
+    return form.write(error, request.url.path, request.state.request_id)
+
+
+def answer(
+    request: Request, error: HeedError, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return the answer to an error, and record the error."""
+    form = form_of(request)
+    content = problem(request, error, form)
+    return Response(content, form.status_of(error.status), headers, form.media_type)
+
+
+async def answer_heed_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeedError)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return answer(request, error, headers)
+
+
+class Refusal(HeedError):
+    """An error of the framework or the middleware: unknown paths and methods, long bodies."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        ours = (
+            each.code
+            for each in (Unparsable, TooLarge, UnsupportedMediaType, Overloaded)
+            if each.status == status
+        )
+        self.code = next(ours, status.name.lower())
+
+
+async def answer_http_exception(request: Request, error: Exception) -> Response:
+    """Answer an error of the framework, such as an unknown path: say which paths there are.
+
+    No route declares OPTIONS, which is answered by the methods (RFC 9110, section 9.3.7).
+    """
+    assert isinstance(error, HTTPException)
+    status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
+    detail = error.detail
+    if status == HTTPStatus.NOT_FOUND:
+        detail = describe_unknown(request)
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
+        headers["Allow"] = ", ".join([*methods, "OPTIONS"])
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
+        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
+        if not form_of(request).endpoints:
+            detail += f"; {prefix_of(request.scope)}/docs shows how"
+    return answer(request, Refusal(status, detail), headers)
+
+
+def describe_unknown(request: Request) -> str:
+    """Return the detail of an unknown path: it lists the endpoints of the protocol that has the
+    paths around it, or else those of the OpenAPI document."""
+    detail = f"{shorten(request.url.path)} does not exist"
+    prefix, path = prefix_of(request.scope), path_of(request.scope)
+    if own := form_of(request).endpoints:
+        return f"{detail}; the endpoints of this protocol are {list_endpoints(own, prefix)}"
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    known: Mapping[str, str] = request.app.state.other_protocols
+    if setting := next((known[each] for each in known if begins(path, each)), None):
+        detail += f" unless the service is started with HEED_PROTOCOLS={setting}"
+    near = near_path(shorten(path), paths)
+    detail += f": did you mean {prefix}{near}?" if near else ";"
+    return f"{detail} {prefix}/docs describes the endpoints: {list_endpoints(paths, prefix)}"
+
+
+def near_path(unknown: str, known: Collection[str]) -> str | None:
+    """Return the path that does what other services offer at `unknown`, else the one spelled
+    alike, if any."""
+    unknown = unknown.lower()
+    words = reversed(re.findall(r"[a-z]+", unknown))  # the last one says most
+    meant = (OTHER_PATHS[word] for word in words if word in OTHER_PATHS)
+    return next(chain(meant, get_close_matches(unknown, known, 1)), None)
+
+
+def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:
+    return ", ".join(
+        f"{method.upper()} {prefix}{path}" for path, methods in paths.items() for method in methods
+    )
+
+
+def allowed_methods(allow: str) -> list[str]:
+    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD beside GET."""
+    methods = set(allow.split(", "))
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def answer_unexpected(request: Request) -> Response:
+    """Answer a bug of ours, which is logged."""
+    ours = HeedError("the service failed on this request and logged why: report its request_id")
+    return answer(request, ours)

@@ -1,0 +1,148 @@
+"""API keys: what a request must carry, where the settings name keys."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import StartupError, Unauthorized
+from service.http.messages.prefix import path_of
+from service.http.messages.problems import answer_heed_error
+from service.settings.settings import Settings
+
+KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
+# Not that of a version: its answer tells which one there is.
+PROBE = re.compile(r"/v2/models/[^/]+/ready")
+# Names in the OpenAPI document
+SCHEME = "api_key"
+ADMIN_SCHEME = "admin_key"
+
+
+def read_keys(settings: Settings) -> list[str]:
+    """Return the keys of the settings, none if both are left out.
+
+    Raise StartupError for a file that cannot be read, for no key where one is meant, and for a key
+    that is short or no header could carry. No message holds a key.
+    """
+    keys = list[str]()
+    if settings.api_keys is not None:
+        keys += accept_keys("HEED_API_KEYS", settings.api_keys.get_secret_value().split(","))
+    if settings.api_keys_file is not None:
+        path = settings.api_keys_file
+        try:
+            lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError as error:
+            detail = f"{path} cannot be read ({error.strerror}): change HEED_API_KEYS_FILE"
+            raise StartupError(detail) from error
+        keys += accept_keys(str(path), lines)
+    return keys
+
+
+def read_admin_key(settings: Settings, keys: Sequence[str]) -> str | None:
+    """Return the admin key. Raise StartupError as `read_keys` does, and if it is one of `keys`."""
+    if settings.admin_key is None:
+        return None
+    (key,) = accept_keys("HEED_ADMIN_KEY", [settings.admin_key.get_secret_value()])
+    if key in keys:
+        raise StartupError("HEED_ADMIN_KEY is also an API key: every client could change models")
+    return key
+
+
+def accept_keys(place: str, given: Sequence[str]) -> list[str]:
+    """Return the keys without spaces around them. Raise StartupError as `read_keys` does."""
+    keys = [key.strip() for key in given if key.strip()]
+    if not keys:
+        raise StartupError(f"{place} holds no key: give one, or leave the setting out")
+    if wrong := [number for number, key in enumerate(keys, 1) if not KEY.fullmatch(key)]:
+        raise StartupError(
+            f"{place}: key {wrong[0]} must have 16 or more ASCII characters and no space; make one"
+            " with `openssl rand -hex 32`"
+        )
+    return keys
+
+
+class Keys:
+    """Compares keys in constant time, of which it holds only hashes: equally long ones, so that no
+    length is told either."""
+
+    def __init__(self, keys: Sequence[str], kind: str = "API key") -> None:
+        """`kind` is their name in errors."""
+        self._kind = kind
+        self._digests = [digest(key.encode()) for key in keys]
+
+    def check(self, authorization: str | None) -> None:
+        """Raise Unauthorized unless the Authorization header holds one of the keys (RFC 6750)."""
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthorized(
+                f"an {self._kind} is required: send the header Authorization: Bearer KEY"
+            )
+        self.check_key(key.strip())
+
+    def check_key(self, key: str) -> None:
+        """Raise Unauthorized unless this is one of the keys."""
+        given = digest(key.encode(errors="replace"))
+        same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
+        if not any(same):
+            raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
+
+
+def digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+class KeyCheck:
+    """Refuses with 401 a request without a key: every POST, and all below /v1.
+
+    Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
+    documentation, which send nothing of a model. The endpoints of `keys_in_body` find the
+    key in the body, and check it themselves.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, keys_in_body: Collection[str]) -> None:
+        self.app = app
+        self.keys = keys
+        self.keys_in_body = keys_in_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._needs_key(scope["method"], path_of(scope)):
+            try:
+                self.keys.check(Headers(scope=scope).get("authorization"))
+            except Unauthorized as error:
+                response = await answer_heed_error(Request(scope), error)
+                return await response(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+    def _needs_key(self, method: str, path: str) -> bool:
+        return path not in self.keys_in_body and needs_key(method, path)
+
+
+def needs_key(method: str, path: str) -> bool:
+    reads = method in ("GET", "HEAD")
+    tells = path.startswith(("/v1/", "/v2/models/")) and not PROBE.fullmatch(path)
+    return method != "OPTIONS" and (not reads or tells)
+
+
+def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:
+    """Say in a finished OpenAPI document which operations need a key: /docs then asks for it.
+
+    Those that need the admin key say so themselves.
+    """
+    if not keys and not admin:
+        return
+    schemes = document["components"].setdefault("securitySchemes", {})
+    bearer = {"type": "http", "scheme": "bearer"}
+    if admin:
+        schemes[ADMIN_SCHEME] = {**bearer, "description": "HEED_ADMIN_KEY."}
+    if not keys:
+        return
+    schemes[SCHEME] = {**bearer, "description": "One of HEED_API_KEYS."}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if needs_key(method.upper(), path):
+                operation.setdefault("security", [{SCHEME: []}])

@@ -1,0 +1,123 @@
+"""ASGI middleware that observes every request: a line in the log, metrics and spans."""
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from opentelemetry.trace import Tracer, format_trace_id, get_current_span
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import DeadlineExceeded, HeedError
+from service.http.limits.record import QUIET, Record
+from service.http.messages.prefix import path_of
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.tracing import write_spans
+
+# Exceptions that end a task or the process. Every other one is a failure: a panic of a library
+# that is written in Rust does not derive from Exception.
+EXITS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+logger = structlog.get_logger()
+OTHER = "other"  # the route of pages, static files and unknown paths
+
+
+class Observe:
+    """Gives each request a Record, and reports it when the answer ends. Texts are never logged."""
+
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        record = scope["state"]["record"] = Record()
+        status = 0
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_look)
+        except EXITS:
+            raise
+        except BaseException as error:
+            record.error = HeedError(f"unexpected {type(error).__name__}")
+            raise  # to the handler that answers
+        finally:
+            self._report(scope, record, status or HTTPStatus.INTERNAL_SERVER_ERROR)
+            record.forget_error()
+
+    def _report(self, scope: Scope, record: Record, status: int) -> None:
+        seconds, route = time.monotonic() - record.started, route_of(scope)
+        self.metrics.count(record, route, status, seconds)
+        if self.tracer:
+            write_spans(self.tracer, record.stages)
+        if not QUIET.fullmatch(route) or status != HTTPStatus.OK:
+            log(scope, record, route, status, seconds)
+
+
+def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -> None:
+    """Report bytes that were refused before they were a request."""
+    metrics.count(Record(error=error), OTHER, error.status, 0.0)
+    logger.info(
+        "request", request_id=request_id, route=OTHER, status=int(error.status), code=error.code
+    )
+
+
+def route_of(scope: Scope) -> str:
+    """Return the path of the endpoint, with its parameters unfilled. The router has not seen a
+    request that was refused before."""
+    path, app = path_of(scope), scope["app"]
+    if path in app.openapi()["paths"]:
+        return path
+    if route := scope.get("route"):
+        return route.path
+    patterns = app.state.patterns.items()
+    return next((template for template, pattern in patterns if pattern.match(path)), OTHER)
+
+
+def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:
+    """Log what a request was and how long it took, in seconds."""
+    fields: dict[str, Any] = {
+        "request_id": scope["state"]["request_id"],
+        "method": scope["method"],
+        "route": route,
+        "status": int(status),
+        "duration": round(seconds, 6),
+    }
+    fields |= describe_work(record)
+    if (context := get_current_span().get_span_context()).is_valid:
+        fields["trace_id"] = format_trace_id(context.trace_id)
+    write = logger.info
+    if error := record.error:
+        fields["code"] = error.code
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            fields["detail"] = error.detail
+            late = isinstance(error, DeadlineExceeded)  # of which a client may cause any number
+            write = logger.warning if late else logger.error
+    write("request", **fields)
+
+
+def describe_work(record: Record) -> dict[str, Any]:
+    """Return the log's fields on what was computed. Those without a value are missing."""
+    fields: dict[str, Any] = {}
+    if record.model:
+        fields["model"] = record.model
+    if record.sources:
+        fields["sources"] = record.sources
+        fields["source_tokens"] = record.source_tokens
+        fields["generated_tokens"] = record.generated_tokens
+    if record.problems:
+        fields["problems"] = record.problems
+    if record.stages:
+        fields["seconds"] = {name: round(each, 6) for name, each in record.seconds.items()}
+    if record.first_token is not None:
+        fields["first_token"] = round(record.first_token, 6)
+    return fields

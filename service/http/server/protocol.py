@@ -1,0 +1,364 @@
+"""httptools under uvicorn, with limits that it lacks: on the time a client takes, on the bytes that
+are no body, on requests sent at once, and on open connections. What ends a connection leaves the
+requests before it their answers."""
+
+import asyncio
+import select
+import socket
+import struct
+import sys
+import uuid
+from collections.abc import Callable, Sized
+from http import HTTPStatus
+from typing import Any, cast
+
+from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.errors import HeedError, Unparsable
+from service.http.limits.admission import Place
+from service.http.messages.problems import Refusal, write_answer
+from service.http.server.gate import Gate
+from service.http.server.head import Parser, check_head, check_upgrade
+
+MOST_FRAMING = 64 << 10  # bytes
+MOST_HEADERS = 256  # of a request: whoever looks for one goes through all of them
+MOST_PIPELINED = 128  # requests of one connection that wait for the answer to an earlier one
+LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
+LEFT_AFTER = 0.5  # seconds between looks whether a client that sends no more has left
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
+
+
+class Connections:
+    """The open connections of a server, the limits on each of them, and the gate before them all.
+
+    `waiting` holds those that have not sent a whole request since they were opened, or since their
+    last answer; those that wait longest come first.
+    """
+
+    def __init__(self, most: int, idle_timeout: float, timeout: float) -> None:
+        self.most = most
+        self.idle_timeout = idle_timeout  # seconds
+        self.timeout = timeout  # seconds
+        self.open = 0  # counted from accept()
+        self.coming = 0  # of these, not yet set up
+        self.waiting: dict[Protocol, None] = {}
+        # What new connections have already sent, by file: the bytes, and the place of the request.
+        self.first: dict[int, tuple[bytes, Place | None]] = {}
+        # Called with the error and the id of what was refused before it was a request.
+        self.on_refused: Callable[[HeedError, str], None] | None = None
+
+    gate: Gate
+
+    def make_room(self) -> bool:
+        """Close the connection whose request has been awaited for longest. Return False if all have
+        sent theirs."""
+        oldest = next(iter(self.waiting), None)
+        if oldest:
+            del self.waiting[oldest]
+            oldest.drop()
+        return oldest is not None
+
+
+class PipelineFlow(FlowControl):
+    """Reads no more requests while some wait already: uvicorn would read on at each answer."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection.
+
+    It is closed if it sends no first request for `idle_timeout` seconds, or a part of its headers
+    for that long; after an answer, if it sends nothing for `timeout_keep_alive` seconds. It is
+    dropped if its client reads nothing of an answer for `timeout` seconds. It gets 400 if its
+    request line, headers, chunk sizes and trailers take more than MOST_FRAMING bytes beyond the
+    size of the body: the parser keeps them all, and takes quadratic time for a long one.
+
+    What is not HTTP, and the end of what the client sends, end the connection after the answers to
+    the requests before.
+    """
+
+    _framing = 0  # bytes of the present request without its body, minus those of its body
+    _begun = 0  # requests of which bytes were received at once, the unfinished one included
+    _finished = True  # whether no request is being received
+    _in_body = False  # whether the headers of the request that is being received are complete
+    _due = 0  # answers that are not complete
+    _partial = False  # whether a part of a request's headers has arrived while no answer is due
+    _ended = False  # whether no more requests are taken
+    _refusal: HeedError | None = None  # what is answered at the end
+    _leaving: asyncio.TimerHandle | None = None  # runs if the client may have left
+    _heading: asyncio.TimerHandle | None = None  # runs while headers are awaited
+    _watching: asyncio.TimerHandle | None = None  # runs while an answer is not read whole
+    _unread = 0  # bytes of the answer
+    _read_at = 0.0  # when the client last read
+    _place: Place | None = None  # of the request in progress, if the gate gave it one
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.parser = Parser(self)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limits.coming -= 1
+        transport.set_write_buffer_limits(high=0)  # writing is paused while anything is unread
+        self.flow = PipelineFlow(transport, self.pipeline)
+        self._limits.waiting[self] = None
+        self._expect_headers()
+        file = transport.get_extra_info("socket").fileno()
+        if first := self._limits.first.pop(file, None):
+            self.loop.call_soon(self._receive, *first)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # else it would keep all this until it runs
+        self._limits.open -= 1
+        self._limits.waiting.pop(self, None)
+        cancel(self._heading)
+        cancel(self._watching)
+        cancel(self._leaving)
+        self._leave()
+        for name in ("_read_ready_cb", "_write_ready"):
+            # methods by which asyncio's transport refers to itself, until garbage is collected
+            vars(self.transport).pop(name, None)
+
+    def drop(self) -> None:
+        """Close the connection at once, and discard what its client has not read."""
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return None
+        place = None
+        if not self._due and self._finished and not self._partial:
+            answer, place = self._limits.gate.judge(data)
+            if answer:
+                return self._answer_last(answer)
+        return self._receive(data, place)
+
+    def _leave(self) -> None:
+        if self._place:
+            self._place.leave()
+            self._place = None
+
+    def _answer_last(self, answer: bytes) -> None:
+        self.transport.write(answer)
+        self.transport.close()
+
+    def _receive(self, data: bytes, place: Place | None) -> None:
+        """Pass received bytes to the parser; the request that they hold may have a place."""
+        self._place = place or self._place
+        if self.transport.is_closing():
+            return self._leave()
+        if not self._due:
+            if self._finished:  # else these may be of a body whose request was answered early
+                self._partial = True
+            if not self._heading:
+                self._expect_headers()
+        self._begun = int(not self._finished)
+        super().data_received(data)
+        if place:  # of this request alone: the application starts later
+            cast("dict[str, Any]", self.scope)["state"]["place"] = place
+        self._framing = 0 if self._begun > 1 else self._framing + len(data)
+        if self._framing > MOST_FRAMING and not self.transport.is_closing():
+            self._in_body |= self._begun > 0 and self._finished  # its end came with these bytes
+            most = f"{MOST_FRAMING} bytes, which is the limit: send fewer"
+            self._end(Unparsable(f"the request line and headers exceed {most}"))
+        return None
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection is kept. The client may only have closed its own side."""
+        if not self._ended:
+            self._end()
+        if self.transport.is_closing():
+            return False
+        if not self._leaving:
+            self._leaving = self.loop.call_later(LEFT_AFTER, self._look_whether_left)
+        return True
+
+    def on_message_begin(self) -> None:
+        self._framing, self._finished = 0, False
+        self._begun += 1
+        if not (self._due or self._heading):  # it came with the end of an earlier body
+            self._partial = True
+            self._expect_headers()
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Raise ValueError, which ends the connection, if there are too many headers."""
+        if self._in_body:  # a trailer is not a header (RFC 9110, section 6.5.1)
+            return
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError(f"more than {MOST_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Raise Unparsable, which ends the connection, for a head that is not HTTP/1.1 and if too
+        many requests wait already."""
+        parser, headers = self.parser, self.headers
+        if parser.should_upgrade():
+            return check_upgrade(parser.get_method(), headers)
+        check_head(parser.get_http_version(), self.url, headers)
+        if len(self.pipeline) >= MOST_PIPELINED:
+            most = f"{MOST_PIPELINED} requests, which is the limit, wait on this connection"
+            raise Unparsable(f"{most}: send the next after an answer")
+        cancel(self._heading)
+        self._heading, self._partial = None, False
+        self._unset_keepalive_if_required()
+        super().on_headers_complete()
+        self._in_body, self._due = True, self._due + 1
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        self._framing -= 2 * len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # its headers are parsed again
+        self._finished, self._in_body = True, False
+        if not self._due:  # it was answered before the end of its body
+            cancel(self._heading)
+            self._heading, self._partial = None, False
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self._limits.waiting.pop(self, None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._due -= 1
+        super().on_response_complete()
+        self._leave()
+        if self._due or self.transport.is_closing():
+            return
+        if self._ended:
+            self._close()
+        else:
+            self._await_request()
+
+    def _await_request(self) -> None:
+        """Wait for the next request; a part of its headers may have arrived before the answer."""
+        if not self._finished and not self._in_body:
+            self._unset_keepalive_if_required()
+            self._partial = True
+            self._expect_headers()
+        self._limits.waiting.pop(self, None)
+        self._limits.waiting[self] = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser has just raised an error for."""
+        error = sys.exception()
+        why = (error and (error.__context__ or error)) or msg
+        if not isinstance(why, HeedError):
+            advice = "correct its line and headers"
+            why = Unparsable(f"this is not a valid HTTP/1.1 request ({why}): {advice}")
+        self._end(why)
+
+    def _end(self, refusal: HeedError | None = None) -> None:
+        """Take no more requests. Close after the answers to those that are complete; the one that
+        is being received gets the refusal."""
+        self._ended, self._refusal = True, refusal and refusal.forget_frames()
+        if self._in_body:
+            if self.pipeline:
+                self.pipeline.popleft()  # it waits for its turn
+                self._due -= 1
+            elif self.cycle.response_started:  # another answer would be taken for the next one's
+                return self.transport.close()
+            else:
+                self._due = 0
+        return None if self._due else self._close()
+
+    def _close(self) -> None:
+        if self._refusal:
+            self._refuse(self._refusal)
+        else:
+            self.transport.close()
+
+    def _look_whether_left(self, asked: bool = False) -> None:
+        """Drop the connection if its client has left, and not only closed its side.
+
+        The machine of a client that has left resets the connection when anything is sent. If no
+        answer has begun, an interim one is sent. HTTP/1.0 has none, so its client counts as gone.
+        """
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), 0)  # only errors and resets
+        silent = not (asked or self.pipeline or self._in_body or self.cycle.response_started)
+        if poll.poll(0) or (silent and self.cycle.scope["http_version"] == "1.0"):
+            return self.drop()
+        if silent:
+            self.transport.write(CONTINUE)
+        again = asked or silent
+        self._leaving = self.loop.call_later(LEFT_AFTER, self._look_whether_left, again)
+        return None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread, self._read_at = self.transport.get_write_buffer_size(), self.loop.time()
+        self._watching = self._soon(self._look)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        cancel(self._watching)
+
+    def _look(self) -> None:
+        """Drop the connection if its client has stopped to read. Nothing is added to what it has
+        not read while writing is paused."""
+        unread, now = self.transport.get_write_buffer_size(), self.loop.time()
+        if unread < self._unread:
+            self._unread, self._read_at = unread, now
+        if now - self._read_at >= self._limits.timeout:
+            self.drop()
+        else:
+            self._watching = self._soon(self._look)
+
+    def _soon(self, look: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._limits.timeout / LOOKS, look)
+
+    def _expect_headers(self) -> None:
+        self._heading = self.loop.call_later(self._limits.idle_timeout, self._end_waiting)
+
+    def _end_waiting(self) -> None:
+        """Close the connection if the headers of a request have not arrived in time."""
+        self._heading = None
+        if self.transport.is_closing():
+            return
+        if self._partial:
+            seconds = f"{self._limits.idle_timeout:g} seconds"
+            why = f"the request line and headers did not arrive within {seconds}: send them faster"
+            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, why))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: HeedError) -> None:
+        """Answer with a problem document, and close the connection."""
+        request_id = uuid.uuid4().hex
+        self._answer_last(write_answer(error, "", request_id))
+        if self._limits.on_refused:
+            self._limits.on_refused(error, request_id)
+
+
+def cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer:
+        timer.cancel()

@@ -1,0 +1,141 @@
+"""Keep the engine of a model running: start another when it dies or makes no progress."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from service.bundle.manifest import Bundle
+from service.errors import HeedError
+from service.logs import log_error
+from service.serving.client import EngineClient, OnProgress
+from service.settings.settings import Settings
+from service.wire.messages import Answer, Entry, Opened, Status, Steps
+
+CHECK_EVERY = 1.0  # seconds
+PATIENCE = 5.0  # seconds for an engine to report its status
+MISSES = 2  # reports in a row that do not come in time: a silent engine is found in 12 seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a new engine is started; doubled each time
+STABLE_AFTER = 60.0  # seconds of life after which the next pause is the first again
+GONE = Status(ready=False, rows=0)
+
+OpenEngine = Callable[[Bundle, Settings], EngineClient]
+
+
+class Supervisor:
+    """Answers like the engine that runs now. While there is none, it raises Unavailable."""
+
+    def __init__(
+        self, bundle: Bundle, settings: Settings, open_engine: OpenEngine = EngineClient
+    ) -> None:
+        self.bundle = bundle
+        self.restarts = 0  # engines started in the place of others
+        self.reported = GONE  # the latest report of the present engine
+        self._steps_before = Steps()  # those of earlier engines
+        self._settings = settings
+        self._open_engine = open_engine
+        self._engine = open_engine(bundle, settings)
+        self._watching: asyncio.Task[None] | None = None
+        self._closing = set[asyncio.Task[None]]()
+
+    async def start(self) -> None:
+        """Start the engine and watch it. Raises StartupError.
+
+        Call close() afterwards, even if this raises or is cancelled: it ends the process.
+        """
+        await self._engine.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """End the engine once it has finished accepted entries; start no other."""
+        if self._watching:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self._engine.close_timeout)
+        await self._engine.close()
+
+    @property
+    def opened(self) -> Opened:
+        """Return how the bundle was opened."""
+        return self._engine.opened
+
+    def submit(
+        self,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+        seconds: float = math.inf,
+    ) -> list[asyncio.Future[Answer]]:
+        """Send entries to the engine: see EngineClient.submit."""
+        return self._engine.submit(entries, on_progress, seconds)
+
+    async def status(self) -> Status:
+        """Ask the engine for its status. Raises Unavailable if there is none now."""
+        return await self._engine.status()
+
+    @property
+    def steps(self) -> Steps:
+        """Decoding steps of all engines until the latest report."""
+        return self._steps_before + self.reported.steps
+
+    async def _watch(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            started = time.monotonic()
+            reason = await self._until_failed(self._engine)
+            if time.monotonic() - started > STABLE_AFTER:
+                pause = FIRST_PAUSE
+            log_error("engine failed", model=self.bundle.manifest.name, reason=reason)
+            self._steps_before, self.reported = self.steps, GONE
+            self._engine.kill()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            await self._replace()
+
+    async def _until_failed(self, engine: EngineClient) -> str:
+        """Return why an engine must be replaced, as soon as it must.
+
+        It has ended, has missed MISSES status reports in a row, or has reported no progress for
+        settings.timeout seconds: by then no client waits for what it computes.
+        """
+        missed = idle = 0  # reports in a row
+        while not engine.gone:
+            await asyncio.sleep(CHECK_EVERY)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    self.reported = status = await engine.status()
+            except (TimeoutError, HeedError):
+                self.reported = replace(self.reported, ready=False)
+                missed += 1
+                if missed == MISSES:
+                    return f"{MISSES} status reports did not come within {PATIENCE:g} seconds"
+                continue
+            missed, idle = 0, 0 if status.ready else idle + 1
+            if idle * CHECK_EVERY > self._settings.timeout:
+                return f"no progress for {self._settings.timeout:g} seconds"
+        return "it has ended"
+
+    async def _replace(self) -> None:
+        """Start an engine in the place of the present one, which has ended or is ending."""
+        name, engine = self.bundle.manifest.name, self._open_engine(self.bundle, self._settings)
+        try:
+            await engine.start()
+        except asyncio.CancelledError:
+            await engine.close()  # nothing else would end its process
+            raise
+        except Exception as error:  # noqa: BLE001  whatever broke: the next attempt may succeed
+            log_error("engine not restarted", model=name, error=str(error) or repr(error))
+            self._close(engine)
+        else:
+            self._close(self._engine)
+            self._engine = engine
+            self.restarts += 1
+            log_error("engine restarted", model=name, restarts=self.restarts)
+
+    def _close(self, engine: EngineClient) -> None:
+        """Close an engine without waiting for it: its process may hang."""
+        engine.kill()
+        closing = asyncio.create_task(engine.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

@@ -1,0 +1,362 @@
+"""Turn text into token ids and back, with the offsets of every token in the text."""
+
+import codecs
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tokenizers import Tokenizer as Library
+from tokenizers.decoders import DecodeStream
+
+from service.bundle.files import LARGEST_TOKENIZER, check_size
+from service.bundle.languages import fill
+from service.bundle.manifest import Bundle
+from service.errors import (
+    MOST_FAULTS,
+    Fault,
+    Invalid,
+    PassFailed,
+    StartupError,
+    TooLarge,
+    shorten,
+    shorten_line,
+)
+from service.text.compose import has_letters, takes_long, with_compose
+from service.text.offsets import Token, close_gaps, place
+
+LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
+INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
+LETTER = "a"
+SPACE = "\u2581"  # as sentencepiece writes it
+VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
+LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # Unicode normalizes it to so many characters
+NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
+LONGEST_REASON = 200  # characters quoted from an error of the library
+NO_TOKEN = "holds no token; send a text with at least one"
+WORDS = "this model reads one word at a time, so send a list of words"
+LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
+
+
+Result = TypeVar("Result")
+
+
+class LibraryError(Exception):
+    """An error of the library of tokenizers, in one short line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A tokenized text: what enters the encoder, or what the decoder is to predict."""
+
+    text: str
+    tokens: list[Token]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+
+class Tokenizer:
+    """The tokenizer of one side of a bundle, source or target.
+
+    Texts get the ids of `between`; ids are taken as they are. Errors name the place of
+    the text in the request by a JSON pointer.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        limit: int,
+        forbidden: Mapping[int, str],
+        generated: bool = False,
+        size: int | None = None,
+        languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
+        composes: bool = False,
+    ) -> None:
+        """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
+        is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
+        comes with what it stands for, such as padding. `size` is the model's number of ids: those
+        that the tokenizer lacks have no text. `languages` are those of targets, if sources hold
+        their ids. `composes`: the library has a normalizer of `with_compose`."""
+        self._library = library
+        self._library.encode_special_tokens = True  # a user who types "<eos>" means text
+        self._limit = limit
+        self._composes = composes
+        self._size = size or library.get_vocab_size()
+        self._generated = generated
+        self._forbidden = frozenset(forbidden)
+        self._forbidden_ids = {} if generated else dict(forbidden)
+        self._special_ids = {
+            i for i, token in library.get_added_tokens_decoder().items() if token.special
+        }
+        byte_ids = [library.token_to_id(name) for name in BYTES]
+        self._bytes: dict[int, bytes] = {}
+        if None not in byte_ids:
+            self._bytes = {i: bytes([byte]) for byte, i in enumerate(byte_ids) if i is not None}
+        self._unknown = unknown_ids(library) - self._bytes.keys()
+        self._prefix: list[Token] = []
+        self._suffix: list[Token] = []
+        # Whether some token has a letter or a digit. If none has, texts are made of other signs.
+        self.knows_letters = any(
+            has_letters(library.id_to_token(i) or "")
+            for i in range(self._size)
+            if i not in self._special_ids and i not in self._forbidden
+        )
+        codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
+        self._typed = {self.name(i): code for i, code in codes.items()}
+
+    def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
+        """Return this tokenizer with these ids before and after the ids of a text."""
+        other = copy(self)
+        other._prefix = [self._special(i) for i in prefix]
+        other._suffix = [self._special(i) for i in suffix]
+        return other
+
+    def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
+        """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
+
+        Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
+        with the name of a language token, TooLarge beyond the limit.
+        """
+        longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
+        if longest > self._limit * LONGEST_TOKEN:
+            raise self._too_large(pointer, f"{longest} characters")
+        if self._composes and takes_long(text):
+            raise self._too_large(pointer, f"very many letters with marks in {longest} characters")
+        check_unicode(text, pointer)
+        start = text.lstrip()
+        if name := next((each for each in self._typed if start.startswith(each)), None):
+            advice = f"remove it, and give target_language {self._typed[name]!r}"
+            raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
+        try:
+            encoding = call(lambda: self._library.encode(text, add_special_tokens=False))
+        except LibraryError as error:
+            raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
+        if not len(encoding):
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
+        names = map(visible, encoding.tokens)
+        read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
+        refused = self._forbidden | self._special_ids | (self._unknown if known else set())
+        if unknown := [i for i, token in enumerate(read) if token.id in refused]:
+            raise Invalid.at(pointer, self._describe_unknown(text, read, unknown))
+        if not (self._generated or has_letters(text) or self._has_signs(read)):
+            raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
+        return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
+
+    def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
+        """Return the detail of the error about these tokens of a text."""
+        places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
+        between = [text[read[i].start : read[i].end].isspace() for i in unknown]
+        advice = [WORDS] if any(between) and len(text.split()) > 1 else []
+        advice += [] if advice and all(between) else [self._advice()]
+        return f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
+
+    def _has_signs(self, read: Sequence[Token]) -> bool:
+        """Return whether some token is a sign that can be seen, and not unknown. For any source
+        without one, the model would invent a target."""
+        known = "".join(token.text for token in read if token.id not in self._unknown)
+        return any(unicodedata.category(each)[0] in VISIBLE for each in known.replace(SPACE, ""))
+
+    def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
+        """Look up ids as a client sends them.
+
+        Raises Invalid for an id that the model lacks or that is forbidden (padding, unknown),
+        TooLarge if there are more ids than the limit.
+        """
+        self._check_length(len(ids), pointer)
+        faults = [
+            Fault(
+                f"{pointer}/{i}",
+                f"is {token_id}, which is not allowed: ids are 0 to {self._size - 1}{self._but()}",
+            )
+            for i, token_id in enumerate(ids)
+            if not 0 <= token_id < self._size or token_id in self._forbidden_ids
+        ]
+        if faults:
+            raise Invalid.of(faults)
+        return self.decode(ids)
+
+    def decode(self, ids: Sequence[int]) -> Tokens:
+        """Return the text of ids, without special tokens, and the offsets of each token in it."""
+        read = self.reader()
+        text = ""
+        tokens: list[Token] = []
+        for token_id in ids:
+            if token_id in self._special_ids:
+                tokens.append(self._special(token_id))
+                continue
+            piece = read(token_id)
+            word = piece.lstrip() or piece  # a space that joins words belongs to neither
+            start = len(text) + len(piece) - len(word)
+            text += piece
+            tokens.append(Token(self.name(token_id), token_id, start, len(text)))
+        return Tokens(text, tokens)
+
+    def reader(self) -> Callable[[int], str]:
+        """Return a function that takes ids one after the other and returns what each adds to the
+        text. A character that needs several ids comes whole, with the last of them. The function
+        raises PassFailed if the library fails."""
+        stream = DecodeStream(skip_special_tokens=True)
+
+        def step(token_id: int) -> str:
+            return write_text(lambda: stream.step(self._library, token_id))
+
+        if not self._bytes:
+            return lambda i: "" if i in self._special_ids else step(i)
+        utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        letter = next(i for i, byte in self._bytes.items() if byte == LETTER.encode())
+
+        def read(token_id: int) -> str:
+            if token_id in self._special_ids:
+                return ""
+            if byte := self._bytes.get(token_id):
+                # The library decodes bytes anew with every further one, and raises if that changes
+                # them. It gets a letter in their place, which says that the text goes on.
+                before = (step(letter) or LETTER).removesuffix(LETTER)
+                return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
+            cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
+            return cut + step(token_id)
+
+        return read
+
+    def name(self, token_id: int) -> str:
+        return visible(self._library.id_to_token(token_id) or "")
+
+    def _special(self, token_id: int) -> Token:
+        return Token(self.name(token_id), token_id, None, None)
+
+    def _advice(self) -> str:
+        """Return what to send instead: the tokens of a small vocabulary, letters first."""
+        if self._library.get_vocab_size() > LISTED:
+            return "remove what it lacks"
+        vocabulary = self._library.get_vocab()
+        allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
+        allowed.sort(key=lambda token: (not token.isalnum(), token))
+        return f"send only {' '.join(allowed)}"
+
+    def _but(self) -> str:
+        named = [f"{i} ({self._forbidden_ids[i]})" for i in sorted(self._forbidden_ids)]
+        are = "are" if len(named) > 1 else "is"
+        return f", of which {' and '.join(named)} {are} refused" if named else ""
+
+    def _check_length(self, length: int, pointer: str) -> None:
+        if length > self._limit:
+            raise self._too_large(pointer, f"{length} tokens")
+
+    def _too_large(self, pointer: str, size: str) -> TooLarge:
+        return TooLarge.at(pointer, f"has {size}; the limit is {self._limit} tokens: shorten it")
+
+
+def check_unicode(text: str, pointer: str) -> None:
+    """Raise Invalid for half a surrogate pair, which JSON can escape but no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        detail = f"has half a surrogate pair at offset {error.start}, which is not Unicode"
+        raise Invalid.at(pointer, f"{detail}: remove it") from error
+
+
+def unknown_ids(library: Library) -> set[int]:
+    """Return the ids of a text that no vocabulary has; none if the library cannot read it."""
+    with suppress(LibraryError):
+        return {token.id for token in call(lambda: library.model.tokenize(NO_CHARACTER))}
+    return set()
+
+
+def call(work: Callable[[], Result]) -> Result:
+    """Return what the library returns. Raise LibraryError for whatever it raises: its errors have
+    no class of their own, and those of its panics, as of a pattern that takes too long on a text,
+    do not derive from Exception, so that nobody else would catch them."""
+    try:
+        return work()
+    except (KeyboardInterrupt, MemoryError, SystemExit):
+        raise
+    except BaseException as error:
+        raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
+
+
+def visible(name: str) -> str:
+    """Return a token's name without the space at its end that keeps texts from reaching it."""
+    return name.removesuffix(" ") or name
+
+
+def write_text(work: Callable[[], str | None]) -> str:
+    """Return the text that the library makes of ids. Raise PassFailed if it fails."""
+    try:
+        return call(work) or ""
+    except LibraryError as error:
+        raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
+
+
+def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of source and target. Raises StartupError if one cannot be read, or
+    has an id that the model lacks."""
+    manifest = bundle.manifest
+    named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
+    forbidden = {i: name for i, name in named.items() if i is not None}
+    in_source = "target_language" in (*manifest.source_prefix, *manifest.source_suffix)
+    source = Tokenizer(
+        open_library(
+            bundle,
+            manifest.tokenizers.source,
+            manifest.config.source_vocab_size,
+            manifest.tokenizers.compose,
+        ),
+        manifest.limits.max_source_length,
+        forbidden,
+        size=manifest.config.source_vocab_size,
+        languages=manifest.languages.target if in_source else {},
+        composes=manifest.tokenizers.compose,
+    )
+    target = Tokenizer(
+        open_target(bundle),
+        manifest.target_positions,
+        forbidden,
+        generated=True,
+        size=manifest.config.target_vocab_size,
+        composes=manifest.tokenizers.compose,
+    )
+    prefix, suffix = fill(manifest.source_prefix, {}), fill(manifest.source_suffix, {})
+    return source.between(prefix, suffix), target.between([], [manifest.eos_id])
+
+
+def open_target(bundle: Bundle) -> Library:
+    """Return the library's tokenizer of the target, which an engine needs to find stop texts.
+    Raises StartupError if it cannot be read, or has an id that the model lacks."""
+    manifest = bundle.manifest
+    tokenizers = manifest.tokenizers
+    size = manifest.config.target_vocab_size
+    return open_library(bundle, tokenizers.target, size, tokenizers.compose)
+
+
+def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> Library:
+    path = bundle.path(name)
+    check_size(path, LARGEST_TOKENIZER)
+    try:
+        library = call(lambda: Library.from_file(str(path)))
+    except LibraryError as error:
+        raise StartupError(
+            f"{path} is not a tokenizer: {error}: export the bundle again"
+        ) from error
+    library.no_padding()  # an endless one would take the memory
+    library.no_truncation()  # texts beyond the limit are refused instead
+    if compose and library.normalizer:
+        library.normalizer = with_compose(library.normalizer)
+    ids = library.get_vocab().values()
+    if ids and max(ids) >= vocab_size:
+        raise StartupError(
+            f"{path} has the id {max(ids)}, but the model has embeddings for only {vocab_size}"
+            " tokens: export the bundle again with the tokenizers it was trained with"
+        )
+    return library
