@@ -96,6 +96,8 @@ def read_config(
     d_model, longest = number(checkpoint, "d_model"), number(checkpoint, POSITIONS, 1024)
     if kind.table is Table.fairseq and d_model < LEAST_FAIRSEQ:
         raise unsupported(checkpoint, "d_model", f"at least {LEAST_FAIRSEQ}")
+    if kind.table is Table.fairseq and checkpoint.config.get("pad_token_id", 1) is None:
+        raise unsupported(checkpoint, "pad_token_id", "an id: positions are counted from it")
     if not any(stored_positions(checkpoint, kind.table, side) for side in ("encoder", "decoder")):
         longest = min(longest, MOST_COMPUTED)
     function = checkpoint.config.get("activation_function") or kind.activation

@@ -196,6 +196,10 @@ def test_positions_of_m2m100_begin_after_the_pad(tmp_path):
     theirs = random_model("m2m_100", 1, pad_token_id=0)
     save(theirs, tmp_path, "safetensors")
     assert_same_numbers(read(tmp_path), theirs, *LENGTHS)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token_id": None}))
+    with pytest.raises(InputError, match="pad_token_id None; expected an id: positions"):
+        read(tmp_path)
 
 
 def test_a_table_of_distances_that_t5_does_not_read_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Where versions of transformers differ, convert says so, and takes no wrong one for a proof."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,25 @@ def test_a_folder_that_hugging_face_cannot_load_is_a_failed_proof_in_one_line(tm
     assert proof.holds is False
     assert proof.result.startswith("it cannot load the folder: ")
     assert "\n" not in proof.result
+
+
+def test_a_model_that_hugging_face_cannot_run_is_a_failed_proof_in_one_line(tmp_path):
+    checkpoint = write(tmp_path, "m2m_100", {"pad_token_id": None}, IDS)
+    proof = ask_hugging_face(checkpoint, TEXTS, CONFIG)
+    assert proof.holds is False
+    assert proof.result.startswith("it loads the folder but cannot run it: ")
+    assert "\n" not in proof.result
+
+
+@pytest.mark.parametrize("family", ["t5", "umt5"])
+def test_a_decoder_with_more_layers_than_the_encoder_has_a_reference(tmp_path, family):
+    """transformers 5 makes room for the keys of as many layers as T5's encoder has."""
+    model = random_model(family, 1, num_layers=1, num_decoder_layers=3)
+    save(model, tmp_path, "safetensors")
+    config = replace(CONFIG, num_encoder_layers=1, num_decoder_layers=3)
+    found = ask_hugging_face(Checkpoint(tmp_path), TEXTS, config)
+    (_, target), (log_probs,) = *found.pairs, found.log_probs
+    assert log_probs[:-1].argmax(-1).tolist() == target[1:]
 
 
 @pytest.mark.parametrize(
