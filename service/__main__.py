@@ -40,14 +40,16 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
     tracing = open_tracing()
     app = create_app(settings, open_engine, tracing)
 
+    closing = set[asyncio.Task[None]]()
+
     def give_up() -> None:
-        app.state.closing = asyncio.create_task(app.state.registry.close())
+        closing.add(asyncio.create_task(app.state.service.registry.close()))
 
     async with app.router.lifespan_context(app):
         collect_rarely()
         trim_heaps_regularly()
         try:
-            report = partial(report_start, settings, app.state.models)
+            report = partial(report_start, settings, app.state.service.registry.served)
             await Server(app, settings, listeners, report, give_up).serve([*listeners])
         finally:  # it ends by the KeyboardInterrupt of `stop`
             if tracing:

@@ -29,16 +29,13 @@ from service.api.endpoints import (
     tokenize,
 )
 from service.api.protocols import libretranslate, open_inference, openai
+from service.api.reading.call import Service
 from service.errors import HeedError
 from service.http.limits.admission import Admission
 from service.http.limits.budget import Budget, Shares
-from service.http.limits.waiting import CLASSES
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix
-from service.http.messages.problems import (
-    answer_heed_error,
-    answer_http_exception,
-)
+from service.http.messages.problems import Paths, answer_heed_error, answer_http_exception
 from service.http.middleware.basics import (
     Acceptance,
     BodyLimit,
@@ -82,26 +79,36 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        document = copy.deepcopy(app.openapi())
-
-        def show_models() -> None:
-            manifests = [model.engine.bundle.manifest for model in registry.served.values()]
-            app.openapi_schema = fit_to_models(copy.deepcopy(document), manifests)
-
-        registry = app.state.registry = Registry(settings, open_engine, show_models)
-        app.state.models = registry.served
-        app.state.mechanisms = Mechanisms(MECHANISMS, settings.provider)
-        app.state.limiter = CapacityLimiter(settings.cores)
-        app.state.compressing = CapacityLimiter(settings.cores)
-        app.state.reading = [CapacityLimiter(1) for _ in (*CLASSES, None)]
+        app.state.service = Service(
+            settings=settings,
+            admission=admission,
+            registry=registry,
+            metrics=counted,
+            answers=answers,
+            mechanisms=Mechanisms(MECHANISMS, settings.provider),
+            cores=CapacityLimiter(settings.cores),
+            keys=any_key,
+            admin=Keys([admin], "admin key") if admin else None,
+        )
         try:
             await registry.open()
             yield
         finally:
             await registry.close()
 
+    def show_models() -> None:
+        manifests = [model.engine.bundle.manifest for model in registry.served.values()]
+        app.openapi_schema = fit_to_models(copy.deepcopy(document), manifests)
+
     keys = read_keys(settings)
     admin = read_admin_key(settings, keys)
+    every = [*keys, admin] if keys and admin else keys
+    any_key = Keys(every) if every else None
+    registry = Registry(settings, open_engine, show_models)
+    counted = RequestMetrics()
+    counted.registry.register(metrics.ModelCollector(registry))
+    admission = Admission(settings.max_requests, settings.timeout)
+    answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     app = FastAPIOffline(
         title="Heed",
         summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
@@ -114,32 +121,26 @@ def create_app(
         telemetry=telemetry_of(tracing),
         generate_unique_id_function=name_operation,
     )
-    app.state.settings = settings
-    app.state.metrics = RequestMetrics()
-    app.state.metrics.registry.register(metrics.ModelCollector(app.state))
-    app.state.admin = Keys([admin], "admin key") if admin else None
-    app.state.admission = Admission(settings.max_requests, settings.timeout)
-    app.state.answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
     protocols = [PROTOCOLS[name] for name in settings.protocols]
-    app.state.error_forms = [protocol.ERRORS for protocol in protocols]
+    forms = [protocol.ERRORS for protocol in protocols]
     if "openai" in settings.protocols:
-        app.state.error_forms.append(openai.MODEL_ERRORS)
-    app.state.other_protocols = other_protocols(settings)
+        forms.append(openai.MODEL_ERRORS)
     for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
-    paths = paths_of(app)
-    app.state.patterns = {path: compile_path(path)[0] for path in paths if "{" in path}
+    paths = paths_of(app, settings)
+    patterns = {path: compile_path(path)[0] for path in paths if "{" in path}
+    app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
         check_prefix(settings.root_path, paths)
-    every = [*keys, admin] if keys and admin else keys
-    app.state.keys = Keys(every) if every else None
-    add_middleware(app, settings, tracing)
+    add_middleware(app, settings, admission, answers, any_key, counted, tracing)
     add_error_handlers(app)
-    add_schemas(app.openapi(), [Problem, *EVENTS])
-    show_answers(app.openapi())
-    document_keys(app.openapi(), keys, admin)
+    document = app.openapi()
+    add_schemas(document, [Problem, *EVENTS])
+    show_answers(document)
+    document_keys(document, keys, admin)
+    document = copy.deepcopy(document)
     return app
 
 
@@ -153,9 +154,9 @@ def other_protocols(settings: Settings) -> dict[str, str]:
     }
 
 
-def paths_of(app: FastAPI) -> list[str]:
+def paths_of(app: FastAPI, settings: Settings) -> list[str]:
     """Return the paths of all routes. FastAPI keeps those of an included router apart."""
-    protocols = (PROTOCOLS[name] for name in app.state.settings.protocols)
+    protocols = (PROTOCOLS[name] for name in settings.protocols)
     parts = (*ENDPOINTS, administration, *protocols)
     included = (part.router.routes for part in parts)
     return [getattr(route, "path", "") for route in chain(app.routes, *included)]
@@ -166,19 +167,27 @@ def name_operation(route: APIRoute) -> str:
     return route.name
 
 
-def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | None) -> None:
+def add_middleware(
+    app: FastAPI,
+    settings: Settings,
+    admission: Admission,
+    answers: Budget,
+    keys: Keys | None,
+    counted: RequestMetrics,
+    tracing: TracerProvider | None,
+) -> None:
     """Add the middleware, innermost first."""
     bodies = Budget(settings.max_held_bytes // 4)
     app.add_middleware(
         BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout, bodies=bodies
     )
-    app.add_middleware(Shares, answers=app.state.answers)
+    app.add_middleware(Shares, answers=answers)
     app.add_middleware(Endings)
     app.add_middleware(Acceptance)
-    app.add_middleware(Compression)
+    app.add_middleware(Compression, cores=settings.cores)
     app.add_middleware(HeadRequests)
-    app.add_middleware(Door, admission=app.state.admission)
-    if keys := app.state.keys:
+    app.add_middleware(Door, admission=admission)
+    if keys:
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
         app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
@@ -187,7 +196,7 @@ def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | N
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
-    app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
+    app.add_middleware(Observe, metrics=counted, tracer=tracer)
     app.add_middleware(Headers)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)

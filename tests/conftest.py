@@ -130,13 +130,13 @@ def post(client):
 @pytest.fixture
 def limit(client):
     """Change settings that the endpoints read, for one test."""
-    settings = client.app.state.settings
+    settings = client.app.state.service.settings
 
     def change(**limits):
-        client.app.state.settings = settings.model_copy(update=limits)
+        client.app.state.service.settings = settings.model_copy(update=limits)
 
     yield change
-    client.app.state.settings = settings
+    client.app.state.service.settings = settings
 
 
 def free_port():

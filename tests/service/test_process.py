@@ -26,7 +26,7 @@ from service.settings.settings import Settings
 async def main():
     app = create_app(Settings())
     async with app.router.lifespan_context(app):
-        engine = app.state.models["g2p-en"].engine
+        engine = app.state.service.registry.served["g2p-en"].engine
         entry = Entry(source_ids=np.array([5, 6]), search=SearchOptions(max_new_tokens=5))
         (answer,) = engine.submit([entry])
         assert (await answer).hypotheses

@@ -10,7 +10,9 @@ from service.settings.settings import Settings
 
 def test_the_line_agrees_with_what_the_service_says_of_its_models(client):
     with capture_logs() as logged:
-        report_start(Settings(threads=1), client.app.state.models, "http://localhost/")
+        report_start(
+            Settings(threads=1), client.app.state.service.registry.served, "http://localhost/"
+        )
     (line,) = logged
     assert (line["event"], line["page"], line["threads"]) == ("serving", "http://localhost/", 1)
     for card in client.get("/v1/models").json()["models"]:

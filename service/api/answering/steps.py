@@ -1,41 +1,33 @@
-"""The steps that endpoints share: find the model, submit and wait, respond."""
+"""The steps that endpoints share: submit and wait, respond."""
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
-from fastapi import Request, Response
+from fastapi import Response
+from starlette.responses import StreamingResponse
 
+from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
-from service.errors import HeedError, Invalid, NotFound, PassFailed, TooLarge, Unavailable, shorten
+from service.errors import HeedError, PassFailed, TooLarge
+from service.formats.html import export_policy
 from service.formats.json import JSON, Document, Pieces
-from service.formats.writers import SINGLE_SOURCE, WRITERS
-from service.http.limits.record import record_of
-from service.http.limits.waiting import (
-    compute,
-    compute_limited,
-    deadline_of,
-    settings_of,
-    wait_for,
-)
-from service.http.messages.content import send
+from service.formats.writers import FILE_NAMES, SINGLE_SOURCE, WRITERS
 from service.http.messages.problems import write_problem
+from service.http.messages.security import CSP
 from service.search.protocol import Progress
 from service.serving.model import Model
-from service.serving.registry import Failure
 from service.wire.messages import Answer, Entry
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop.
 LARGE_ANSWER = 1 << 20
-
+AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 FINISH_REASON = "X-Finish-Reason"
 
 Asked = TypeVar("Asked")
-Found = TypeVar("Found")
 
 
 class Computed(NamedTuple):
@@ -49,46 +41,8 @@ class Computed(NamedTuple):
     size: int = 0
 
 
-def models_of(request: Request) -> dict[str, Model]:
-    return request.app.state.models
-
-
-def failed_of(request: Request) -> dict[str, Failure]:
-    return request.app.state.registry.failed
-
-
-def use_model(request: Request, name: str | None) -> Model:
-    """Return the model of this name, or the only one; it is not closed before the request ends.
-    Raise the errors of `find_model`."""
-    model = find_model(models_of(request), name, failed_of(request))
-    record_of(request).model = model.name
-    model.use()
-    request.scope["state"].setdefault("at_end", []).append(model.release)
-    return model
-
-
-def find_model(models: Mapping[str, Found], name: str | None, failed: Container[str] = ()) -> Found:
-    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
-    Unavailable if there is none. Those of the names `failed` could not be opened at the start."""
-    if not models:
-        raise Unavailable("no model is served now: try again when one is loaded")
-    if name is None and len(models) == 1:
-        (name,) = models
-    if name is None:
-        detail = f"is required, because several models are served: give one of {', '.join(models)}"
-        raise Invalid.at("/model", detail)
-    if name not in models:
-        why = f"no model {shorten(name)!r} is served: "
-        if name in failed:
-            why = f"model {name} could not be opened, which its operator must mend: "
-        elif near := get_close_matches(shorten(name), models, 1):
-            why += f"did you mean {near[0]}? "
-        raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")
-    return models[name]
-
-
 def submit(
-    request: Request,
+    call: Call,
     model: Model,
     entries: Sequence[Entry],
     on_progress: Callable[[int, Progress], None] | None = None,
@@ -97,22 +51,22 @@ def submit(
     max_rows."""
     if not entries:
         return []
-    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
+    rows, limit = sum(entry.rows for entry in entries), call.settings.max_rows
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
             f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
-    record = record_of(request)
+    record = call.record
     record.sources += len(entries)
     record.source_tokens += sum(len(entry.source_ids) for entry in entries)
     for entry in entries:
-        entry.request_id = request.state.request_id
-    return model.engine.submit(entries, on_progress, deadline_of(request).left)
+        entry.request_id = call.request_id
+    return model.engine.submit(entries, on_progress, call.deadline.left)
 
 
 async def submit_and_wait(
-    request: Request,
+    call: Call,
     model: Model,
     entries: Sequence[Entry],
     faults: Faults | None = None,
@@ -120,12 +74,12 @@ async def submit_and_wait(
 ) -> list[Answer]:
     """Return the answers to all entries, as `gather_answers` does. On a failure, and when the
     client leaves or the time is up, cancel the others."""
-    futures = submit(request, model, entries)
+    futures = submit(call, model, entries)
     try:
-        answers = await wait_for(request, gather_answers(futures, faults, results))
+        answers = await call.wait_for(gather_answers(futures, faults, results))
     finally:
         cancel_all(futures)
-    note_answers(request, entries, answers)
+    note_answers(call, entries, answers)
     return answers
 
 
@@ -158,9 +112,9 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return Answer()
 
 
-def note_answers(request: Request, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
+def note_answers(call: Call, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
     """Record what was computed for a request, and the slowest source of each stage."""
-    record = record_of(request)
+    record = call.record
     for entry, answer in zip(entries, answers, strict=True):
         record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
         weights = (array for kinds in answer.attention for array in kinds.values())
@@ -178,7 +132,7 @@ def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
 
 
 def write_partial(
-    request: Request,
+    call: Call,
     faults: Faults,
     results: Sequence[int],
     asked: Iterable[Asked],
@@ -194,26 +148,26 @@ def write_partial(
     document = write([each for result, each in pairs if result not in failed])
     if not failed:
         return document
-    record_of(request).problems = len(failed)
+    call.record.problems = len(failed)
     written = iter(document["results"])
     merged: list[Any] = [
-        write_failure(request, failed[result]) if result in failed else next(written)
+        write_failure(call, failed[result]) if result in failed else next(written)
         for result in range(len(document["results"]) + len(failed))
     ]
     return {**document, "results": merged}
 
 
-def write_failure(request: Request, error: HeedError) -> orjson.Fragment:
+def write_failure(call: Call, error: HeedError) -> orjson.Fragment:
     """Return a FailedResult of service.api.answering.responses."""
-    problem = write_problem(error, request.url.path, request.state.request_id)
+    problem = write_problem(error, call.url.path, call.request_id)
     return orjson.Fragment(b'{"problem":' + problem + b"}")
 
 
-async def respond(request: Request, computed: Computed, media_type: str = JSON) -> Response:
+async def respond(call: Call, computed: Computed, media_type: str = JSON) -> Response:
     """Send what is computed, in this media type."""
     slow = media_type in SINGLE_SOURCE
-    pieces = await write_pieces(request, computed, WRITERS[media_type], slow)
-    response = send(request, pieces, media_type)
+    pieces = await write_pieces(call, computed, WRITERS[media_type], slow)
+    response = send(call, pieces, media_type)
     response.headers.update(cut_headers(computed.answers))
     return response
 
@@ -229,7 +183,7 @@ def is_cut(answer: Answer) -> bool:
 
 
 async def write_pieces(
-    request: Request,
+    call: Call,
     computed: Computed,
     to_pieces: Callable[[Document], Pieces],
     slow: bool = False,
@@ -243,6 +197,32 @@ async def write_pieces(
 
     size = computed.size + sum(answer.size for answer in computed.answers)
     slow = slow or size > LARGE_ANSWER
-    pieces = await (compute_limited(request, work) if slow else compute(work, size))
-    record_of(request).end_stage("serialize", started)
+    pieces = await (call.compute_limited(work) if slow else compute(work, size))
+    call.record.end_stage("serialize", started)
     return pieces
+
+
+def send(call: Call, pieces: Pieces, media_type: str) -> Response:
+    """Return the response of `pieces`: at once if small, else as fast as the client reads.
+
+    The Server-Timing header reports the time that each stage took.
+    """
+    seconds = call.record.seconds
+    stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
+    headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
+    if media_type in FILE_NAMES:
+        headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
+    if media_type == "text/html":
+        headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
+    total = sum(map(len, pieces))
+    call.correct(total)
+    if total <= AT_ONCE:
+        return Response(b"".join(pieces), media_type=media_type, headers=headers)
+    headers["Content-Length"] = str(total)
+    return StreamingResponse(one_by_one(pieces), media_type=media_type, headers=headers)
+
+
+async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
+    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread."""
+    for piece in pieces:
+        yield piece

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fastapi import Request, Response
+from fastapi import Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from service.api.answering.serialize import write_alternatives
 from service.api.answering.steps import cancel_all, gather_answers, note_answers, submit
+from service.api.reading.call import Call, Deadline, compute
 from service.api.reading.faults import Faults
 from service.api.reading.split import Sources
 from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
-from service.http.limits.record import record_of
-from service.http.limits.waiting import Deadline, compute, deadline_of, too_late, wait_for
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenEvent
 from service.serving.model import Model
@@ -41,7 +40,7 @@ class Stream:
     """The events of one request. `write` makes the document of the whole answer. `faults` takes
     what fails alone."""
 
-    request: Request
+    call: Call
     model: Model
     entries: Sequence[Entry]
     sources: Sources
@@ -51,21 +50,21 @@ class Stream:
     async def respond(self) -> Response:
         """Wait for the first event, so that earlier errors can be raised and answered as usual."""
         queue: ProgressQueue = asyncio.Queue()
-        deadline = deadline_of(self.request)
+        deadline = self.call.deadline
 
         def on_progress(entry: int, progress: Progress) -> None:
             queue.put_nowait((entry, progress))
 
-        futures = submit(self.request, self.model, self.entries, on_progress)
+        futures = submit(self.call, self.model, self.entries, on_progress)
         answers = gather_answers(futures, self.faults, self.sources.results)
         answers.add_done_callback(lambda _: queue.put_nowait(None))
         with ExitStack() as unless_streaming:
             unless_streaming.callback(cancel_all, futures)
-            first = await wait_for(self.request, asyncio.ensure_future(queue.get()))
+            first = await self.call.wait_for(asyncio.ensure_future(queue.get()))
             if first is None:
                 answers.result()  # raises if an entry has failed
             unless_streaming.pop_all()
-        record = record_of(self.request)
+        record = self.call.record
         record.first_token = time.monotonic() - record.started
         events = self._events(first, queue, futures, answers, deadline)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -91,14 +90,14 @@ class Stream:
                 received = await self._receive(queue, deadline)
             if last := await writer.write(received):
                 yield last
-            note_answers(self.request, self.entries, answers.result())
+            note_answers(self.call, self.entries, answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:
-            yield write_event("error", problem(self.request, error))
+            yield write_event("error", problem(self.call, error))
         finally:
-            if not answers.done() and not record_of(self.request).error:
-                record_of(self.request).error = Abandoned("the client left its stream")
+            if not answers.done() and not self.call.record.error:
+                self.call.record.error = Abandoned("the client left its stream")
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue, deadline: Deadline) -> list[ProgressOf | None]:
@@ -111,7 +110,7 @@ class Stream:
         except TimeoutError:
             if left > PING_AFTER:
                 return [(0, [])]
-            raise too_late(self.request) from None
+            raise self.call.too_late() from None
         while received[-1] is not None and not queue.empty():
             received.append(queue.get_nowait())
         return received

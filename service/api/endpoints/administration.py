@@ -4,17 +4,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.answering.examples import NEW, Examples
 from service.api.answering.responses import PROBLEMS
 from service.api.endpoints.models import Health, ModelCard, describe
+from service.api.reading.call import Call
+from service.api.reading.json_route import JsonRoute
 from service.errors import Forbidden, Invalid
 from service.formats.json import JSON
-from service.http.limits.waiting import settings_of
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.http.middleware.keys import ADMIN_SCHEME, Keys
 from service.serving.registry import Registry
 from service.settings.settings import Settings
@@ -44,54 +44,54 @@ LOAD: Examples = {"folder": {"summary": "A folder in HEED_MODELS", "value": {"pa
     openapi_extra=NEEDS_ADMIN,
 )
 async def load_model(
-    name: str, body: Annotated[LoadRequest, Body(openapi_examples=LOAD)], request: Request
+    name: str, body: Annotated[LoadRequest, Body(openapi_examples=LOAD)], call: Call
 ) -> Response:
     """Open a bundle, check it, and serve its model, which must have the name in the path. The
     answer comes when it is ready. 403 without HEED_ADMIN_KEY in the settings, 409 if it is served
     already."""
-    registry = administer(request)
-    folder = find_folder(settings_of(request), body.path)
-    card = describe(request, await registry.load(name, folder))
+    registry = administer(call)
+    folder = find_folder(call.settings, body.path)
+    card = describe(call, await registry.load(name, folder))
     return Response(card.model_dump_json(), media_type=JSON)
 
 
 @router.post("/v1/models/{name}/reload", summary="Reload a model", openapi_extra=NEEDS_ADMIN)
-async def reload_model(name: str, request: Request) -> ModelCard:
+async def reload_model(name: str, call: Call) -> ModelCard:
     """Open the folder of a model again, beside the engine that runs: both take memory meanwhile.
     Requests from then on get the new one, those before are finished by the old one. If the bundle
     does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
     settings."""
-    registry = administer(request)
-    await expect_no_body(request)
-    return describe(request, await registry.reload(name))
+    registry = administer(call)
+    await expect_no_body(call)
+    return describe(call, await registry.reload(name))
 
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)
-async def unload_model(name: str, request: Request) -> Health:
+async def unload_model(name: str, call: Call) -> Health:
     """Serve a model no longer, and free its memory when its requests are finished: the answer comes
     then. 403 without HEED_ADMIN_KEY in the settings."""
-    registry = administer(request)
-    await expect_no_body(request)
+    registry = administer(call)
+    await expect_no_body(call)
     await registry.unload(name)
     return Health(status="ok")
 
 
-def administer(request: Request) -> Registry:
+def administer(call: Call) -> Registry:
     """Return the registry. Raise NotAcceptable if the client excludes JSON, Forbidden if no admin
     key is set, Unauthorized if the request does not hold it."""
-    negotiate(request, [JSON])
-    admin: Keys | None = request.app.state.admin
+    negotiate(call, [JSON])
+    admin: Keys | None = call.service.admin
     if admin is None:
         raise Forbidden(
             "models cannot be changed at run time: start the service with HEED_ADMIN_KEY"
         )
-    admin.check(request.headers.get("authorization"))
-    return request.app.state.registry
+    admin.check(call.headers.get("authorization"))
+    return call.service.registry
 
 
-async def expect_no_body(request: Request) -> None:
+async def expect_no_body(call: Call) -> None:
     """Raise Invalid if there is a body: whoever sends one expects more than the path says."""
-    if await request.body():
+    if await call.body():
         raise Invalid.at("", "must be absent: the path says all")
 
 

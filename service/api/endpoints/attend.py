@@ -3,11 +3,12 @@
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
+from service.api.answering.steps import send
 from service.api.reading.answer_size import check_size, held_nbytes
 from service.api.reading.attend_arrays import (
     attended_nbytes,
@@ -18,15 +19,13 @@ from service.api.reading.attend_arrays import (
     write_attended,
 )
 from service.api.reading.attend_request import AttendRequest
+from service.api.reading.call import Call
+from service.api.reading.json_route import JsonRoute
 from service.arrays import Feeds
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.http.limits.budget import hold
-from service.http.limits.record import record_of
-from service.http.limits.waiting import compute_limited, settings_of
-from service.http.messages.content import negotiate, send
-from service.http.messages.json_route import JsonRoute
+from service.http.messages.content import negotiate
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 
@@ -54,7 +53,7 @@ class AttendAnswer(BaseModel):
 )
 async def attend(
     body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Compute attention itself: the outputs and the attention weights of the queries over the keys
     and values that you send.
@@ -63,19 +62,19 @@ async def attend(
     heatmap of the weights and, for a regression (numbers, not vectors), a plot of the points and
     the predicted line.
     """
-    media_type = negotiate(request, [JSON, *PICTURES])
+    media_type = negotiate(call, [JSON, *PICTURES])
 
-    feeds = await compute_limited(request, lambda: feeds_of(body))
+    feeds = await call.compute_limited(lambda: feeds_of(body))
     if media_type in PICTURES:
         check_heatmaps(len(feeds["queries"]))
     nbytes = attended_nbytes(body.mechanism, feeds)
-    check_size(request, nbytes, fewer_queries(feeds, nbytes, settings_of(request).max_answer_bytes))
-    await hold(request, held_nbytes(nbytes))
+    check_size(call, nbytes, fewer_queries(feeds, nbytes, call.settings.max_answer_bytes))
+    await call.hold(held_nbytes(nbytes))
 
     def work() -> Pieces:
-        return compute_answer(body, feeds, request, media_type)
+        return compute_answer(body, feeds, call, media_type)
 
-    return send(request, await compute_limited(request, work), media_type)
+    return send(call, await call.compute_limited(work), media_type)
 
 
 def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
@@ -85,10 +84,10 @@ def fewer_queries(feeds: Feeds, nbytes: int, limit: int) -> str:
     return f"send at most {queries} queries a sequence, or {fewer}" if queries else f"send {fewer}"
 
 
-def compute_answer(body: AttendRequest, feeds: Feeds, request: Request, media_type: str) -> Pieces:
+def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: str) -> Pieces:
     """Return the answer in this media type, and record how long each stage took."""
-    record, started = record_of(request), time.monotonic()
-    outputs, weights = request.app.state.mechanisms.attend(body.mechanism, feeds)
+    record, started = call.record, time.monotonic()
+    outputs, weights = call.service.mechanisms.attend(body.mechanism, feeds)
     record.end_stage("attention", started)
     started = time.monotonic()
     check_finite(feeds["valid_lengths"], outputs, weights)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
@@ -17,7 +17,7 @@ from service.api.answering.responses import (
     describe_files,
 )
 from service.api.answering.serialize import write_attention
-from service.api.answering.steps import Computed, respond, submit_and_wait, use_model, write_partial
+from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
@@ -27,8 +27,10 @@ from service.api.reading.answer_size import (
     longest,
     measure,
 )
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
 from service.api.reading.search import options_size, read_search_options
@@ -37,10 +39,7 @@ from service.api.reading.texts import TextField, count_texts, read_pairs, read_t
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
-from service.http.limits.budget import hold
-from service.http.limits.waiting import compute_reading
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
@@ -86,7 +85,7 @@ class AttentionAnswer(ModelResponse):
 )
 async def attention(
     body: Annotated[AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Return the attention weights of every source with its target: the target that you send or, if
     you send none, the one that the model decodes.
@@ -101,31 +100,29 @@ async def attention(
 
     With `partial` the answer is always JSON.
     """
-    media_type = negotiate_format(request, body)
-    return await respond(request, await run_attention(body, request), media_type)
+    media_type = negotiate_format(call, body)
+    return await respond(call, await run_attention(body, call), media_type)
 
 
-async def run_attention(
-    body: AttentionRequest, request: Request, *, padded: bool = False
-) -> Computed:
+async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = False) -> Computed:
     """Compute the attention of each source. `padded`: all of it will be as large as the largest.
 
     Raise the errors of the endpoint.
     """
-    model = use_model(request, body.model)
+    model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
-    search, sources, targets = await read_body(request, model, body, source, faults)
+    search, sources, targets = await read_body(call, model, body, source, faults)
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     lengths = measure_pairs(model, search, sources, targets)
     if padded:
         lengths = [longest(lengths)] * len(lengths)
     advice = SEND_LESS_OR_LOWER if search else SEND_LESS
-    nbytes = check_attention(request, model, body.attention, lengths, advice)
-    await hold(request, held_nbytes(nbytes))
+    nbytes = check_attention(call, model, body.attention, lengths, advice)
+    await call.hold(held_nbytes(nbytes))
     entries = [
         Entry(
             np.array(source.ids),
@@ -136,44 +133,44 @@ async def run_attention(
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(request, model, entries, faults, results)
+    answers = await submit_and_wait(call, model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(entries, sources, targets, answers, strict=True)
-        return write_partial(request, faults, results, asked, partial(write_attention, model))
+        return write_partial(call, faults, results, asked, partial(write_attention, model))
 
     return Computed(write, answers, faults.size)
 
 
-def negotiate_format(request: Request, body: AttentionRequest) -> str:
+def negotiate_format(call: Call, body: AttentionRequest) -> str:
     """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
     if body.partial:
-        return negotiate(request, [JSON], "with partial the answer is")
+        return negotiate(call, [JSON], "with partial the answer is")
     single = count_texts(body.source) == 1
     offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
-    return negotiate(request, offered, what)
+    return negotiate(call, offered, what)
 
 
 async def read_body(
-    request: Request, model: Model, body: AttentionRequest, source: TextField, faults: Faults
+    call: Call, model: Model, body: AttentionRequest, source: TextField, faults: Faults
 ) -> tuple[SearchOptions | None, list[Tokens], Sequence[Tokens | None]]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
     Add to `faults` each search option beside given targets.
     """
     if body.target is None:
-        search = await compute_reading(
-            request, lambda: read_search_options(body, model, faults), options_size(body)
+        search = await call.compute_reading(
+            lambda: read_search_options(body, model, faults), options_size(body)
         )
-        sources = await read_texts(request, source, faults)
+        sources = await read_texts(call, source, faults)
         return search, sources, [None] * len(sources)
     search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
     detail = "has no effect when target is given: omit it, or omit target to decode the sources"
     for name in sorted(body.model_fields_set & search_fields):
         faults.add(Invalid.at(f"/{name}", detail))
     target = TextField("/target", body.target, model.target)
-    return None, *await read_pairs(request, source, target, faults)
+    return None, *await read_pairs(call, source, target, faults)
 
 
 def measure_pairs(

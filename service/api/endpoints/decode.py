@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
 from service.api.answering import examples
@@ -18,7 +18,6 @@ from service.api.answering.steps import (
     is_cut,
     respond,
     submit_and_wait,
-    use_model,
     write_partial,
 )
 from service.api.answering.stream import EVENT_STREAM, Stream
@@ -30,8 +29,10 @@ from service.api.reading.answer_size import (
     hypotheses_nbytes,
     measure,
 )
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
@@ -40,10 +41,7 @@ from service.api.reading.split import Sources, Split, read_sources
 from service.api.reading.texts import TextField, count_texts
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
-from service.http.limits.budget import hold
-from service.http.limits.waiting import compute_reading, settings_of
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
@@ -97,7 +95,7 @@ class DecodeRequest(Searching):
 )
 async def decode(
     body: Annotated[DecodeRequest, Body(openapi_examples=examples.DECODE)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Generate a target for every source, by greedy search, beam search or sampling, and optionally
     return the attention weights of each target.
@@ -114,29 +112,29 @@ async def decode(
 
     Comments are sent now and then to keep the connection open.
     """
-    negotiate(request, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    negotiate(call, [EVENT_STREAM, JSON] if body.stream else [JSON])
     if body.stream:
-        return await Stream(request, *await prepare(body, request)).respond()
-    return await respond(request, await run_decode(body, request))
+        return await Stream(call, *await prepare(body, call)).respond()
+    return await respond(call, await run_decode(body, call))
 
 
 async def run_decode(
-    body: DecodeRequest, request: Request, pointer: str = "/source", *, whole: bool = False
+    body: DecodeRequest, call: Call, pointer: str = "/source", *, whole: bool = False
 ) -> Computed:
     """Decode the sources, which the body has at `pointer`. `whole`: decode those anew that the
     model's own max_new_tokens has cut.
 
     Raise the errors of the endpoint.
     """
-    model, entries, sources, write, faults = await prepare(body, request, pointer)
-    answers = await submit_and_wait(request, model, entries, faults, sources.results)
+    model, entries, sources, write, faults = await prepare(body, call, pointer)
+    answers = await submit_and_wait(call, model, entries, faults, sources.results)
     if whole:
-        answers = await finish(request, model, entries, answers)
+        answers = await finish(call, model, entries, answers)
     return Computed(lambda: write(answers), answers, faults.size)
 
 
 async def finish(
-    request: Request, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
+    call: Call, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
 ) -> list[Answer]:
     """Return the answers, and in place of those that were cut new ones, as long as the model's
     positions allow. They stay cut where even then, or if there is not room or time for it.
@@ -151,11 +149,11 @@ async def finish(
         if entry.search and is_cut(answer) and entry.search.max_new_tokens < most
     }
     nbytes = sum(hypotheses_nbytes(each.search, 1) for each in longer.values() if each.search)
-    if not longer or nbytes > settings_of(request).max_answer_bytes:
+    if not longer or nbytes > call.settings.max_answer_bytes:
         return [*answers]
     try:
-        await hold(request, held_nbytes(0, nbytes))
-        decoded = await submit_and_wait(request, model, [*longer.values()])
+        await call.hold(held_nbytes(0, nbytes))
+        decoded = await submit_and_wait(call, model, [*longer.values()])
     except (Overloaded, DeadlineExceeded, PassFailed):
         return [*answers]
     finished = dict(zip(longer, decoded, strict=True))
@@ -172,21 +170,20 @@ class Prepared(NamedTuple):
     faults: Faults
 
 
-async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source") -> Prepared:
+async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> Prepared:
     """Validate a request, and wait until its answer may take memory."""
-    model = use_model(request, body.model)
+    model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
-    search = await compute_reading(
-        request,
+    search = await call.compute_reading(
         lambda: read_search_options(body, model, faults, body.num_hypotheses, body.top_log_probs),
         options_size(body),
     )
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
-    sources = await read_sources(request, source, body.split, faults)
+    sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
-    await hold(request, check_answer(request, model, body, search, sources.tokens))
+    await call.hold(check_answer(call, model, body, search, sources.tokens))
     entries = [
         Entry(
             np.array(source.ids),
@@ -200,7 +197,7 @@ async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source
 
     def write(answers: Sequence[Answer]) -> Document:
         asked = zip(entries, sources.tokens, answers, strict=True)
-        return write_partial(request, faults, sources.results, asked, write_valid)
+        return write_partial(call, faults, sources.results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
         return sources.join(write_decoded(model, answered), faults.failed)
@@ -209,7 +206,7 @@ async def prepare(body: DecodeRequest, request: Request, pointer: str = "/source
 
 
 def check_answer(
-    request: Request,
+    call: Call,
     model: Model,
     body: DecodeRequest,
     search: SearchOptions,
@@ -217,9 +214,9 @@ def check_answer(
 ) -> int:
     """Return the bytes that the answer may take in this process. Raise TooLarge if the hypotheses
     and their attention could exceed the limit."""
-    check_hypotheses(request, search, len(sources))
+    check_hypotheses(call, search, len(sources))
     longest, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, longest, prefix) for source in sources]
-    both = check_attention(request, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    both = check_attention(call, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
     tokens = hypotheses_nbytes(search, len(sources))
     return held_nbytes(max(0, both - tokens), tokens)

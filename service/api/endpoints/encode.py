@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.answering.steps import Computed, respond, submit_and_wait, use_model, write_partial
+from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
 from service.api.reading.answer_size import SEND_LESS, check_size, held_nbytes, total_length
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextField, count_texts, read_texts
 from service.arrays import FloatArray
 from service.errors import Invalid
 from service.formats.json import JSON, Document
-from service.http.limits.budget import hold
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer, Entry
 
@@ -83,45 +83,45 @@ class EncodeAnswer(ModelResponse):
 )
 async def encode(
     body: Annotated[EncodeRequest, Body(openapi_examples=examples.ENCODE)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
     vector per source."""
-    negotiate(request, [JSON])
-    return await respond(request, await run_encode(body, request))
+    negotiate(call, [JSON])
+    return await respond(call, await run_encode(body, call))
 
 
 async def run_encode(
-    body: EncodeRequest, request: Request, pointer: str = "/source", *, padded: bool = False
+    body: EncodeRequest, call: Call, pointer: str = "/source", *, padded: bool = False
 ) -> Computed:
     """Encode the sources, which the body has at `pointer`. `padded`: as many vectors will be
     written for each as for the longest.
 
     Raise the errors of the endpoint.
     """
-    model = use_model(request, body.model)
+    model = call.use_model(body.model)
     d_model = model.engine.bundle.manifest.config.d_model
     faults = Faults(body.partial)
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
         faults.add(Invalid.at("/dimensions", f"{detail}: give 1 to {d_model}"))
     languages = read_languages(body, model, body.source, faults, decodes=False)
-    sources = await read_texts(request, TextField(pointer, body.source, languages.source), faults)
+    sources = await read_texts(call, TextField(pointer, body.source, languages.source), faults)
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
-    check_size(request, nbytes, advice)
+    check_size(call, nbytes, advice)
     # The engine sends the vectors of all tokens, which are pooled in this process.
     pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
-    await hold(request, held_nbytes(nbytes) + pooled)
+    await call.hold(held_nbytes(nbytes) + pooled)
     entries = [Entry(np.array(source.ids)) for source in sources]
-    answers = await submit_and_wait(request, model, entries, faults, results)
+    answers = await submit_and_wait(call, model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(sources, answers, strict=True)
-        return write_partial(request, faults, results, asked, write_valid)
+        return write_partial(call, faults, results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Tokens, Answer]]) -> Document:
         vectors = [write_vectors(body, source, answer.encoded) for source, answer in answered]

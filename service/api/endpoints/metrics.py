@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import accumulate
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -15,18 +15,19 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from starlette.datastructures import State
 
 from service.api.answering.responses import PROBLEMS
+from service.api.reading.call import Call
+from service.api.reading.json_route import JsonRoute
 from service.histogram import Histogram
 from service.logs import dropped_lines
-from service.serving.model import Model
+from service.serving.registry import Registry
 
 EXAMPLE = """# HELP heed_requests_total Answered requests
 # TYPE heed_requests_total counter
 heed_requests_total{code="200",route="/v1/decode"} 2.0
 """
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 @router.get(
@@ -36,10 +37,10 @@ router = APIRouter(responses=PROBLEMS)
     summary="Report metrics for Prometheus",
     tags=["service"],
 )
-async def metrics(request: Request) -> PlainTextResponse:
+async def metrics(call: Call) -> PlainTextResponse:
     """Return counts and durations of requests, and the state of each model, in Prometheus' text
     format. The numbers of a model are at most a few seconds old."""
-    text = generate_latest(request.app.state.metrics.registry)
+    text = generate_latest(call.service.metrics.registry)
     return PlainTextResponse(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -50,8 +51,8 @@ class ModelCollector(Collector):
     no more than to count it. The supervisor adds up those of all engines that it has started.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state  # of the application, whose models are opened later
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
         name = ["model"]
@@ -67,8 +68,7 @@ class ModelCollector(Collector):
         info = GaugeMetricFamily(
             "heed_model_info", "1 for each model", labels=["model", "precision", "provider"]
         )
-        models: dict[str, Model] = self._state.models
-        for model in models.values():
+        for model in self._registry.served.values():
             engine, label = model.engine, [model.name]
             waiting.add_metric(label, engine.reported.waiting)
             running.add_metric(label, engine.reported.rows)

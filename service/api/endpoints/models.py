@@ -3,18 +3,18 @@
 import asyncio
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.responses import PROBLEMS, describe_files
-from service.api.answering.steps import failed_of, find_model, models_of
+from service.api.reading.call import Call, find_model
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import kinds_of
 from service.attention import AttentionKind
 from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Decoding, Limits
 from service.errors import Unavailable
 from service.formats.json import JSON, to_json
-from service.http.limits.waiting import settings_of
 from service.http.messages.content import negotiate
 from service.serving.model import Model
 from service.settings.cpu import instruction_sets, read_cpuinfo
@@ -22,7 +22,7 @@ from service.settings.cpu import instruction_sets, read_cpuinfo
 MARKDOWN = "text/markdown"
 OPENAI = "As the OpenAI API lists the models. Absent unless HEED_PROTOCOLS names openai."
 STATUS_TIMEOUT = 1.0  # seconds in which a ready engine answers
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
 class LanguageCodes(BaseModel):
@@ -103,12 +103,12 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-def describe(request: Request, model: Model) -> ModelCard:
+def describe(call: Call, model: Model) -> ModelCard:
     manifest, opened = model.engine.bundle.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
         version=model.engine.bundle.version,
-        service_version=request.app.version,
+        service_version=call.app.version,
         task=manifest.task,
         licence=manifest.licence,
         attribution=manifest.attribution,
@@ -130,8 +130,8 @@ def describe(request: Request, model: Model) -> ModelCard:
     )
 
 
-def speaks_openai(request: Request) -> bool:
-    return "openai" in settings_of(request).protocols
+def speaks_openai(call: Call) -> bool:
+    return "openai" in call.settings.protocols
 
 
 def shortened(card: ModelCard) -> ModelCard:
@@ -145,16 +145,16 @@ def shortened(card: ModelCard) -> ModelCard:
     summary="List the models",
     tags=["service"],
 )
-async def list_models(request: Request) -> ModelList:
+async def list_models(call: Call) -> ModelList:
     """List every model with its limits, licence and configuration."""
-    models = models_of(request)
-    cards = [describe(request, model) for model in models.values()]
+    models = call.service.registry.served
+    cards = [describe(call, model) for model in models.values()]
     failed = [
         FailedModel(name=name, reason=failure.reason)
-        for name, failure in failed_of(request).items()
+        for name, failure in call.service.registry.failed.items()
     ]
     listed = ModelList(models=[shortened(card) for card in cards], failed=failed)
-    if speaks_openai(request):
+    if speaks_openai(call):
         data = [ListedModel(id=name) for name in models]
         return listed.model_copy(update={"object": "list", "data": data})
     return listed
@@ -167,18 +167,18 @@ async def list_models(request: Request) -> ModelList:
     summary="Describe a model",
     tags=["service"],
 )
-async def show_model(name: str, request: Request) -> Response:
+async def show_model(name: str, call: Call) -> Response:
     """Return the limits, licence, examples and configuration of one model. If the Accept header
     asks for text/markdown, return its model card, a text on its data and its weak spots; 406 if its
     bundle has none."""
-    model = find_model(models_of(request), name, failed_of(request))
+    model = call.find_model(name)
     card = model.engine.bundle.card
     offered = [JSON, MARKDOWN] if card else [JSON]
     what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
-    media_type = negotiate(request, offered, what)
+    media_type = negotiate(call, offered, what)
     if media_type == JSON:
-        listed = ListedModel(id=name).model_dump() if speaks_openai(request) else {}
-        card = to_json({**describe(request, model).model_dump(mode="json"), **listed})
+        listed = ListedModel(id=name).model_dump() if speaks_openai(call) else {}
+        card = to_json({**describe(call, model).model_dump(mode="json"), **listed})
     return Response(card, media_type=media_type, headers={"Vary": "Accept"})
 
 
@@ -203,12 +203,12 @@ async def is_ready(model: Model) -> bool:
     summary="Check that the models are ready",
     tags=["service"],
 )
-async def ready(request: Request) -> Health:
+async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
-    models = models_of(request)
+    models = call.service.registry.served
     late = [name for name, model in models.items() if not await is_ready(model)]
-    why = [not_opened(name) for name in failed_of(request)]
+    why = [not_opened(name) for name in call.service.registry.failed]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
     if why:
@@ -223,10 +223,10 @@ async def ready(request: Request) -> Health:
     summary="Check that a model is ready",
     tags=["service"],
 )
-async def model_ready(name: str, request: Request) -> Health:
+async def model_ready(name: str, call: Call) -> Health:
     """Return 200 if this model accepts requests and its workers make progress, else 503."""
-    served = models_of(request)
-    if name in failed_of(request) and name not in served:
+    served = call.service.registry.served
+    if name in call.service.registry.failed and name not in served:
         raise Unavailable(not_opened(name))
     if not await is_ready(find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")

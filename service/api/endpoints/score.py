@@ -3,24 +3,24 @@
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
-from service.api.answering.steps import Computed, respond, submit_and_wait, use_model
+from service.api.answering.steps import Computed, respond, submit_and_wait
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Sequences, Source
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
 from service.formats.json import JSON, Document
-from service.http.limits.budget import hold
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.wire.messages import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
@@ -64,20 +64,20 @@ class ScoreAnswer(ModelResponse):
 )
 async def score(
     body: Annotated[ScoreRequest, Body(openapi_examples=examples.SCORE)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Return how probable each target is for its source: the log-probability of every token, given
     the source and the tokens before it."""
-    negotiate(request, [JSON])
-    return await respond(request, await run_score(body, request))
+    negotiate(call, [JSON])
+    return await respond(call, await run_score(body, call))
 
 
-async def run_score(body: ScoreRequest, request: Request, *, padded: bool = False) -> Computed:
+async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> Computed:
     """Score the targets. `padded`: as many tokens will be written for each as for the longest.
 
     Raise the errors of the endpoint.
     """
-    model = use_model(request, body.model)
+    model = call.use_model(body.model)
     if "score" not in model.engine.opened.graphs:
         detail = (
             f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
@@ -87,20 +87,20 @@ async def run_score(body: ScoreRequest, request: Request, *, padded: bool = Fals
     faults = Faults()
     languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
-        request,
+        call,
         TextField("/source", body.source, languages.source),
         TextField("/target", body.target, model.target),
         faults,
     )
     faults.raise_all()
-    await hold(request, TOKEN_BYTES * total_length(targets, padded))
+    await call.hold(TOKEN_BYTES * total_length(targets, padded))
     entries = [
         Entry(
             np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(request, model, entries)
+    answers = await submit_and_wait(call, model, entries)
 
     def write() -> Document:
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]

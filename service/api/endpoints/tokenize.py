@@ -2,23 +2,23 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, ModelResponse
 from service.api.answering.serialize import write_tokens
-from service.api.answering.steps import Computed, respond, use_model
+from service.api.answering.steps import Computed, respond
 from service.api.reading.answer_size import TOKEN_BYTES
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import IdLists, Plain
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages, refuse_languages
 from service.api.reading.requests import LanguageRequest, ModelRequest
 from service.api.reading.texts import TextField, read_texts
 from service.formats.json import JSON, Document
-from service.http.limits.budget import hold
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -73,26 +73,26 @@ class DetokenizeAnswer(ModelResponse):
 )
 async def tokenize(
     body: Annotated[TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Show how texts become tokens: with side source the tokens that the encoder reads, with side
     target those that the decoder should predict. Special tokens are included."""
-    negotiate(request, [JSON])
-    model = use_model(request, body.model)
+    negotiate(call, [JSON])
+    model = call.use_model(body.model)
     faults = Faults()
     if body.side == "source":
         tokenizer = read_languages(body, model, body.text, faults, decodes=False).source
     else:
         refuse_languages(body, "on the tokens of targets, which hold no language", faults)
         tokenizer = model.target
-    texts = await read_texts(request, TextField("/text", body.text, tokenizer), faults)
+    texts = await read_texts(call, TextField("/text", body.text, tokenizer), faults)
     faults.raise_all()
-    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
+    await call.hold(TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         return {"model": model.name, "results": [write_tokens(text) for text in texts]}
 
-    return await respond(request, Computed(write, size=sum(map(len, texts))))
+    return await respond(call, Computed(write, size=sum(map(len, texts))))
 
 
 @router.post(
@@ -103,19 +103,19 @@ async def tokenize(
 )
 async def detokenize(
     body: Annotated[DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
-    request: Request,
+    call: Call,
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""
-    negotiate(request, [JSON])
-    model = use_model(request, body.model)
+    negotiate(call, [JSON])
+    model = call.use_model(body.model)
     tokenizer = model.source if body.side == "source" else model.target
     faults = Faults()
-    texts = await read_texts(request, TextField("/token_ids", body.token_ids, tokenizer), faults)
+    texts = await read_texts(call, TextField("/token_ids", body.token_ids, tokenizer), faults)
     faults.raise_all()
-    await hold(request, TOKEN_BYTES * sum(map(len, texts)))
+    await call.hold(TOKEN_BYTES * sum(map(len, texts)))
 
     def write() -> Document:
         results = [{"text": text.text, **write_tokens(text)} for text in texts]
         return {"model": model.name, "results": results}
 
-    return await respond(request, Computed(write, size=sum(map(len, texts))))
+    return await respond(call, Computed(write, size=sum(map(len, texts))))

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import parse_qsl
 
+from service.api.reading.validation_errors import segment
 from service.errors import Invalid, Unparsable, UnsupportedMediaType, shorten
-from service.http.messages.validation_errors import segment
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -21,6 +20,7 @@ from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.endpoints.score import ScoreRequest, run_score
 from service.api.protocols.tensors import Form
+from service.api.reading.call import Call
 from service.api.reading.selection import ATTENTION_GRAPHS
 from service.arrays import FloatArray
 from service.attention import AttentionKind
@@ -54,7 +54,7 @@ class Task:
     one of the graphs `needs`, if there are any. Fields in `without` are no parameters."""
 
     body: type[BaseModel]
-    run: Callable[[Any, Request], Awaitable[Computed]]
+    run: Callable[[Any, Call], Awaitable[Computed]]
     inputs: Mapping[str, Form]
     outputs: Mapping[str, Output]
     needs: frozenset[str] = frozenset()

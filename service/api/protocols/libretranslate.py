@@ -8,23 +8,23 @@ from functools import partial
 from itertools import chain, islice
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
-from service.api.answering.steps import Computed, models_of, respond
+from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
 from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
 from service.api.protocols.html_texts import check_html, replace_texts, texts_of
+from service.api.reading.call import Call
 from service.api.reading.field_types import Plain
+from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
 from service.api.reading.languages import AUTO, NO_LANGUAGES, choose_model, first_pair, pairs_of
 from service.api.reading.requests import Strict
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
-from service.http.limits.waiting import compute_reading
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
 from service.http.middleware.keys import Keys
 from service.text.tokenizer import check_unicode
@@ -124,16 +124,16 @@ BODIES = {JSON: {**FORM, "examples": examples.TRANSLATE}, URL_ENCODED: FORM, MUL
     summary="Translate as LibreTranslate does",
     openapi_extra={"requestBody": {"content": BODIES}},
 )
-async def translate(request: Request) -> Response:
+async def translate(call: Call) -> Response:
     """Translate a text or several, sentence by sentence. Sentences without letters and digits stay
     as they are.
 
     The body may be JSON or a form; forms may put fields into the query of the address.
     """
-    negotiate(request, [JSON])
-    body = await read_request(request)
-    check_key(request, body.api_key)
-    model = choose_model(models_of(request).values(), body.source, body.target)
+    negotiate(call, [JSON])
+    body = await read_request(call)
+    check_key(call, body.api_key)
+    model = choose_model(call.service.registry.served.values(), body.source, body.target)
     given = texts_at(body.q)
     size = sum(map(len, given.values()))
 
@@ -142,7 +142,7 @@ async def translate(request: Request) -> Response:
             check_html([*given.values()], 1 + body.alternatives, "/q")
         return {at: split(text, body.format, at) for at, text in given.items()}
 
-    parts = await compute_reading(request, split_all, size)
+    parts = await call.compute_reading(split_all, size)
     own = model.engine.bundle.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
@@ -154,7 +154,7 @@ async def translate(request: Request) -> Response:
         split="sentences",
     )
     try:
-        decoded = await run_decode(asked, request, "/q", whole=True)
+        decoded = await run_decode(asked, call, "/q", whole=True)
     except (Invalid, TooLarge) as error:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
@@ -162,31 +162,31 @@ async def translate(request: Request) -> Response:
         return write_answer(body, given, parts, decoded.write()["results"])
 
     if body.format == "html":  # which is parsed again
-        document = await compute_reading(request, write, size)
-        return await respond(request, Computed(lambda: document, decoded.answers, size))
-    return await respond(request, Computed(write, decoded.answers, size))
+        document = await call.compute_reading(write, size)
+        return await respond(call, Computed(lambda: document, decoded.answers, size))
+    return await respond(call, Computed(write, decoded.answers, size))
 
 
-async def read_request(request: Request) -> TranslateRequest:
+async def read_request(call: Call) -> TranslateRequest:
     """Return the fields of a JSON body or a form. Raise UnsupportedMediaType, Unparsable or
     Invalid."""
-    content = await receive_body(request)
-    content_type = request.headers.get("content-type", "")
+    content = await receive_body(call)
+    content_type = call.headers.get("content-type", "")
     if JSON_TYPE.match(content_type.lower()):
-        return await read_body(request, TranslateRequest, content)
+        return await read_body(call, TranslateRequest, content)
 
     def work() -> TranslateRequest:
-        fields = read_form(content_type, content, request.url.query)
+        fields = read_form(content_type, content, call.url.query)
         lines = {name: each.replace("\r\n", "\n") for name, each in fields.items()}
         return validate(TranslateRequest, lines, strict=False)
 
-    return await compute_reading(request, work, len(content))
+    return await call.compute_reading(work, len(content))
 
 
-def check_key(request: Request, given: str | None) -> None:
+def check_key(call: Call, given: str | None) -> None:
     """Raise Unauthorized if the service has keys, and neither the body nor a header has one."""
-    keys: Keys | None = request.app.state.keys
-    authorization = request.headers.get("authorization")
+    keys: Keys | None = call.service.keys
+    authorization = call.headers.get("authorization")
     if keys is None:
         return
     if not given and authorization is None:
@@ -259,10 +259,10 @@ def write_answer(
 
 
 @router.get("/languages", summary="List the languages as LibreTranslate does")
-async def list_languages(request: Request) -> list[Language]:
+async def list_languages(call: Call) -> list[Language]:
     """List all languages: none if no model has any. A model that takes no source language
     translates from `auto`."""
-    every = pairs_of(models_of(request).values())
+    every = pairs_of(call.service.registry.served.values())
     codes = dict.fromkeys(code for pairs in every for code in [*pairs.sources, *pairs.targets])
     targets = {
         code: dict.fromkeys(
@@ -274,13 +274,15 @@ async def list_languages(request: Request) -> list[Language]:
 
 
 @router.get("/frontend/settings", summary="Show the settings of LibreTranslate's page")
-async def show_settings(request: Request) -> FrontendSettings:
+async def show_settings(call: Call) -> FrontendSettings:
     """Return the settings, which say that files are not translated and languages not detected."""
-    pair = first_pair(model.engine.bundle.manifest for model in models_of(request).values())
+    pair = first_pair(
+        model.engine.bundle.manifest for model in call.service.registry.served.values()
+    )
     if pair is None:
         raise NotFound("not_supported", f"there are no settings, since {NO_LANGUAGES}")
     source, target = (Named(code=code, name=code) for code in pair)
-    has_keys = request.app.state.keys is not None
+    has_keys = call.service.keys is not None
     return FrontendSettings(
         charLimit=-1,
         frontendTimeout=500,

@@ -7,16 +7,14 @@ from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from service.api.answering.steps import (
     Computed,
     cut_headers,
-    failed_of,
-    find_model,
-    models_of,
+    send,
     write_pieces,
 )
 from service.api.endpoints import models
@@ -31,6 +29,8 @@ from service.api.protocols.tensors import (
     split_body,
     write_answer,
 )
+from service.api.reading.call import Call, find_model
+from service.api.reading.json_route import JsonRoute, read_body, receive, validate
 from service.errors import (
     Fault,
     HeedError,
@@ -42,10 +42,6 @@ from service.errors import (
     shorten,
 )
 from service.formats.json import JSON, Document, Pieces
-from service.http.limits.budget import hold
-from service.http.limits.waiting import compute_reading, settings_of
-from service.http.messages.content import send
-from service.http.messages.json_route import read_body, receive, validate
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
 from service.serving.model import Model
 
@@ -59,13 +55,14 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     return encode({"error": shorten(error.detail, LONGEST_DETAIL)})
 
 
-router = APIRouter(prefix="/v2", include_in_schema=False)  # the protocol has its own document
+# The protocol has a document of its own.
+router = APIRouter(prefix="/v2", include_in_schema=False, route_class=JsonRoute)
 
 
-def find_task(request: Request, name: str, version: str | None = None) -> tuple[Model, Task]:
+def find_task(call: Call, name: str, version: str | None = None) -> tuple[Model, Task]:
     """Return the model of this name, and what it does. Raise NotFound naming all there are, or the
     version that there is."""
-    known = models_of(request).values()
+    known = call.service.registry.served.values()
     served = {
         model.name + suffix: (model, task)
         for model in known
@@ -73,7 +70,7 @@ def find_task(request: Request, name: str, version: str | None = None) -> tuple[
         if not task.needs or task.needs & model.engine.opened.graphs
     }
     served |= {model.name: (model, TASKS[""]) for model in known}  # one may be named x.score
-    model, task = find_model(served, name, failed_of(request))
+    model, task = find_model(served, name, call.service.registry.failed)
     own = model.engine.bundle.version
     if version not in (None, own):
         detail = f"model {name} has no version {shorten(version)!r}: ask for {own}, or for none"
@@ -82,10 +79,10 @@ def find_task(request: Request, name: str, version: str | None = None) -> tuple[
 
 
 @router.get("")
-async def show_server(request: Request) -> dict[str, Any]:
+async def show_server(call: Call) -> dict[str, Any]:
     return {
         "name": "heed",
-        "version": request.app.version,
+        "version": call.app.version,
         "extensions": ["binary_tensor_data"],
     }
 
@@ -96,24 +93,24 @@ async def live() -> dict[str, bool]:
 
 
 @router.get("/health/ready")
-async def ready(request: Request) -> dict[str, bool]:
-    await models.ready(request)
+async def ready(call: Call) -> dict[str, bool]:
+    await models.ready(call)
     return {"ready": True}
 
 
 @router.get("/models/{name}/ready")
 @router.get("/models/{name}/versions/{version}/ready")
-async def model_ready(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
-    model, _ = find_task(request, name, version)
-    await models.model_ready(model.name, request)
+async def model_ready(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
+    model, _ = find_task(call, name, version)
+    await models.model_ready(model.name, call)
     return {"name": name, "ready": True}
 
 
 @router.get("/models/{name}")
 @router.get("/models/{name}/versions/{version}")
-async def show_model(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
+async def show_model(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
     """Describe a model. `parameters`, which the protocol lacks, is their JSON Schema."""
-    model, task = find_task(request, name, version)
+    model, task = find_task(call, name, version)
     return {
         "name": name,
         "versions": [model.engine.bundle.version],
@@ -133,22 +130,22 @@ def describe(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
 
 @router.post("/models/{name}/infer")
 @router.post("/models/{name}/versions/{version}/infer")
-async def infer(request: Request, name: str, version: str | None = None) -> Response:
-    content = await read_content(request)
-    header, binary = split_body(content, request.headers.get(HEADER_LENGTH))
-    asked = await read_body(request, InferRequest, header)
+async def infer(call: Call, name: str, version: str | None = None) -> Response:
+    content = await read_content(call)
+    header, binary = split_body(content, call.headers.get(HEADER_LENGTH))
+    asked = await read_body(call, InferRequest, header)
     name, version = asked.model_name or name, asked.model_version or version
-    model, task = find_task(request, name, version)
+    model, task = find_task(call, name, version)
 
     def read() -> BaseModel:
         fields = read_fields(asked, task, binary, model.engine.bundle.manifest.pad_id)
         return validate(task.body, {"model": model.name, **fields})
 
-    body = await compute_reading(request, read, len(content))
+    body = await call.compute_reading(read, len(content))
     chosen = choose_outputs(asked, task, body)
     in_binary = choose_binary(asked, chosen)
     try:
-        computed = count_padding(await task.run(body, request))
+        computed = count_padding(await task.run(body, call))
     except (Invalid, TooLarge) as error:
         sent = {tensor.name for tensor in asked.inputs}
         raise error.change_faults(partial(name_input, sent)) from None
@@ -164,26 +161,26 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
         length = sum(map(len, json))
         return [*json, *content]
 
-    pieces = await write_pieces(request, computed, write)
-    response = send(request, pieces, BINARY if in_binary else JSON)
+    pieces = await write_pieces(call, computed, write)
+    response = send(call, pieces, BINARY if in_binary else JSON)
     response.headers.update(cut_headers(computed.answers))
     if in_binary:
         response.headers[HEADER_LENGTH] = str(length)
     return response
 
 
-async def read_content(request: Request) -> bytes:
+async def read_content(call: Call) -> bytes:
     """Return the body, decompressed. Raise UnsupportedMediaType for another compression."""
-    content = await receive(request)
-    coding = request.headers.get("content-encoding", "identity").lower()
+    content = await receive(call)
+    coding = call.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return content
     if coding not in ("gzip", "deflate"):
         detail = f"content-encoding {shorten(coding)} is not supported: send gzip, deflate or none"
         raise UnsupportedMediaType(detail)
-    limit = settings_of(request).max_body_bytes
-    content = await compute_reading(request, lambda: decompress(content, limit), limit)
-    await hold(request, len(content))
+    limit = call.settings.max_body_bytes
+    content = await call.compute_reading(lambda: decompress(content, limit), limit)
+    await call.hold(len(content))
     return content
 
 

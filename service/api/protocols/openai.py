@@ -7,20 +7,21 @@ import json
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from service.api.answering import examples
-from service.api.answering.steps import Computed, failed_of, find_model, models_of, respond
+from service.api.answering.steps import Computed, respond
 from service.api.endpoints.encode import EncodeRequest, run_encode
+from service.api.reading.call import Call
 from service.api.reading.field_types import IdList, Ids, Text, Texts, source_variant
+from service.api.reading.json_route import JsonRoute
 from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextsOrIds
 from service.bundle.languages import Slot
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.content import negotiate
-from service.http.messages.json_route import JsonRoute
 from service.http.messages.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, encode, write_problem
 from service.serving.model import Model
 
@@ -143,14 +144,14 @@ router = APIRouter(
     tags=["protocols"],
 )
 async def create_embeddings(
-    body: Annotated[EmbeddingRequest, Body(openapi_examples=examples.EMBED)], request: Request
+    body: Annotated[EmbeddingRequest, Body(openapi_examples=examples.EMBED)], call: Call
 ) -> Response:
     """Return a vector of length 1 for each input: the mean of the encoder's output over its
     tokens."""
-    negotiate(request, [JSON])
+    negotiate(call, [JSON])
     sources = sources_of(body.input)
     if body.check_special_tokens and any(isinstance(each, list) for each in sources[:1]):
-        model = find_model(models_of(request), body.model, failed_of(request))
+        model = call.find_model(body.model)
         check_special_tokens(sources, model)
     asked = EncodeRequest.model_construct(
         model=body.model,
@@ -162,7 +163,7 @@ async def create_embeddings(
         dimensions=body.dimensions,
         encoding=body.encoding_format,
     )
-    encoded = await run_encode(asked, request, "/input")
+    encoded = await run_encode(asked, call, "/input")
 
     def write() -> Document:
         document = encoded.write()
@@ -177,7 +178,7 @@ async def create_embeddings(
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
 
-    return await respond(request, Computed(write, encoded.answers))
+    return await respond(call, Computed(write, encoded.answers))
 
 
 def sources_of(given: str | list[str] | list[list[int]] | list[int]) -> TextsOrIds:

@@ -14,10 +14,10 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.reading.requests import Strict
+from service.api.reading.validation_errors import near_fields
 from service.errors import Invalid, Unparsable, shorten
 from service.formats.arrays import in_pieces
 from service.formats.json import Document, Pieces, concatenate, to_json, write
-from service.http.messages.validation_errors import near_fields
 
 Datatype = Literal["BYTES", "INT64", "FP32", "FP64"]
 DTYPES: dict[Datatype, np.dtype[Any]] = {

@@ -5,12 +5,10 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import NamedTuple
 
-from fastapi import Request
-
+from service.api.reading.call import Call
 from service.api.reading.requests import AttentionSelection
 from service.api.reading.selection import select
 from service.errors import TooLarge
-from service.http.limits.waiting import settings_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
@@ -52,9 +50,9 @@ def total_length(sequences: Sequence[Sized], padded: bool) -> int:
     return max(lengths) * len(lengths) if padded else sum(lengths)
 
 
-def check_size(request: Request, nbytes: int, advice: str) -> None:
+def check_size(call: Call, nbytes: int, advice: str) -> None:
     """Raise TooLarge if an answer of `nbytes` exceeds the limit. `advice` says how to get less."""
-    limit = settings_of(request).max_answer_bytes
+    limit = call.settings.max_answer_bytes
     if nbytes > limit:
         raise TooLarge(f"the answer could take {nbytes} bytes and the limit is {limit}: {advice}")
 
@@ -66,12 +64,12 @@ def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
     return tokens * (TOKEN_BYTES + search.top_log_probs * ALTERNATIVE_BYTES)
 
 
-def check_hypotheses(request: Request, search: SearchOptions, sources: int) -> None:
+def check_hypotheses(call: Call, search: SearchOptions, sources: int) -> None:
     """Raise TooLarge if the hypotheses could exceed the limit.
 
     The error names options that would fit.
     """
-    limit, nbytes = settings_of(request).max_answer_bytes, hypotheses_nbytes(search, sources)
+    limit, nbytes = call.settings.max_answer_bytes, hypotheses_nbytes(search, sources)
     if nbytes > limit:
         raise TooLarge.at(
             "/top_log_probs" if search.top_log_probs else "/max_new_tokens",
@@ -94,7 +92,7 @@ def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
 
 
 def check_attention(
-    request: Request,
+    call: Call,
     model: Model,
     selected: AttentionSelection | None,
     lengths: Sequence[Lengths],
@@ -108,7 +106,7 @@ def check_attention(
     """
     if selected is None:
         return 0
-    limit = settings_of(request).max_answer_bytes
+    limit = call.settings.max_answer_bytes
     sources = Counter(lengths)  # equal ones are computed once
     tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
     targets = search.num_hypotheses if search else 1

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from service.api.reading.call import LITTLE
 from service.errors import HeedError, Invalid, TooLarge
-from service.http.limits.waiting import LITTLE
 
 Result = TypeVar("Result")
 PARTIAL = ', or send "partial": true for the answers to the other sources'

@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from service.api.reading.validation_errors import OTHERS
 from service.errors import MOST_FAULTS, Invalid
-from service.http.messages.validation_errors import OTHERS
 from service.text import tokenizer
 
 

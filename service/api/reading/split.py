@@ -9,14 +9,12 @@ from itertools import chain, count, islice
 from typing import Any, Literal
 
 import numpy as np
-from fastapi import Request
 
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.texts import TextField, count_texts, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
-from service.http.limits.record import record_of
-from service.http.limits.waiting import compute_reading, settings_of
 from service.text.compose import has_letters
 from service.text.offsets import Token
 from service.text.sentences import Span, cut, replace, split
@@ -91,25 +89,25 @@ def join_reasons(reasons: Collection[str]) -> str:
     return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
 
 
-async def read_sources(request: Request, source: TextField, how: Split, faults: Faults) -> Sources:
+async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
     """Return the tokens of all valid sources, or of their sentences, and record how long this took.
 
     Add to `faults` the errors of the others. So is one if ids are to be split, or if there are more
     sentences than a request may have sources.
     """
     if how == "none":
-        tokens = await read_texts(request, source._replace(remedy=REMEDY), faults)
+        tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
         return Sources(tokens, [{"result": i} for i in valid])
     texts = faults.read(lambda: texts_of(source), [])
-    started, limit = time.monotonic(), settings_of(request).max_sources
+    started, limit = time.monotonic(), call.settings.max_sources
     size = sum(map(len, texts))
 
     def work() -> list[Sentence]:
         return faults.read(lambda: split_texts(source, texts, limit, faults), [])
 
-    read = await compute_reading(request, work, size)
-    record_of(request).end_stage("tokenize", started)
+    read = await call.compute_reading(work, size)
+    call.record.end_stage("tokenize", started)
     return Sources([sentence.tokens for sentence in read], event_fields_of(read), texts)
 
 

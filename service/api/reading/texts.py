@@ -4,12 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fastapi import Request
-
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.errors import MOST_FAULTS, Invalid, TooLarge
-from service.http.limits.record import record_of
-from service.http.limits.waiting import compute_reading, settings_of
 from service.text.tokenizer import Tokenizer, Tokens
 
 TextsOrIds = str | Sequence[str | list[int]]
@@ -27,14 +24,14 @@ class TextField(NamedTuple):
     remedy: str = ""
 
 
-async def read_texts(request: Request, field: TextField, faults: Faults) -> list[Tokens]:
+async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
     """Return the tokens of each valid text. Add the errors of the others to `faults`."""
-    (sequences,) = await read_fields(request, [field], faults)
+    (sequences,) = await read_fields(call, [field], faults)
     return sequences
 
 
 async def read_pairs(
-    request: Request, source: TextField, target: TextField, faults: Faults
+    call: Call, source: TextField, target: TextField, faults: Faults
 ) -> tuple[list[Tokens], list[Tokens]]:
     """Return the tokens of the valid pairs of a source and a target. Add to `faults` the errors of
     the others, and one if there are more targets than sources, or fewer."""
@@ -42,7 +39,7 @@ async def read_pairs(
     if sources != targets:
         counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
         faults.add(Invalid.at(target.pointer, f"holds {counts}: give one for each source"))
-    read_sources, read_targets = await read_fields(request, [source, target], faults)
+    read_sources, read_targets = await read_fields(call, [source, target], faults)
     return read_sources, read_targets
 
 
@@ -55,14 +52,14 @@ def how_many(count: int, noun: str) -> str:
 
 
 async def read_fields(
-    request: Request, fields: Sequence[TextField], faults: Faults
+    call: Call, fields: Sequence[TextField], faults: Faults
 ) -> list[list[Tokens]]:
     """Return the tokens of each text or list of ids in each field, and record how long this took.
 
     Leave out the indices at which a field has an error, which is added to `faults`. If a field has
     more than max_sources, add only that.
     """
-    limit = settings_of(request).max_sources
+    limit = call.settings.max_sources
     too_long = [field for field in fields if count_texts(field.value) > limit]
     for field in too_long:
         holds = f"holds {count_texts(field.value)} sequences and the limit is {limit}"
@@ -74,8 +71,8 @@ async def read_fields(
         len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
         for field in fields
     )
-    sequences = await compute_reading(request, lambda: tokenize_fields(fields, faults), size)
-    record_of(request).end_stage("tokenize", started)
+    sequences = await call.compute_reading(lambda: tokenize_fields(fields, faults), size)
+    call.record.end_stage("tokenize", started)
     return sequences
 
 

@@ -3,11 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 
-from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import Overloaded
-from service.http.limits.waiting import wait_for
 
 FREE = 1 << 16  # bytes of a body or an answer that are not counted
 WAIT = 10.0  # seconds that a request may wait for bytes
@@ -61,6 +59,15 @@ class Budget:
             if not turn.done():
                 turn.set_result(None)
 
+    def refuse(self) -> Overloaded:
+        """Return an error after which the client should wait as long as it has waited already."""
+        error = Overloaded(
+            f"large answers take {self.held >> 20} MiB until their clients have read them, and the"
+            f" limit is {self.limit >> 20} MiB: send less, or try again later"
+        )
+        error.retry_after = int(WAIT)
+        return error
+
     def release(self, share: Share) -> None:
         """Take back what a request has, or waits for."""
         self._line.pop(share, None)
@@ -82,36 +89,3 @@ class Shares:
             return await self.app(scope, receive, send)
         finally:
             self.answers.release(share)
-
-
-async def hold(request: Request, nbytes: int) -> None:
-    """Wait until an answer of `nbytes` may be computed and kept until it was read.
-
-    Raise Overloaded after WAIT seconds, or at once if many wait already, and the errors of
-    `wait_for`.
-    """
-    budget: Budget = request.app.state.answers
-    share: Share = request.state.share
-    if nbytes <= FREE:
-        return
-    waiting = asyncio.wait_for(budget.wait(share, min(nbytes, budget.limit)), WAIT)
-    try:
-        await wait_for(request, asyncio.ensure_future(waiting))
-    except TimeoutError:
-        raise refuse(
-            f"large answers take {budget.held >> 20} MiB until their clients have read them, and"
-            f" the limit is {budget.limit >> 20} MiB: send less, or try again later"
-        ) from None
-
-
-def correct(request: Request, nbytes: int) -> None:
-    """Count the bytes of an answer that was written, instead of those that it might have taken."""
-    budget: Budget = request.app.state.answers
-    budget.set(request.state.share, nbytes if nbytes > FREE else 0)
-
-
-def refuse(why: str) -> Overloaded:
-    """Return an error after which the client should wait as long as it has waited already."""
-    error = Overloaded(why)
-    error.retry_after = int(WAIT)
-    return error

@@ -5,8 +5,6 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastapi import Request
-
 from service.errors import HeedError
 
 # Paths that are asked for every few seconds: logged only if they fail, and never traced.
@@ -14,6 +12,22 @@ QUIET = re.compile(
     "/(livez|readyz(/[^/]+)?|metrics|health"
     "|v2/health/(live|ready)|v2/models/[^/]+(/versions/[^/]+)?/ready)"
 )
+
+
+TIMEOUT_HEADER = "X-Request-Timeout"
+
+
+class Deadline(NamedTuple):
+    """When a request must have been answered, in seconds of time.monotonic(), and how many seconds
+    after its arrival that is."""
+
+    at: float
+    limit: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at least 0."""
+        return max(0.0, self.at - time.monotonic())
 
 
 class Stage(NamedTuple):
@@ -62,7 +76,3 @@ class Record:
     @property
     def seconds(self) -> dict[str, float]:
         return {name: stage.seconds for name, stage in self.stages.items()}
-
-
-def record_of(request: Request) -> Record:
-    return request.state.record

@@ -1,20 +1,12 @@
-"""Choose the media type of an answer, and send large answers in pieces."""
+"""Choose the media type of an answer."""
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
-from fastapi import Request, Response
-from starlette.responses import StreamingResponse
+from fastapi import Request
 
 from service.errors import NotAcceptable
-from service.formats.html import export_policy
-from service.formats.json import Pieces
-from service.formats.writers import FILE_NAMES
-from service.http.limits.budget import correct
-from service.http.limits.record import record_of
-from service.http.messages.security import CSP
 
-AT_ONCE = 1 << 16  # bytes of an answer that need not wait for its client to read
 # ++, *+: without going back, which takes quadratic time for a long number.
 QUALITY = re.compile(r"\bq=(\d++(?:\.\d*+)?|\.\d++)\s*+(?:;|$)")
 MOST_RANGES = 64  # media types of an Accept header that are read; browsers send up to ten
@@ -48,29 +40,3 @@ def read_accept(headers: Sequence[str]) -> dict[str, float]:
             found = QUALITY.search(parameters)
             qualities[media_range.strip()] = float(found[1]) if found else 1.0
     return qualities
-
-
-def send(request: Request, pieces: Pieces, media_type: str) -> Response:
-    """Return the response of `pieces`: at once if small, else as fast as the client reads.
-
-    The Server-Timing header reports the time that each stage took.
-    """
-    seconds = record_of(request).seconds
-    stages = (f"{stage};dur={1000 * value:.3f}" for stage, value in seconds.items())
-    headers = {"Server-Timing": ", ".join(stages), "Vary": "Accept"}
-    if media_type in FILE_NAMES:
-        headers["Content-Disposition"] = f'attachment; filename="{FILE_NAMES[media_type]}"'
-    if media_type == "text/html":
-        headers[CSP] = f"{export_policy()}; frame-ancestors 'none'"
-    total = sum(map(len, pieces))
-    correct(request, total)
-    if total <= AT_ONCE:
-        return Response(b"".join(pieces), media_type=media_type, headers=headers)
-    headers["Content-Length"] = str(total)
-    return StreamingResponse(one_by_one(pieces), media_type=media_type, headers=headers)
-
-
-async def one_by_one(pieces: Pieces) -> AsyncGenerator[bytes | memoryview]:
-    """Yield the pieces on the event loop: Starlette would read a plain iterator in a thread."""
-    for piece in pieces:
-        yield piece

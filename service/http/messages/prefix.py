@@ -38,7 +38,7 @@ def check_prefix(prefix: str, paths: Iterable[str]) -> None:
 
 
 def prefix_of(scope: Scope) -> str:
-    return scope["app"].state.settings.root_path
+    return scope["app"].state.paths.prefix
 
 
 def path_of(scope: Scope) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from service.errors import (
     HeedError,
@@ -21,7 +22,6 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
-from service.http.limits.record import record_of
 from service.http.messages.prefix import begins, path_of, prefix_of
 from service.http.messages.security import SECURITY_HEADERS
 
@@ -104,6 +104,17 @@ class ErrorForm:
         return self.statuses.get(status, status)
 
 
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What an application has at which paths: the `prefix` of all; forms of errors; the patterns of
+    paths with parameters; and the HEED_PROTOCOLS that would add a path."""
+
+    prefix: str
+    forms: Sequence[ErrorForm]
+    patterns: Mapping[str, re.Pattern[str]]
+    others: Mapping[str, str]
+
+
 PROBLEM_FORM = ErrorForm([], write_problem, media_type=PROBLEM)
 
 
@@ -113,8 +124,12 @@ def form_at(path: str, forms: Sequence[ErrorForm]) -> ErrorForm:
     return next(found, PROBLEM_FORM)
 
 
+def paths_of(scope: Scope) -> Paths:
+    return scope["app"].state.paths
+
+
 def form_of(request: Request) -> ErrorForm:
-    return form_at(path_of(request.scope), request.app.state.error_forms)
+    return form_at(path_of(request.scope), paths_of(request.scope).forms)
 
 
 def write_answer(
@@ -157,7 +172,7 @@ def encode(document: dict[str, Any]) -> bytes:
 
 def problem(request: Request, error: HeedError, form: ErrorForm = PROBLEM_FORM) -> bytes:
     """Return the body of the answer to `error`, and record the error."""
-    record_of(request).error = error
+    request.state.record.error = error
     return form.write(error, request.url.path, request.state.request_id)
 
 
@@ -221,7 +236,7 @@ def describe_unknown(request: Request) -> str:
     if own := form_of(request).endpoints:
         return f"{detail}; the endpoints of this protocol are {list_endpoints(own, prefix)}"
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    known: Mapping[str, str] = request.app.state.other_protocols
+    known = paths_of(request.scope).others
     if setting := next((known[each] for each in known if begins(path, each)), None):
         detail += f" unless the service is started with HEED_PROTOCOLS={setting}"
     near = near_path(shorten(path), paths)

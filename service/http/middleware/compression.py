@@ -12,11 +12,11 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.limits.waiting import LARGE
 from service.http.messages.content import read_accept
 
 # TCP sends about as many bytes before it waits for the client: less would arrive no sooner.
 SMALLEST = 14 << 10
+LARGE = 1 << 16  # bytes of a part that a thread compresses
 # Events are excluded since they must arrive at once, arrays and PNG since they hardly shrink.
 COMPRESSIBLE = re.compile(r"text/(?!event-stream)|application/([\w.-]+\+)?json|image/svg\+xml")
 LEVEL = 1  # 90 MB/s, to 40 % of the JSON of attention; level 6 takes five times as long, to 36 %
@@ -27,8 +27,9 @@ class Compression:
     `compute_limited`, whose requests wait with a deadline. An answer in several pieces loses its
     Content-Length, which HTTP/1.0 needs."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, cores: int) -> None:
         self.app = app
+        self.threads = CapacityLimiter(cores)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,7 +41,7 @@ class Compression:
             nonlocal start, gzip
             if message["type"] == "http.response.start":
                 if is_worth_compressing(MutableHeaders(scope=message)) and accepts_gzip(scope):
-                    start, gzip = message, Gzip(scope["app"].state.compressing)
+                    start, gzip = message, Gzip(self.threads)
                     return  # its headers depend on the body
             elif gzip:
                 more = message.get("more_body", False)

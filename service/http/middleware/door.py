@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import HeedError, Unparsable, shorten
 from service.http.limits.admission import Admission, Place
-from service.http.limits.waiting import TIMEOUT_HEADER, Deadline
+from service.http.limits.record import TIMEOUT_HEADER, Deadline
 from service.http.messages.prefix import path_of
 from service.http.messages.problems import answer_heed_error
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import DeadlineExceeded, HeedError
 from service.http.limits.record import QUIET, Record
 from service.http.messages.prefix import path_of
+from service.http.messages.problems import paths_of
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.tracing import write_spans
 
@@ -79,7 +80,7 @@ def route_of(scope: Scope) -> str:
         return path
     if route := scope.get("route"):
         return route.path
-    patterns = app.state.patterns.items()
+    patterns = paths_of(scope).patterns.items()
     return next((template for template, pattern in patterns if pattern.match(path)), OTHER)
 
 

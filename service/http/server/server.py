@@ -198,13 +198,13 @@ class Server(uvicorn.Server):
         allowed = partial(allows, hosts_of(settings))
 
         def ready(host: str) -> bool:
-            return allowed(host) and state.registry.ready
+            return allowed(host) and state.service.registry.ready
 
         probes = {"/livez": allowed, "/readyz": ready}
         listeners[0].limits.gate = Gate(
-            state.admission, state.metrics, routes, probes, state.error_forms
+            state.service.admission, state.service.metrics, routes, probes, state.paths.forms
         )
-        listeners[0].limits.on_refused = partial(report_refusal, state.metrics)
+        listeners[0].limits.on_refused = partial(report_refusal, state.service.metrics)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

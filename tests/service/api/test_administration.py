@@ -52,11 +52,11 @@ def names(client):
 def test_nothing_changes_for_clients_that_exclude_the_answer(client, operation):
     body = {"path": "second"} if operation == "load" else {}
     name = "second" if operation == "load" else "first"
-    served = client.app.state.models["first"]
+    served = client.app.state.service.registry.served["first"]
     refused = change(client, operation, name, {**KEY, "Accept": "text/html"}, **body)
     assert refused.status_code == 406
     assert names(client) == ["first"]
-    assert client.app.state.models["first"] is served
+    assert client.app.state.service.registry.served["first"] is served
 
 
 def test_a_model_is_loaded_and_unloaded(client):
@@ -133,13 +133,13 @@ def test_reloads_under_load_lose_no_request(client, reloads):
             answers.append(answer.status_code == 200 and "error" not in answer.text)
         return answers
 
-    engines = {id(client.app.state.models["first"].engine)}
+    engines = {id(client.app.state.service.registry.served["first"].engine)}
     with ThreadPoolExecutor(6) as pool:
         asking = [pool.submit(ask, i % 2 == 0) for i in range(6)]
         try:
             for _ in range(reloads):
                 assert change(client, "reload").status_code == 200
-                engines.add(id(client.app.state.models["first"].engine))
+                engines.add(id(client.app.state.service.registry.served["first"].engine))
         finally:
             done.set()
         answers = [answer for each in asking for answer in each.result()]
@@ -153,7 +153,7 @@ def test_reloads_under_load_lose_no_request(client, reloads):
     "body", [{}, {"stream": True}, {"beam_size": 99}, {"max_new_tokens": 10**6}, {"attention": {}}]
 )
 def test_a_request_uses_its_model_until_it_is_answered(client, monkeypatch, body):
-    model = client.app.state.models["first"]
+    model = client.app.state.service.registry.served["first"]
     submit, users = model.engine.submit, []
 
     def count_and_submit(*arguments):

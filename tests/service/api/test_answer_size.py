@@ -9,7 +9,7 @@ import re
 import pytest
 
 from service.api.reading.answer_size import ALTERNATIVE_BYTES, TOKEN_BYTES
-from service.http.limits.waiting import LITTLE
+from service.api.reading.call import LITTLE
 from service.search.protocol import Hypothesis
 from service.wire.messages import Answer
 
@@ -138,7 +138,7 @@ def test_an_encoding_over_the_limit_is_refused(client, limit):
 
 
 def test_pictures_and_large_answers_wait_for_a_core(client):
-    limiter = client.app.state.limiter
+    limiter = client.app.state.service.cores
     borrowers = [object() for _ in range(int(limiter.total_tokens))]
     for borrower in borrowers:
         client.portal.call(limiter.acquire_on_behalf_of, borrower)

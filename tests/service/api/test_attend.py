@@ -204,11 +204,11 @@ def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
 
 def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
     """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
-    monkeypatch.setattr("service.http.limits.waiting.MOST_WAITING", 1)
+    monkeypatch.setattr("service.api.reading.call.MOST_WAITING", 1)
     settings = Settings(provider=Provider.cpu)
     with TestClient(create_app(settings), "http://localhost") as client:
-        mechanisms, free = client.app.state.mechanisms, threading.Event()
-        limiter = client.app.state.limiter
+        mechanisms, free = client.app.state.service.mechanisms, threading.Event()
+        limiter = client.app.state.service.cores
         limiter.total_tokens = 1
         running = []
 
@@ -233,7 +233,7 @@ def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
 def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
     settings = Settings(timeout=0.2, provider=Provider.cpu)
     with TestClient(create_app(settings), "http://localhost") as client:
-        limiter = client.app.state.limiter
+        limiter = client.app.state.service.cores
         limiter.total_tokens = 1
         client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")
         answer = client.post("/v1/attend", json=GOOD)

@@ -110,7 +110,7 @@ def test_ids_that_are_wrong_are_counted(post):
 def test_what_is_pooled_is_held_before_it_is_computed(client, pooling):
     """The engine sends a vector for each token."""
     held = []
-    budget = client.app.state.answers
+    budget = client.app.state.service.answers
 
     def add(share, nbytes):
         held.append(nbytes)

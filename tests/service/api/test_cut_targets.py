@@ -88,11 +88,11 @@ def test_a_translation_that_is_cut_at_the_last_position_says_so(translate, decod
 
 @pytest.fixture
 def small_answers(client):
-    settings = client.app.state.settings
+    settings = client.app.state.service.settings
     small = settings.model_copy(update={"max_answer_bytes": TOKEN_BYTES * 3})
-    client.app.state.settings = small
+    client.app.state.service.settings = small
     yield
-    client.app.state.settings = settings
+    client.app.state.service.settings = settings
 
 
 def test_a_translation_stays_cut_if_more_of_it_would_be_too_large(translate, small_answers):

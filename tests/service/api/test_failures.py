@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
-from service.http.limits.waiting import TIMEOUT_HEADER
+from service.http.limits.record import TIMEOUT_HEADER
 from service.settings.settings import Provider, Settings
 from tests.service.api.scopes import decode_scope
 
@@ -32,7 +32,7 @@ def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    monkeypatch.setattr(client.app.state.service.registry.served["tiny"].engine, "submit", fail)
     headers = {"X-Request-Id": "mine-1"}
     with capture_logs() as logged:
         answer = client.post("/v1/decode", json={"model": "tiny", "source": "red"}, headers=headers)
@@ -58,7 +58,7 @@ def test_an_error_of_the_client_is_no_error_in_the_log(client):
 
 def assert_no_rows(client):
     """Every worker drops abandoned rows at its next step."""
-    engine = client.app.state.models["g2p-en"].engine
+    engine = client.app.state.service.registry.served["g2p-en"].engine
     deadline = time.monotonic() + 10
     while (rows := client.portal.call(engine.status).rows) and time.monotonic() < deadline:
         time.sleep(0.01)

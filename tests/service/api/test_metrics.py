@@ -48,7 +48,7 @@ def wait(client, condition):
 
 def settled(client):
     """Samples that hold all steps of the requests that have been answered."""
-    engine = client.app.state.models["tiny"].engine
+    engine = client.app.state.service.registry.served["tiny"].engine
     for _ in range(2):  # the next report may have been on its way
         last = engine.reported
         wait(client, lambda _: engine.reported is not last)  # noqa: B023
@@ -170,7 +170,7 @@ def test_counters_never_go_down_when_an_engine_is_replaced(service):
     post = {"source": "red", "max_new_tokens": 9, "min_new_tokens": 9}
     service.post("/v1/decode", json=post)
     before = wait(service, lambda samples: samples["batch_rows_count", "tiny"] >= 9)
-    engine = service.app.state.models["tiny"].engine
+    engine = service.app.state.service.registry.served["tiny"].engine
     restarts = engine.restarts
     os.kill(pid_of(engine), signal.SIGKILL)
     seen = [before]

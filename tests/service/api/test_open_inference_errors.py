@@ -52,7 +52,7 @@ def test_probes_that_succeed_leave_no_line(client):
 
 @pytest.fixture
 def no_models(client):
-    models = client.app.state.models
+    models = client.app.state.service.registry.served
     known = dict(models)
     models.clear()
     yield
@@ -157,7 +157,7 @@ def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
     monkeypatch.setattr("service.api.answering.steps.LARGE_ANSWER", d_model * 40 * 30)
     busy = CapacityLimiter(1)
     client.portal.call(busy.acquire_on_behalf_of, "another request")
-    monkeypatch.setattr(client.app.state, "limiter", busy)
+    monkeypatch.setattr(client.app.state.service, "cores", busy)
     short = {"X-Request-Timeout": "0.5"}
     encoded = client.post("/v1/encode", json={"model": "g2p-en", "source": words}, headers=short)
     assert encoded.status_code == 200
@@ -167,13 +167,13 @@ def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
 
 @pytest.fixture
 def limit_of_answers(client):
-    settings = client.app.state.settings
+    settings = client.app.state.service.settings
 
     def change(nbytes):
-        client.app.state.settings = settings.model_copy(update={"max_answer_bytes": nbytes})
+        client.app.state.service.settings = settings.model_copy(update={"max_answer_bytes": nbytes})
 
     yield change
-    client.app.state.settings = settings
+    client.app.state.service.settings = settings
 
 
 VALUES = st.recursive(

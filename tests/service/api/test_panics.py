@@ -54,10 +54,10 @@ def check(client, path, body, status, code):
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-request-id"] == answer.json()["request_id"] == "mine"
     assert "content-security-policy" in answer.headers
-    state = client.app.state
-    model = state.models["tiny"]
+    state = client.app.state.service
+    model = state.registry.served["tiny"]
     assert state.admission.inside == state.answers.held == 0
-    assert [each.borrowed_tokens for each in (*state.reading, state.limiter)] == [0, 0, 0, 0]
+    assert [each.borrowed_tokens for each in (*state.reading, state.cores)] == [0, 0, 0, 0]
     assert model.unused.is_set()
     again = client.post("/v1/decode", json={"source": "red", "suppress_tokens": [12]})
     assert again.status_code == 200

@@ -130,7 +130,7 @@ def test_a_stream_ends_with_the_answer_that_would_be_sent_without(client, beam_s
 @pytest.fixture
 def fail(client, monkeypatch):
     """Let the passes of some entries fail: (their places) -> None."""
-    engine = client.app.state.models["g2p-en"].engine
+    engine = client.app.state.service.registry.served["g2p-en"].engine
     submit = engine.submit
 
     def change(*places):

@@ -11,17 +11,17 @@ from service.app import PROTOCOLS
 from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
 from service.http.limits.record import Record
 from service.http.messages.problems import (
+    Paths,
     answer_heed_error,
     answer_http_exception,
     answer_unexpected,
 )
-from service.settings.settings import DEFAULT_BUNDLE, Settings
+from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 from tests.service.api.conftest import copy_of
 
 APP = FastAPI()  # what answers to errors look at
-APP.state.settings = Settings()
-APP.state.error_forms = [protocol.ERRORS for protocol in PROTOCOLS.values()]
+APP.state.paths = Paths("", [protocol.ERRORS for protocol in PROTOCOLS.values()], {}, {})
 OPENAI, LIBRE, INFER = "/v1/embeddings", "/translate", "/v2/models/g2p-en/infer"
 UNAUTHORIZED, INVALID = Unauthorized("no key"), Invalid.at("/dimensions", "is 0")
 

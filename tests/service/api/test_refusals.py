@@ -6,8 +6,8 @@ import shutil
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api.reading.validation_errors import OTHER_NAMES
 from service.app import create_app
-from service.http.messages.validation_errors import OTHER_NAMES
 from service.settings.settings import Provider, Settings
 
 BAD = [

@@ -64,7 +64,7 @@ def send_until(client, at_first_event, *, reads=True, timeout=b"60"):
 
 def engine_of(client):
     """Return the client of the engine that runs now."""
-    return client.app.state.models["g2p-en"].engine._engine
+    return client.app.state.service.registry.served["g2p-en"].engine._engine
 
 
 def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):

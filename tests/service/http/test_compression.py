@@ -7,15 +7,14 @@ import zlib
 
 import httpx2
 import pytest
-from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
 from service.http.limits.record import Record
+from service.http.messages.problems import Paths
 from service.http.middleware.basics import Failures, Headers
 from service.http.middleware.compression import SMALLEST, Compression
-from service.settings.settings import Settings
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
@@ -123,14 +122,13 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
     """The client takes whatever is sent at once, so that only the compression can give way."""
     pieces = [bytes([i]) * (1 << 20) for i in range(50)]
     app = FastAPI()
-    app.state.compressing = CapacityLimiter(1)
 
     async def pieces_one_by_one():
         for piece in pieces:
             yield piece
 
     app.get("/")(lambda: StreamingResponse(pieces_one_by_one(), media_type="application/json"))
-    app.add_middleware(Compression)
+    app.add_middleware(Compression, cores=1)
     sent = []
     turns = []  # how often the event loop ran something else, at each message
 
@@ -173,11 +171,10 @@ def sent_by_failing(content_type, *parts):
             sent.append(message)
 
         app = FastAPI()
-        app.state.compressing = CapacityLimiter(1)
-        app.state.settings, app.state.error_forms = Settings(), []
+        app.state.paths = Paths("", [], {}, {})
         scope = {**SCOPE, "app": app, "state": {"record": Record()}}
         with pytest.raises(RuntimeError):
-            await Headers(Failures(Compression(fail)))(scope, None, send)
+            await Headers(Failures(Compression(fail, 1)))(scope, None, send)
 
     with capture_logs() as logged:
         asyncio.run(run())

@@ -55,7 +55,7 @@ def test_the_site_reads_that_the_service_failed(shared, monkeypatch):
     def fail(*_):
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(shared.app.state.models["tiny"].engine, "submit", fail)
+    monkeypatch.setattr(shared.app.state.service.registry.served["tiny"].engine, "submit", fail)
     headers = {"Origin": SITE, "Authorization": f"Bearer {KEY}"}
     failed = shared.post("/v1/decode", json=BODY, headers=headers)
     assert (failed.status_code, failed.json()["code"]) == (500, "internal")

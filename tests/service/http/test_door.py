@@ -14,12 +14,12 @@ import pytest
 from service.errors import Overloaded
 from service.http.limits.admission import SHORT, Admission, Place
 from service.http.limits.record import Record
+from service.http.messages.problems import Paths
 from service.http.middleware.door import Door
 from service.pace import FEW
-from service.settings.settings import Settings
 from tests.service.http.sockets import APP
 
-APP.state.settings, APP.state.error_forms = Settings(), []
+APP.state.paths = Paths("", [], {}, {})
 
 
 class Simulation:

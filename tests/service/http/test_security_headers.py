@@ -41,7 +41,7 @@ def test_an_answer_that_fails_unexpectedly_has_them_too(client, monkeypatch):
     def fail(*_):
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(client.app.state.models["tiny"].engine, "submit", fail)
+    monkeypatch.setattr(client.app.state.service.registry.served["tiny"].engine, "submit", fail)
     failed = client.post("/v1/decode", json={"model": "tiny", "source": "red"})
     assert failed.status_code == 500
     usual = client.get("/livez").headers

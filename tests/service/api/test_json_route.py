@@ -4,21 +4,26 @@ import asyncio
 import itertools
 import json
 import threading
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
-from anyio import CapacityLimiter
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
 from service.api.endpoints.decode import DecodeRequest
+from service.api.reading.call import SMALL, Call, one_of_each_class
+from service.api.reading.json_route import JsonRoute
 from service.app import ENDPOINTS
 from service.errors import HeedError
 from service.http.limits.admission import Admission
-from service.http.limits.waiting import SMALL
-from service.http.messages.json_route import JsonRoute
+from service.http.limits.budget import Budget, Shares
+from service.http.messages.problems import Paths
+from service.http.middleware.basics import Headers
 from service.http.middleware.door import Door
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
 
 JSON = {"content-type": "application/json"}
@@ -65,10 +70,10 @@ def test_every_endpoint_with_a_body_has_the_route():
 
 
 def test_an_endpoint_with_other_parameters_is_refused():
-    def endpoint(body: DecodeRequest, request: Request, name: str) -> None:
+    def endpoint(body: DecodeRequest, call: Call, name: str) -> None:
         """Take a query parameter besides the body."""
 
-    with pytest.raises(TypeError, match="/x has other parameters than body, request"):
+    with pytest.raises(TypeError, match="/x has other parameters than body, call"):
         JsonRoute("/x", endpoint, methods=["POST"])
 
 
@@ -130,13 +135,17 @@ class Threads(BaseModel):
 def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
     """A wrong one is refused, but not before the event loop has done other things."""
 
-    async def endpoint(body: Threads, request: Request) -> Response:
+    async def endpoint(body: Threads, call: Call) -> Response:
         return Response(f"{body.text[1:]} {threading.get_ident()}")
 
     app = FastAPI()
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
-    app.state.reading, app.state.settings = [CapacityLimiter(1)] * 3, Settings()
+    app.state.service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
+    app.state.paths = Paths("", [], {}, {})
+    app.add_middleware(Shares, answers=Budget(1))
     app.add_middleware(Door, admission=Admission(9, 60.0))  # which sets the deadline
+    app.add_middleware(Observe, metrics=RequestMetrics(), tracer=None)
+    app.add_middleware(Headers)
     app.add_exception_handler(HeedError, lambda request, error: Response(error.detail, 400))
     with TestClient(app) as client:
         for length, inline in ((SMALL - 100, True), (SMALL + 100, False)):

@@ -9,24 +9,31 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
-from anyio import CapacityLimiter
-from fastapi import Request
 
-from service.errors import Overloaded, PassFailed
-from service.http.limits.record import Record
-from service.http.limits.waiting import (
+from service.api.reading.call import (
     LARGE,
     LITTLE,
     MOST_WAITING,
     SMALL,
-    Deadline,
+    Call,
     compute,
-    compute_reading,
-    wait_for,
+    one_of_each_class,
 )
+from service.errors import Overloaded, PassFailed
+from service.http.limits.budget import Share
+from service.http.limits.record import Deadline, Record
 from service.settings.settings import Settings
 
 SIZES = (LARGE, LARGE, LARGE + 1)
+
+
+def new_call():
+    """Return a call whose client stays."""
+    service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
+    state = {"record": Record(), "deadline": Deadline(math.inf, math.inf)}
+    state |= {"request_id": "mine", "share": Share()}
+    app = SimpleNamespace(state=SimpleNamespace(service=service))
+    return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
 
 
 def test_only_large_work_leaves_the_thread_of_the_event_loop():
@@ -50,14 +57,10 @@ def test_reading_is_done_one_at_a_time_of_each_class(size):
         return threading.get_ident()
 
     async def run():
-        reading = [CapacityLimiter(1) for _ in range(3)]
-        state = SimpleNamespace(reading=reading, settings=Settings())
-        scope = {"type": "http", "app": SimpleNamespace(state=state)}
-        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
-        request = Request(scope, asyncio.Event().wait)  # the client stays
+        call = new_call()  # the client stays
         reads: list[asyncio.Future[int]] = []
         for _ in range(MOST_WAITING + 2):
-            reads.append(asyncio.ensure_future(compute_reading(request, work, size)))
+            reads.append(asyncio.ensure_future(call.compute_reading(work, size)))
             await asyncio.sleep(0)  # it begins to wait before the next one comes
             await asyncio.sleep(0)
         return await asyncio.gather(*reads, return_exceptions=True)
@@ -78,14 +81,10 @@ def test_a_small_text_does_not_wait_for_large_ones():
         return "large"
 
     async def run():
-        reading = [CapacityLimiter(1) for _ in range(3)]
-        state = SimpleNamespace(reading=reading, settings=Settings())
-        scope = {"type": "http", "app": SimpleNamespace(state=state)}
-        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
-        request = Request(scope, asyncio.Event().wait)
-        reads = [asyncio.ensure_future(compute_reading(request, large, size)) for size in SIZES]
+        call = new_call()
+        reads = [asyncio.ensure_future(call.compute_reading(large, size)) for size in SIZES]
         assert await asyncio.to_thread(begun.wait, 10)
-        small = await compute_reading(request, lambda: "small", SMALL)
+        small = await call.compute_reading(lambda: "small", SMALL)
         end.set()
         return [small, *await asyncio.gather(*reads)]
 
@@ -96,17 +95,16 @@ def test_a_reported_error_does_not_keep_its_request():
     """Its frames hold the work that failed, which holds the error."""
 
     async def wait_for_a_failure():
-        scope = {"type": "http", "state": {"deadline": Deadline(time.monotonic() + 60, 60)}}
-        request = Request(scope, asyncio.Event().wait)
+        call = new_call()
         work = asyncio.get_running_loop().create_future()
         work.set_exception(PassFailed("the model failed"))
-        record = Record()
+        record = call.record
         try:
-            await wait_for(request, work)
+            await call.wait_for(work)
         except PassFailed as error:
             record.error = error
         record.forget_error()
-        return weakref.ref(work), weakref.ref(request)
+        return weakref.ref(work), weakref.ref(call)
 
     gc.disable()
     try:

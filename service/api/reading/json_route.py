@@ -15,6 +15,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
+from service.api.reading.call import SMALL, Call
+from service.api.reading.validation_errors import read_errors
 from service.errors import (
     Abandoned,
     Invalid,
@@ -23,8 +25,7 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
-from service.http.limits.waiting import SMALL, TIMEOUT_HEADER, compute_reading
-from service.http.messages.validation_errors import read_errors
+from service.http.limits.record import TIMEOUT_HEADER
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
 # 350,000 that fit into 1 MB would keep the interpreter's lock for 100 ms.
@@ -45,9 +46,10 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JsonRoute(APIRoute):
-    """Calls `endpoint(body, request)` with the body of a POST request, and texts from its path.
+    """Gives an endpoint its Call, the body of a POST request, and texts from its path:
+    `endpoint(body, call)`.
 
-    Raises TypeError if the endpoint has other parameters, which it could not resolve.
+    Raises TypeError if an endpoint with a body has other parameters, which it could not resolve.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -58,33 +60,39 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         if self.body_field is None:
-            return super().get_route_handler()
+            answer = super().get_route_handler()
+
+            async def handle_call(request: Request) -> Response:
+                return await answer(Call(request.scope, request.receive))
+
+            return handle_call
         needs = self.dependant
         if needs.dependencies or needs.query_params or needs.header_params:
-            raise TypeError(f"{self.path} has other parameters than body, request and its path's")
+            raise TypeError(f"{self.path} has other parameters than body, call and its path's")
         model: Any = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
-            content = await receive_body(request)
-            check_type(request)
-            body = await read_body(request, model, content)
-            return await self.endpoint(body=body, request=request, **request.path_params)
+            call = Call(request.scope, request.receive)
+            content = await receive_body(call)
+            check_type(call)
+            body = await read_body(call, model, content)
+            return await self.endpoint(body=body, call=call, **call.path_params)
 
         return handle
 
 
-async def receive(request: Request) -> bytes:
+async def receive(call: Call) -> bytes:
     """Return the body as it was sent. Raise Abandoned if the client leaves before."""
     try:
-        return await request.body()
+        return await call.body()
     except ClientDisconnect as error:
         raise Abandoned("the client left before its body had arrived") from error
 
 
-async def receive_body(request: Request) -> bytes:
+async def receive_body(call: Call) -> bytes:
     """Return the body. Raise UnsupportedMediaType if it is compressed, and Abandoned."""
-    content = await receive(request)
-    coding = request.headers.get("content-encoding", "identity")
+    content = await receive(call)
+    coding = call.headers.get("content-encoding", "identity")
     if coding.lower() != "identity":
         raise UnsupportedMediaType(
             f"content-encoding {shorten(coding)} is not supported: send the body uncompressed"
@@ -92,22 +100,22 @@ async def receive_body(request: Request) -> bytes:
     return content
 
 
-def check_type(request: Request) -> None:
+def check_type(call: Call) -> None:
     """Raise UnsupportedMediaType for a body of another type than JSON."""
-    content_type = request.headers.get("content-type", "")
+    content_type = call.headers.get("content-type", "")
     if not JSON_TYPE.match(content_type.lower()):
         found = shorten(content_type) or "absent"
         raise UnsupportedMediaType(f"content-type is {found}: send application/json")
 
 
-async def read_body(request: Request, model: type[Body], content: bytes) -> Body:
+async def read_body(call: Call, model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise TooLarge, Unparsable or Invalid.
 
     One that is not small is read in a thread, under the concurrency limit.
     """
     if len(content) > SMALL:
         check_lists(content)
-        return await compute_reading(request, partial(parse, model, content), len(content))
+        return await call.compute_reading(partial(parse, model, content), len(content))
     try:
         return model.model_validate_json(content)
     except ValidationError:

@@ -1,0 +1,213 @@
+"""A request at its endpoint: what it shares with others, and how it waits without blocking the
+event loop."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TypeVar
+
+from anyio import CapacityLimiter, WouldBlock
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope
+
+from service.errors import (
+    Abandoned,
+    DeadlineExceeded,
+    Invalid,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    shorten,
+)
+from service.http.limits.admission import Admission
+from service.http.limits.budget import FREE, WAIT, Budget, Share
+from service.http.limits.record import Deadline, Record
+from service.http.middleware.keys import Keys
+from service.http.middleware.metrics import RequestMetrics
+from service.runtime.mechanisms import Mechanisms
+from service.serving.model import Model
+from service.serving.registry import Registry
+from service.settings.settings import Settings
+
+LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
+SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
+LARGE = 1 << 16  # the same: where it matters what those that wait take of the memory
+CLASSES = (SMALL, LARGE)  # of reading: of up to so much, and of more
+MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
+
+Result = TypeVar("Result")
+Found = TypeVar("Found")
+
+
+def one_of_each_class() -> list[CapacityLimiter]:
+    return [CapacityLimiter(1) for _ in (*CLASSES, None)]
+
+
+@dataclass(slots=True)
+class Service:
+    """What the requests of an application share."""
+
+    settings: Settings
+    admission: Admission
+    registry: Registry
+    metrics: RequestMetrics
+    answers: Budget
+    mechanisms: Mechanisms
+    cores: CapacityLimiter  # of threads that make pictures and large answers
+    keys: Keys | None
+    admin: Keys | None
+    reading: list[CapacityLimiter] = field(default_factory=one_of_each_class)
+
+
+class Call(Request):
+    """A request that has passed the middleware."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        super().__init__(scope, receive)
+        state = scope["state"]
+        self.service: Service = scope["app"].state.service
+        self.settings = self.service.settings
+        self.record: Record = state["record"]
+        self.deadline: Deadline = state["deadline"]
+        self.request_id: str = state["request_id"]
+        self._share: Share = state["share"]
+
+    def find_model(self, name: str | None) -> Model:
+        """Return the model of this name, or the only one. Raise as `find_model` does."""
+        registry = self.service.registry
+        return find_model(registry.served, name, registry.failed)
+
+    def use_model(self, name: str | None) -> Model:
+        """Return the model of this name, or the only one; it is not closed before the request ends.
+        Raise as `find_model` does."""
+        model = self.find_model(name)
+        self.record.model = model.name
+        model.use()
+        self.at_end(model.release)
+        return model
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Do `work` when the request has ended, however it ends."""
+        self.scope["state"].setdefault("at_end", []).append(work)
+
+    async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
+        """Run `work`, which reads `size` bytes, characters or ids: inline if it is LITTLE, else in
+        a thread, one at a time of each of the CLASSES.
+
+        Most of it holds the interpreter's lock: several at once would take no less time, and would
+        keep the lock from the event loop. Raise Overloaded if it is LARGE and MOST_WAITING such
+        requests wait already, and the errors of `wait_for` while waiting.
+        """
+        if size <= LITTLE:
+            return work()
+        limiter = self.service.reading[bisect_left(CLASSES, size)]
+        if size > LARGE:
+            check_line(limiter)
+        return await self._limited(limiter, work)
+
+    async def compute_limited(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in a thread, with at most settings.cores of these at once in the process.
+
+        Work that has begun always runs to its end: its size is bounded. Raise Overloaded if
+        MOST_WAITING requests wait already, and the errors of `wait_for` while waiting.
+        """
+        check_line(self.service.cores)
+        return await self._limited(self.service.cores, work)
+
+    async def _limited(self, limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+        """Run `work` in a thread as soon as `limiter` lets it."""
+        borrower = object()  # stands for this request: another task may wait for the limiter
+        try:
+            limiter.acquire_on_behalf_of_nowait(borrower)
+        except WouldBlock:
+            await self.wait_for(limiter.acquire_on_behalf_of(borrower))
+        try:
+            return await run_in_threadpool(work)
+        finally:
+            limiter.release_on_behalf_of(borrower)
+
+    async def wait_for(self, work: Awaitable[Result]) -> Result:
+        """Wait for `work` and return its result. Cancel it if the wait ends early.
+
+        Raise Abandoned when the client disconnects, DeadlineExceeded at the deadline of the
+        request. The body must have been read: the next message from the client is then its
+        disconnect.
+        """
+        future = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self.receive())
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({future, gone}, timeout=self.deadline.left, return_when=first)
+            if future.done():
+                return future.result()
+            if gone.done():
+                raise Abandoned("the client closed the connection")
+            raise self.too_late()
+        finally:
+            gone.cancel()
+            future.cancel()
+
+    def too_late(self) -> DeadlineExceeded:
+        """Return the error of a request that is not answered by its deadline."""
+        limit = self.deadline.limit
+        setting = "X-Request-Timeout" if limit < self.settings.timeout else "HEED_TIMEOUT"
+        return DeadlineExceeded(
+            f"the request, with its wait for others, took longer than its limit of {limit:g}"
+            f" seconds: send less, raise {setting}, or try again later"
+        )
+
+    async def hold(self, nbytes: int) -> None:
+        """Wait until an answer of `nbytes` may be computed and kept until it was read.
+
+        Raise Overloaded after WAIT seconds, or at once if many wait already, and the errors of
+        `wait_for`.
+        """
+        budget = self.service.answers
+        if nbytes <= FREE:
+            return
+        waiting = asyncio.wait_for(budget.wait(self._share, min(nbytes, budget.limit)), WAIT)
+        try:
+            await self.wait_for(waiting)
+        except TimeoutError:
+            raise budget.refuse() from None
+
+    def correct(self, nbytes: int) -> None:
+        """Count the bytes of an answer that was written, instead of those that it might have
+        taken."""
+        self.service.answers.set(self._share, nbytes if nbytes > FREE else 0)
+
+
+def find_model(models: Mapping[str, Found], name: str | None, failed: Container[str] = ()) -> Found:
+    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
+    Unavailable if there is none. Those of the names `failed` could not be opened at the start."""
+    if not models:
+        raise Unavailable("no model is served now: try again when one is loaded")
+    if name is None and len(models) == 1:
+        (name,) = models
+    if name is None:
+        detail = f"is required, because several models are served: give one of {', '.join(models)}"
+        raise Invalid.at("/model", detail)
+    if name not in models:
+        why = f"no model {shorten(name)!r} is served: "
+        if name in failed:
+            why = f"model {name} could not be opened, which its operator must mend: "
+        elif near := get_close_matches(shorten(name), models, 1):
+            why += f"did you mean {near[0]}? "
+        raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")
+    return models[name]
+
+
+def check_line(limiter: CapacityLimiter) -> None:
+    """Raise Overloaded if MOST_WAITING requests wait for this limiter."""
+    if limiter.statistics().tasks_waiting >= MOST_WAITING:
+        raise Overloaded(
+            f"{MOST_WAITING} requests wait for a core already, which is the limit: try again later"
+        )
+
+
+async def compute(work: Callable[[], Result], size: int) -> Result:
+    """Run `work` in a thread, or inline when it is too small to be worth the switch."""
+    return work() if size <= LITTLE else await run_in_threadpool(work)
