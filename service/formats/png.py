@@ -7,7 +7,7 @@ from itertools import pairwise
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
-from service.formats.fonts import font_of
+from service.formats.labels import font_of, printable
 from service.formats.picture import (
     DASH,
     FONT_SIZE,
@@ -21,7 +21,6 @@ from service.formats.picture import (
     Line,
     Picture,
 )
-from service.formats.printable import printable
 
 MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
 

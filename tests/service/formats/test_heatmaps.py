@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from service.formats.colours import viridis
-from service.formats.fonts import font_of, fonts, has
 from service.formats.heatmaps import ROOM, draw_blocks
+from service.formats.labels import font_of, fonts, has
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
