@@ -24,7 +24,7 @@ from service.formats.picture import (
 )
 
 MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
-LEVEL = 1  # of compression: at zlib's default, a large image takes twice as long
+LEVEL = 1  # of compression: at the default, 6, large images take up to twice as long
 
 Mask = tuple[Image.Image, int]  # ink of a text, and its top or left edge relative to the middle
 
