@@ -1,9 +1,11 @@
-"""Turn weights into colours: viridis, from 0 to the largest weight shown on one scale."""
+"""Turn weights into colours: viridis, from 0 to the largest weight, which a bar explains."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from service.formats.picture import Cells, Label
 
 Floats = NDArray[np.floating[Any]]
 
@@ -21,6 +23,11 @@ VIRIDIS = np.array(
         (253, 231, 37),
     ]
 )
+
+BAR_WIDTH, BAR_HEIGHT = 96.0, 8.0
+SHADES = 64
+GAP = 6.0  # between the bar and its numbers
+NUMBER_WIDTH = 60.0  # of the widest number of 3 digits, with its gap
 
 
 def coloured(weights: Floats, largest: float) -> NDArray[np.uint8]:
@@ -44,3 +51,14 @@ def shrunk(weights: Floats, most_rows: int, most_columns: int) -> Floats:
         sums = np.add.reduceat(weights, starts, axis)
         weights = sums / (sizes[:, None] if axis == 0 else sizes)
     return weights
+
+
+def draw_bar(left: float, middle: float, largest: float) -> list[Cells | Label]:
+    """Return the bar from `left` to `left` + BAR_WIDTH, vertically centred on `middle`, and its
+    numbers."""
+    shades = viridis(np.linspace(0, 1, SHADES))[None]
+    return [
+        Label(left - GAP, middle, "0", "end"),
+        Cells(left, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT, shades),
+        Label(left + BAR_WIDTH + GAP, middle, f"{largest:.3g}", "start"),
+    ]

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.formats import colour_bar
-from service.formats.colours import Floats, coloured, shrunk
-from service.formats.fonts import width_of
+from service.formats.colours import BAR_WIDTH, NUMBER_WIDTH, Floats, coloured, draw_bar, shrunk
+from service.formats.labels import width_of
 from service.formats.picture import FONT_SIZE, Cells, Label, Picture
 
 LARGEST_CELL = 28.0
@@ -63,8 +62,8 @@ def add_scale(picture: Picture, text: str, largest: float) -> None:
     """Extend the picture downwards by a line of text, and a colour bar after it."""
     left, middle = 3 * HEATMAP_GAP + width_of(text), picture.height + LINE_HEIGHT / 2
     add_line(picture, text)
-    picture.shapes += colour_bar.draw(left, middle, largest)
-    picture.width = max(picture.width, left + colour_bar.WIDTH + colour_bar.ROOM)
+    picture.shapes += draw_bar(left, middle, largest)
+    picture.width = max(picture.width, left + BAR_WIDTH + NUMBER_WIDTH)
 
 
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:

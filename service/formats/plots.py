@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from service.formats import colour_bar
-from service.formats.colours import Floats, coloured, shrunk
+from service.formats.colours import BAR_WIDTH, NUMBER_WIDTH, Floats, coloured, draw_bar, shrunk
 from service.formats.picture import Cells, Colour, Dot, Label, Line, Picture
 
 GRID: Colour = (204, 204, 204)
@@ -46,9 +45,9 @@ def draw_heatmap(picture: Picture, left: float, weights: Floats) -> None:
     for key in {0, keys - 1}:
         middle = left + (key + 0.5) / keys * SIDE
         picture.shapes.append(Label(middle, PLOT_MARGIN + SIDE + TICK, str(key)))
-    middle, bar = PLOT_MARGIN - CAPTION, left + SIDE - colour_bar.ROOM - colour_bar.WIDTH
+    middle, bar = PLOT_MARGIN - CAPTION, left + SIDE - NUMBER_WIDTH - BAR_WIDTH
     picture.shapes.append(Label(left, middle, "query x key", "start"))
-    picture.shapes += colour_bar.draw(bar, middle, largest)
+    picture.shapes += draw_bar(bar, middle, largest)
 
 
 def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Floats) -> None:

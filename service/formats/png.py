@@ -1,13 +1,14 @@
 """Write pictures as PNG images."""
 
 import io
-import math
-from itertools import pairwise
+from functools import cache
 
+import numpy as np
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
-from service.formats.fonts import font_of
+from service.formats.colours import Floats
+from service.formats.labels import font_of, printable
 from service.formats.picture import (
     DASH,
     FONT_SIZE,
@@ -21,38 +22,36 @@ from service.formats.picture import (
     Line,
     Picture,
 )
-from service.formats.printable import printable
 
 MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
+LEVEL = 1  # of compression: at the default, 6, large images take up to twice as long
 
-Point = tuple[float, float]
+Mask = tuple[Image.Image, int]  # ink of a text, and its top or left edge relative to the middle
 
 
 def to_png(picture: Picture) -> bytes:
     scale = 2 if 4 * picture.width * picture.height <= MOST_PIXELS else 1
     image = Image.new("RGB", (round(picture.width * scale), round(picture.height * scale)), PAPER)
     draw = ImageDraw.Draw(image)
+
+    @cache  # the heatmaps of a grid have the same labels
+    def mask_of(text: str, upwards: bool) -> Mask:
+        return draw_text(printable(text), FONT_SIZE * scale, upwards)
+
     for shape in picture.shapes:
         match shape:
             case Cells():
                 paste_cells(image, shape, scale)
             case Line(points, stroke, dashed):
-                for piece in dashes(points) if dashed else [points]:
-                    draw.line([(x * scale, y * scale) for x, y in piece], stroke, STROKE * scale)
+                for piece in dashes(points) if dashed else [np.array(points)]:
+                    draw.line((scale * piece).ravel().tolist(), stroke, STROKE * scale)
             case Dot(x, y, fill):
                 draw.circle((x * scale, y * scale), RADIUS * scale, fill)
-            case Label(upwards=False):
-                draw_label(draw, shape, scale)
-            case Label():
-                paste_label_upwards(image, shape, scale)
-    return encode_png(image, picture.title)
-
-
-def encode_png(image: Image.Image, title: str = "") -> bytes:
+            case Label(_, _, text, _, upwards):
+                paste_label(image, shape, scale, mask_of(text, upwards))
     file, info = io.BytesIO(), PngInfo()
-    if title:
-        info.add_itxt("Title", printable(title))
-    image.save(file, "PNG", pnginfo=info)
+    info.add_itxt("Title", printable(picture.title))
+    image.save(file, "PNG", pnginfo=info, compress_level=LEVEL)
     return file.getvalue()
 
 
@@ -64,47 +63,37 @@ def paste_cells(image: Image.Image, cells: Cells, scale: int) -> None:
     image.paste(content, (left, top))
 
 
-def dashes(points: list[Point]) -> list[list[Point]]:
-    """Return the pieces of a dashed line, each with the corners within it, as SVG draws them.
+def dashes(points: list[tuple[float, float]]) -> list[Floats]:
+    """Return the dashes of a line as SVG draws them: the points (N, 2) of each.
 
     In SVG a dash or gap continues around a corner: on many short segments it has the same length
     as on one long segment.
     """
-    pieces: list[list[Point]] = []
-    piece, drawing, left = [points[0]], True, float(DASH[0])  # the rest of a dash or gap
-    for start, end in pairwise(points):
-        length, done = math.dist(start, end), 0.0
-        while length - done > left:
-            done += left
-            place = between(start, end, done / length)
-            if drawing:
-                pieces.append([*piece, place])
-            piece, drawing = [place], not drawing
-            left = float(DASH[0] if drawing else DASH[1])
-        left -= length - done
-        piece.append(end)
-    return [*pieces, piece] if drawing else pieces
+    x, y = np.array(points).T
+    along = np.append(0.0, np.hypot(np.diff(x), np.diff(y)).cumsum())  # line up to each point
+    starts = np.arange(0.0, along[-1], sum(DASH))
+    ends = np.minimum(starts + DASH[0], along[-1])
+    places = np.unique(np.concatenate([along, starts, ends]))
+    corners = np.stack([np.interp(places, along, x), np.interp(places, along, y)], axis=1)
+    first, last = np.searchsorted(places, starts), np.searchsorted(places, ends)
+    return [corners[i : j + 1] for i, j in zip(first, last, strict=True)]
 
 
-def between(start: Point, end: Point, share: float) -> Point:
-    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
-
-
-def draw_label(draw: ImageDraw.ImageDraw, label: Label, scale: int) -> None:
-    text = printable(label.text)
-    anchor = {"start": "lm", "middle": "mm", "end": "rm"}[label.anchor]
-    font = font_of(text, FONT_SIZE * scale)
-    draw.text((label.x * scale, label.y * scale), text, INK, font, anchor)
-
-
-def paste_label_upwards(image: Image.Image, label: Label, scale: int) -> None:
-    """Draw the label into an image of its own and rotate it: Pillow cannot draw text upwards."""
-    text = printable(label.text)
-    font = font_of(text, FONT_SIZE * scale)
+def draw_text(text: str, size: int, upwards: bool) -> Mask:
+    """Draw the text into an image of its own: Pillow cannot draw text upwards."""
+    font = font_of(text, size)
     left, top, right, bottom = font.getbbox(text, anchor="lm")
-    width, height = max(1, round(right - left)), max(1, round(bottom - top))
-    mask = Image.new("L", (width, height))
+    mask = Image.new("L", (max(1, round(right - left)), max(1, round(bottom - top))))
     ImageDraw.Draw(mask).text((-left, -top), text, 255, font, "lm")
-    above = {"start": width, "middle": width / 2, "end": 0}[label.anchor]
-    corner = (round(label.x * scale + top), round(label.y * scale - above))
-    image.paste(INK, corner, mask.transpose(Image.Transpose.ROTATE_90))
+    return mask.transpose(Image.Transpose.ROTATE_90) if upwards else mask, round(top)
+
+
+def paste_label(image: Image.Image, label: Label, scale: int, drawn: Mask) -> None:
+    mask, top = drawn
+    before = {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor]  # share before the anchor
+    x, y = label.x * scale, label.y * scale
+    if label.upwards:
+        corner = (round(x + top), round(y - (1 - before) * mask.height))
+    else:
+        corner = (round(x - before * mask.width), round(y + top))
+    image.paste(INK, corner, mask)

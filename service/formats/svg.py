@@ -1,11 +1,13 @@
 """Write pictures as SVG documents."""
 
 import base64
+import io
 import unicodedata
 from xml.sax.saxutils import escape, quoteattr
 
 from PIL import Image
 
+from service.formats.labels import printable
 from service.formats.picture import (
     DASH,
     FONT_SIZE,
@@ -21,8 +23,6 @@ from service.formats.picture import (
     Line,
     Picture,
 )
-from service.formats.png import encode_png
-from service.formats.printable import printable
 
 STRONG = ("L", "R", "AL")  # bidirectional classes of letters
 SWAPPED: dict[Anchor, Anchor] = {"start": "end", "middle": "middle", "end": "start"}
@@ -48,7 +48,9 @@ def element_of(shape: Cells | Line | Dot | Label) -> str:
         case Cells(x, y, width, height, colours):
             place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
             sharp = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
-            data = base64.b64encode(encode_png(Image.fromarray(colours))).decode()
+            file = io.BytesIO()
+            Image.fromarray(colours).save(file, "PNG")
+            data = base64.b64encode(file.getvalue()).decode()
             return f'<image {place} {sharp} href="data:image/png;base64,{data}"/>'
         case Line(points, stroke, dashed):
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)

@@ -72,8 +72,9 @@ def test_a_png_is_the_same_picture_twice_as_large(client):
 def test_dashes_are_as_long_on_a_short_line_as_on_a_long_one():
     """6 drawn and 4 left out, regardless of corners."""
     pieces = dashes([(0.0, 0.0), (0.0, 8.0), (3.0, 8.0), (9.0, 8.0)])  # 17 long
-    assert pieces == [[(0, 0), (0, 6)], [(2, 8), (3, 8), (8, 8)]]
-    assert dashes([(0.0, 0.0), (20.0, 0.0)]) == [[(0, 0), (6, 0)], [(10, 0), (16, 0)]]
+    assert [each.tolist() for each in pieces] == [[[0, 0], [0, 6]], [[2, 8], [3, 8], [8, 8]]]
+    straight = dashes([(0.0, 0.0), (20.0, 0.0)])
+    assert [each.tolist() for each in straight] == [[[0, 0], [6, 0]], [[10, 0], [16, 0]]]
 
 
 def test_a_line_of_very_many_points_is_drawn_from_some_of_them(client):

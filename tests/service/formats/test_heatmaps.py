@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from service.formats.colours import viridis
-from service.formats.fonts import font_of, fonts, has
 from service.formats.heatmaps import ROOM, draw_blocks
+from service.formats.labels import font_of, fonts, has
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
@@ -132,23 +132,6 @@ def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     assert all(max(shape.colours.shape) < 512 for shape in cells)
     png = to_png(picture)
     assert max(Image.open(io.BytesIO(png)).size) < 8000
-
-
-@pytest.mark.parametrize("upwards", [False, True])
-def test_a_png_has_its_labels_where_the_svg_has_them(upwards):
-    """Left of the first cell, or turned by 90 degrees and below it."""
-    rows, columns = (["a"], ["long label"]) if upwards else (["long label"], ["a"])
-    picture = draw_blocks([block_of(weights_of(1, 1), rows, columns)], "", "")
-    _, cells = (shape for shape in picture.shapes if isinstance(shape, Cells))
-    image = np.array(Image.open(io.BytesIO(to_png(picture))).convert("L"))
-    left, top = round(2 * cells.x), round(2 * cells.y)
-    below = image[top + 56 + 4 :, left : left + 56]
-    beside = image[top : top + 56, : left - 4]
-    dark = (below if upwards else beside) < 100
-    places = np.argwhere(dark)
-    height, width = np.ptp(places, axis=0)
-    assert (height > 3 * width) == upwards
-    assert max(height, width) > 80
 
 
 @pytest.mark.parametrize("text", ["abc", "日本", "שלום", "😀"])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from service.formats.heatmaps import draw_blocks
+from service.formats.labels import printable
 from service.formats.png import to_png
-from service.formats.printable import printable
 from service.formats.svg import to_svg
 from service.text.offsets import Token
 

@@ -1,4 +1,4 @@
-"""Choose a font for a label, and measure the label in it."""
+"""Prepare labels: replace what cannot be drawn, choose a font, and measure the width in it."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from functools import cache, lru_cache
 from PIL import Image, ImageDraw, ImageFont
 
 from service.formats.picture import FONT_SIZE
-from service.formats.printable import printable
 
 Font = ImageFont.FreeTypeFont
 
@@ -19,7 +18,22 @@ FONTS = (
     "unifont.otf",
     "unifont_upper.otf",
 )
+# XML forbids most control characters and fonts have no glyphs for them. Some others break the line
+# (U+0085, U+2028, U+2029) or reorder what follows them (U+202A to U+202E, U+2066 to U+2069).
+UNKNOWN = "\ufffd"
+REPLACED = {
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], UNKNOWN),
+    **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], UNKNOWN),
+    **dict.fromkeys([0x85, 0x2028, 0x2029], "↵"),
+    **{control: chr(0x2400 + control) for control in range(0x20)},  # its symbol
+    0x7F: "\u2421",
+}
 MARGIN = 1.1  # the viewer of an SVG may choose a wider font than ours
+
+
+def printable(text: str) -> str:
+    """Return `text` with every character that cannot be drawn replaced by one that can."""
+    return text.translate(REPLACED)
 
 
 @lru_cache(1 << 14)
