@@ -97,7 +97,7 @@ def create_app(
             await registry.close()
 
     def show_models() -> None:
-        manifests = [model.engine.bundle.manifest for model in registry.served.values()]
+        manifests = [model.manifest for model in registry.served.values()]
         app.openapi_schema = fit_to_models(copy.deepcopy(document), manifests)
 
     keys = read_keys(settings)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -147,7 +148,7 @@ class Manifest(Part):
         """Return what the decoder reads before a target in the language of these ids."""
         return fill(self.decoder_start, {"target_language": language})
 
-    @property
+    @cached_property
     def target_positions(self) -> int:
         """Most tokens of a target in any language: all but one start id take positions too."""
         longest = max(self.languages.target.values(), key=len, default=())

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from service.bundle.manifest import Manifest
 from service.serving.supervisor import Supervisor
 from service.text.tokenizer import Tokenizer
 
@@ -15,15 +16,15 @@ class Model:
     engine: Supervisor
     source: Tokenizer
     target: Tokenizer
+    name: str = field(init=False)
+    manifest: Manifest = field(init=False)
     users: int = field(default=0, init=False)  # requests that are not answered yet
     unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
         self.unused.set()
-
-    @property
-    def name(self) -> str:
-        return self.engine.bundle.manifest.name
+        self.manifest = self.engine.bundle.manifest
+        self.name = self.manifest.name
 
     def use(self) -> None:
         self.users += 1

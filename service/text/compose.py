@@ -22,11 +22,6 @@ PLANE = 0x10000  # characters below it are up to 3 bytes
 TWO_BYTES = 0x800  # the library looks at letters and marks of up to 5 bytes together
 
 
-def has_letters(text: str) -> bool:
-    """Return whether a text has a letter or a digit."""
-    return any(map(str.isalnum, text))
-
-
 def with_compose(normalizer: Normalizer) -> Normalizer:
     """Return `normalizer`, which composes, after the steps that let it keep every mark."""
     return Sequence([Normalizer.custom(Compose(normalizer)), normalizer])

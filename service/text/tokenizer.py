@@ -25,7 +25,7 @@ from service.errors import (
     shorten,
     shorten_line,
 )
-from service.text.compose import has_letters, takes_long, with_compose
+from service.text.compose import takes_long, with_compose
 from service.text.offsets import Token, close_gaps, place
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
@@ -360,3 +360,8 @@ def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> L
             " tokens: export the bundle again with the tokenizers it was trained with"
         )
     return library
+
+
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter or a digit."""
+    return any(map(str.isalnum, text))

@@ -109,7 +109,7 @@ def write_blocks(
     The rows of decoder attention are the generated tokens. Its columns are the tokens that the
     decoder read to predict them: the start tokens, then the target without its last token.
     """
-    start_ids = model.engine.bundle.manifest.start_ids(entry.language)
+    start_ids = model.manifest.start_ids(entry.language)
     start = [Token(model.target.name(i), i, None, None) for i in start_ids]
     prefix_length = len(entry.prefix)
     generated = target.tokens[prefix_length:]

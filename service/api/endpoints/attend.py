@@ -68,7 +68,8 @@ async def attend(
     if media_type in PICTURES:
         check_heatmaps(len(feeds["queries"]))
     nbytes = attended_nbytes(body.mechanism, feeds)
-    check_size(call, nbytes, fewer_queries(feeds, nbytes, call.settings.max_answer_bytes))
+    limit = call.settings.max_answer_bytes
+    check_size(limit, nbytes, fewer_queries(feeds, nbytes, limit))
     await call.hold(held_nbytes(nbytes))
 
     def work() -> Pieces:

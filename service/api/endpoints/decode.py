@@ -39,6 +39,7 @@ from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import read_selection
 from service.api.reading.split import Sources, Split, read_sources
 from service.api.reading.texts import TextField, count_texts
+from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.messages.content import negotiate
@@ -142,7 +143,7 @@ async def finish(
     All are not decoded that far at once: the scheduler and the budget of answers would reserve for
     every source what few need.
     """
-    most = model.engine.bundle.manifest.target_positions
+    most = model.manifest.target_positions
     longer = {
         i: replace(entry, search=replace(entry.search, max_new_tokens=most), arrived=monotonic())
         for i, (entry, answer) in enumerate(zip(entries, answers, strict=True))
@@ -174,7 +175,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
-    selection = read_selection(body.attention, model, faults)
+    selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     search = await call.compute_reading(
         lambda: read_search_options(body, model, faults, body.num_hypotheses, body.top_log_probs),
         options_size(body),
@@ -214,9 +215,11 @@ def check_answer(
 ) -> int:
     """Return the bytes that the answer may take in this process. Raise TooLarge if the hypotheses
     and their attention could exceed the limit."""
-    check_hypotheses(call, search, len(sources))
+    limit = call.settings.max_answer_bytes
+    tokens = check_hypotheses(limit, search, len(sources))
+    if body.attention is None:
+        return held_nbytes(0, tokens)
     longest, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, longest, prefix) for source in sources]
-    both = check_attention(call, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
-    tokens = hypotheses_nbytes(search, len(sources))
-    return held_nbytes(max(0, both - tokens), tokens)
+    both = check_attention(limit, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
+    return held_nbytes(both - tokens, tokens)

@@ -100,7 +100,7 @@ async def run_encode(
     Raise the errors of the endpoint.
     """
     model = call.use_model(body.model)
-    d_model = model.engine.bundle.manifest.config.d_model
+    d_model = model.manifest.config.d_model
     faults = Faults(body.partial)
     if body.dimensions is not None and body.dimensions > d_model:
         detail = f"is {body.dimensions} but vectors of this model have {d_model} numbers"
@@ -112,7 +112,7 @@ async def run_encode(
     vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
-    check_size(call, nbytes, advice)
+    check_size(call.settings.max_answer_bytes, nbytes, advice)
     # The engine sends the vectors of all tokens, which are pooled in this process.
     pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
     await call.hold(held_nbytes(nbytes) + pooled)

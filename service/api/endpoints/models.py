@@ -104,7 +104,7 @@ class Health(BaseModel):
 
 
 def describe(call: Call, model: Model) -> ModelCard:
-    manifest, opened = model.engine.bundle.manifest, model.engine.opened
+    manifest, opened = model.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
         version=model.engine.bundle.version,

@@ -18,10 +18,9 @@ from service.api.endpoints.models import Health
 from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
 from service.api.protocols.html_texts import check_html, replace_texts, texts_of
 from service.api.reading.call import Call
-from service.api.reading.field_types import Plain
+from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
 from service.api.reading.languages import AUTO, NO_LANGUAGES, choose_model, first_pair, pairs_of
-from service.api.reading.requests import Strict
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.content import negotiate
@@ -143,7 +142,7 @@ async def translate(call: Call) -> Response:
         return {at: split(text, body.format, at) for at, text in given.items()}
 
     parts = await call.compute_reading(split_all, size)
-    own = model.engine.bundle.manifest.decoding.beam_size
+    own = model.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
         source=list(chain.from_iterable(parts.values())),
@@ -276,9 +275,7 @@ async def list_languages(call: Call) -> list[Language]:
 @router.get("/frontend/settings", summary="Show the settings of LibreTranslate's page")
 async def show_settings(call: Call) -> FrontendSettings:
     """Return the settings, which say that files are not translated and languages not detected."""
-    pair = first_pair(
-        model.engine.bundle.manifest for model in call.service.registry.served.values()
-    )
+    pair = first_pair(model.manifest for model in call.service.registry.served.values())
     if pair is None:
         raise NotFound("not_supported", f"there are no settings, since {NO_LANGUAGES}")
     source, target = (Named(code=code, name=code) for code in pair)

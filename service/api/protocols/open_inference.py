@@ -138,7 +138,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
     model, task = find_task(call, name, version)
 
     def read() -> BaseModel:
-        fields = read_fields(asked, task, binary, model.engine.bundle.manifest.pad_id)
+        fields = read_fields(asked, task, binary, model.manifest.pad_id)
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))

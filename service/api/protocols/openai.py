@@ -192,7 +192,7 @@ def sources_of(given: str | list[str] | list[list[int]] | list[int]) -> TextsOrI
 def check_special_tokens(sources: TextsOrIds, model: Model) -> None:
     """Raise Invalid for ids without those that the model needs around a text, in any language. Ids
     of another model's tokenizer would get a vector as well."""
-    manifest = model.engine.bundle.manifest
+    manifest = model.manifest
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     first, last = manifest.languages.fills(prefix), manifest.languages.fills(suffix)
     starts, ends = {len(each) for each in first}, {len(each) for each in last}
@@ -217,7 +217,7 @@ def check_special_tokens(sources: TextsOrIds, model: Model) -> None:
 
 def describe_templates(model: Model) -> str:
     """Return the special tokens around a text in words, such as "2 (</s>) at the end"."""
-    manifest = model.engine.bundle.manifest
+    manifest = model.manifest
     sides = [(manifest.source_prefix, "beginning"), (manifest.source_suffix, "end")]
     return " and ".join(
         f"{', '.join(describe_item(each, model) for each in template)} at the {place}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.reading.requests import Strict
+from service.api.reading.field_types import Strict
 from service.api.reading.validation_errors import near_fields
 from service.errors import Invalid, Unparsable, shorten
 from service.formats.arrays import in_pieces

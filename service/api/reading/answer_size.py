@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import NamedTuple
 
-from service.api.reading.call import Call
 from service.api.reading.requests import AttentionSelection
 from service.api.reading.selection import select
 from service.errors import TooLarge
@@ -34,7 +33,7 @@ class Lengths(NamedTuple):
 def measure(model: Model, source: Tokens, target_length: int, prefix_length: int) -> Lengths:
     """Return the lengths of a source whose target has, or may get, `target_length` tokens after a
     target prefix."""
-    manifest = model.engine.bundle.manifest
+    manifest = model.manifest
     starts = manifest.limits.max_target_length - manifest.target_positions  # ids after the first
     return Lengths(len(source), target_length, starts + prefix_length + target_length)
 
@@ -50,9 +49,8 @@ def total_length(sequences: Sequence[Sized], padded: bool) -> int:
     return max(lengths) * len(lengths) if padded else sum(lengths)
 
 
-def check_size(call: Call, nbytes: int, advice: str) -> None:
+def check_size(limit: int, nbytes: int, advice: str) -> None:
     """Raise TooLarge if an answer of `nbytes` exceeds the limit. `advice` says how to get less."""
-    limit = call.settings.max_answer_bytes
     if nbytes > limit:
         raise TooLarge(f"the answer could take {nbytes} bytes and the limit is {limit}: {advice}")
 
@@ -64,18 +62,19 @@ def hypotheses_nbytes(search: SearchOptions, sources: int) -> int:
     return tokens * (TOKEN_BYTES + search.top_log_probs * ALTERNATIVE_BYTES)
 
 
-def check_hypotheses(call: Call, search: SearchOptions, sources: int) -> None:
-    """Raise TooLarge if the hypotheses could exceed the limit.
+def check_hypotheses(limit: int, search: SearchOptions, sources: int) -> int:
+    """Return the bytes of the hypotheses. Raise TooLarge if they could exceed the limit.
 
     The error names options that would fit.
     """
-    limit, nbytes = call.settings.max_answer_bytes, hypotheses_nbytes(search, sources)
+    nbytes = hypotheses_nbytes(search, sources)
     if nbytes > limit:
         raise TooLarge.at(
             "/top_log_probs" if search.top_log_probs else "/max_new_tokens",
             f"may take {nbytes} bytes for {sources * search.num_hypotheses} hypotheses and the"
             f" limit is {limit}: {fewer_tokens(search, sources, limit)}",
         )
+    return nbytes
 
 
 def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
@@ -92,9 +91,9 @@ def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
 
 
 def check_attention(
-    call: Call,
+    limit: int,
     model: Model,
-    selected: AttentionSelection | None,
+    selected: AttentionSelection,
     lengths: Sequence[Lengths],
     advice: str,
     search: SearchOptions | None = None,
@@ -104,9 +103,6 @@ def check_attention(
 
     The error names a selection that would fit, or else says `advice`.
     """
-    if selected is None:
-        return 0
-    limit = call.settings.max_answer_bytes
     sources = Counter(lengths)  # equal ones are computed once
     tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
     targets = search.num_hypotheses if search else 1
@@ -137,7 +133,7 @@ def attention_nbytes(
     `targets` is how many each source has; `other_bytes` are in the answer beside the weights. A
     pass computes the weights of every layer and head, whichever are selected.
     """
-    config = model.engine.bundle.manifest.config
+    config = model.manifest.config
     selection = select(selected, config)
     weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
     passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)

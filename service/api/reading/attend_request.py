@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from service.api.reading.requests import Strict
+from service.api.reading.field_types import Strict
 
 
 def depth_variant(value: Any) -> str | None:

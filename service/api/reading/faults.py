@@ -1,12 +1,10 @@
 """Collect what is wrong with a request, so that one refusal names all of it."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from service.api.reading.call import LITTLE
 from service.errors import HeedError, Invalid, TooLarge
 
-Result = TypeVar("Result")
 PARTIAL = ', or send "partial": true for the answers to the other sources'
 
 
@@ -22,13 +20,9 @@ class Faults:
         self._refused: list[int] = []  # the results of `_errors`, of those that have one
         self._by_result: dict[int, list[HeedError]] = {}
 
-    def read(self, work: Callable[[], Result], otherwise: Result) -> Result:
-        """Return what `work` returns; `otherwise`, if it raises Invalid or TooLarge."""
-        try:
-            return work()
-        except (Invalid, TooLarge) as error:
-            self.add(error)
-            return otherwise
+    def collect(self) -> "Collecting":
+        """Return a context that adds an Invalid or a TooLarge raised in it, and ends there."""
+        return Collecting(self)
 
     def add(self, error: HeedError, result: int | None = None) -> None:
         """Add an error: of the source of this result, or of the whole request."""
@@ -63,6 +57,22 @@ class Faults:
     def size(self) -> int:
         """How much the failed sources add to an answer: as much as LITTLE tokens each."""
         return LITTLE * len(self._by_result)
+
+
+class Collecting:
+    """Collects the error that ends it."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if isinstance(error, Invalid | TooLarge):
+            self._faults.add(error)
+            return True
+        return False
 
 
 def merge(errors: Sequence[HeedError]) -> HeedError:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import partial
 from typing import NamedTuple, get_args
 
 from service.api.reading.faults import Faults
@@ -49,7 +48,9 @@ def read_languages(
     Add to `faults` each language that is missing, unknown, or has no effect: the model has none, or
     the sources are ids, which must hold its ids themselves.
     """
-    manifest = model.engine.bundle.manifest
+    manifest = model.manifest
+    if not manifest.languages and body.source_language is None and body.target_language is None:
+        return Languages(model.source, ())
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
     held: list[Slot] = []  # by the sources
@@ -59,9 +60,12 @@ def read_languages(
         held = [slot for slot in slots_of([*prefix, *suffix]) if slot not in needed]
     ids: dict[Slot, list[int]] = {}
     for slot in get_args(Slot):
-        ids[slot] = faults.read(partial(read_language, body, slot, model, slot in needed), [])
+        ids[slot] = []
+        with faults.collect():
+            ids[slot] = read_language(body, slot, model, slot in needed)
         if slot in held and ids[slot]:
-            faults.read(partial(check_held, body, slot, ids[slot]), None)
+            with faults.collect():
+                check_held(body, slot, ids[slot])
     source = model.source.between(fill(prefix, ids), fill(suffix, ids))
     return Languages(source, tuple(ids["target_language"]))
 
@@ -69,7 +73,7 @@ def read_languages(
 def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:
     """Return the ids of the given language or, if one is needed, of the default or the only one;
     else none."""
-    languages = model.engine.bundle.manifest.languages
+    languages = model.manifest.languages
     codes, side = languages.of(slot), slot.removesuffix("_language")
     given: str | None = getattr(body, slot)
     default = languages.default(slot)
@@ -82,7 +86,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
     if given is None:
         return codes[default] if needed and default is not None else []
     if not codes:
-        kind = f"{side} languages" if languages.source or languages.target else "languages"
+        kind = f"{side} languages" if languages else "languages"
         raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")
     if given not in codes:
         near = nearest(given, codes)
@@ -118,7 +122,7 @@ def pairs_of(models: Iterable[Model]) -> list[Pairs]:
     """
     found: list[Pairs] = []
     for model in models:
-        languages = model.engine.bundle.manifest.languages
+        languages = model.manifest.languages
         if languages.target:
             found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
     return found

@@ -4,13 +4,12 @@ Only the form of a body is validated here; `validation` compares the fields with
 with the model. Descriptions are shown in /docs.
 """
 
-import json
-from typing import Any, cast
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.reading.field_types import Indices, Stop, TargetPrefix, Unicode
+from service.api.reading.field_types import Indices, Stop, Strict, TargetPrefix, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
 from service.bundle.manifest import (
     BeamSize,
@@ -19,46 +18,6 @@ from service.bundle.manifest import (
     NgramSize,
     RepetitionPenalty,
 )
-
-
-def describe_defaults(schema: dict[str, Any]) -> None:
-    """Say in the schema of a body that each optional field may be null, and name its default in its
-    description.
-
-    With `default` in the schema, generated clients would require the field (openapi-typescript) or
-    send it in every request (openapi-python-client). Others send null for what is not given.
-    """
-    for name, field in schema["properties"].items():
-        default = field.pop("default", None)
-        if default is None:
-            continue
-        texts = {"title": field.pop("title", name), "description": field.pop("description")}
-        texts["description"] += f" Default: {json.dumps(default)}."
-        schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **texts}
-
-
-class Strict(BaseModel):
-    """A body, or an object in it. An optional field that is null counts as left out."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, json_schema_extra=describe_defaults
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def prepare(cls, value: Any) -> Any:
-        """Leave out what is null, and report very many unknown fields as one fault: 100,000 faults
-        would take a second."""
-        if not isinstance(value, dict):
-            return value
-        given = cast("dict[str, Any]", value)
-        fields = cls.model_fields
-        if len(given) > len(fields) + 8 and cls.model_config.get("extra") == "forbid":
-            context = {"count": len(given), "fields": ", ".join(fields)}
-            message = "has {count} fields but only these are allowed: {fields}"
-            raise PydanticCustomError("fields", message, context)
-        optional = {name for name, field in fields.items() if not field.is_required()}
-        return {k: each for k, each in given.items() if each is not None or k not in optional}
 
 
 class ModelRequest(Strict):

@@ -2,37 +2,18 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
-from functools import partial
+from typing import TypeVar
 
 from service.api.reading.faults import Faults
-from service.api.reading.requests import LanguageRequest, Searching
-from service.bundle.manifest import Decoding, Manifest
+from service.api.reading.requests import Searching
+from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokenizer
 
-INHERITED_OPTIONS = Decoding.model_fields.keys() - {
-    "max_new_tokens",
-    "suppress_tokens",
-    "renormalize",
-}
-CHANGED_OPTIONS = {  # the search takes them in another form than the request gives them
-    "max_new_tokens",
-    "suppress_tokens",
-    "allowed_targets",
-    "top_k",
-    "top_p",
-    "seed",
-    "target_prefix",
-    "stop",
-}
-COPIED_OPTIONS = (
-    Searching.model_fields.keys()
-    - LanguageRequest.model_fields.keys()
-    - INHERITED_OPTIONS
-    - CHANGED_OPTIONS
-)
+Value = TypeVar("Value")
+
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
 NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
 
@@ -50,30 +31,40 @@ def read_search_options(
     Add to `faults` each option that contradicts another one or the model; the search must then not
     be run.
     """
-    manifest = model.engine.bundle.manifest
+    manifest, own = model.manifest, model.manifest.decoding
     positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
-    options = inherit(body, manifest.decoding)
-    check_sampling(body, num_hypotheses, options.beam_size, faults)
-    prefix = faults.read(
-        lambda: read_prefix(body.target_prefix, model.target, manifest.eos_id), None
-    )
-    max_new_tokens = faults.read(
-        lambda: read_max_new_tokens(body, len(prefix or []), manifest), positions
-    )
+    restricted = body.allowed_targets is not None  # the model's own bans might forbid a target
+    beam_size = given(body.beam_size, 1 if body.temperature else own.beam_size)
+    check_sampling(body, num_hypotheses, beam_size, faults)
+    prefix: list[int] | None = None
+    with faults.collect():
+        prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
+    max_new_tokens = positions
+    with faults.collect():
+        max_new_tokens = read_max_new_tokens(body, len(prefix or []), manifest)
     if prefix is None:  # how many tokens may follow it is unknown
         prefix, max_new_tokens = [], positions
-    suppressed = faults.read(lambda: suppressed_ids(body, manifest), set[int]())
-    stop_texts, stop_ids = faults.read(
-        lambda: read_stops(body.stop, vocabulary_size), ((), frozenset[int]())
-    )
+    suppressed = set[int]()
+    with faults.collect():
+        suppressed = suppressed_ids(body, manifest)
+    stop_texts, stop_ids = tuple[str, ...](), frozenset[int]()
+    with faults.collect():
+        stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
     return SearchOptions(
-        **{name: getattr(body, name) for name in COPIED_OPTIONS},
-        **{name: getattr(options, name) for name in INHERITED_OPTIONS},
         max_new_tokens=max_new_tokens,
+        min_new_tokens=given(body.min_new_tokens, 0 if restricted else own.min_new_tokens),
+        beam_size=beam_size,
         num_hypotheses=num_hypotheses,
+        length_penalty=given(body.length_penalty, own.length_penalty),
+        early_stopping=given(body.early_stopping, own.early_stopping),
+        repetition_penalty=given(body.repetition_penalty, own.repetition_penalty),
+        no_repeat_ngram_size=given(
+            body.no_repeat_ngram_size, 0 if restricted else own.no_repeat_ngram_size
+        ),
         suppress_tokens=tuple(sorted(suppressed)),
-        renormalize=manifest.decoding.renormalize,
+        renormalize=own.renormalize,
         allowed_targets=read_allowed_targets(body, prefix, max_new_tokens, model.target, faults),
+        temperature=body.temperature,
         top_k=body.top_k or 0,
         top_p=body.top_p or 1.0,
         seed=secrets.randbits(63) if body.seed is None else body.seed,
@@ -84,20 +75,9 @@ def read_search_options(
     )
 
 
-def inherit(body: Searching, decoding: Decoding) -> Decoding:
-    """Return the model's own options, changed by those that the request gives.
-
-    The model's own beam_size does not apply to sampling, nor its own min_new_tokens and
-    no_repeat_ngram_size to allowed targets.
-    """
-    neutral: dict[str, int] = {}
-    if body.temperature:
-        neutral |= {"beam_size": 1}
-    if body.allowed_targets is not None:
-        neutral |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
-    options = {name: getattr(body, name) for name in INHERITED_OPTIONS}
-    given = {name: value for name, value in options.items() if value is not None}
-    return decoding.model_copy(update={**neutral, **given})
+def given(value: Value | None, otherwise: Value) -> Value:
+    """Return an option of the request, or the model's own where the request sets none."""
+    return otherwise if value is None else value
 
 
 def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults: Faults) -> None:
@@ -226,8 +206,11 @@ def read_allowed_targets(
     allowed: dict[tuple[int, ...], None] = {}
     refused = 0
     for i, text in enumerate(body.allowed_targets):
-        read = partial(read_allowed, text, f"/allowed_targets/{i}", prefix, max_new_tokens, target)
-        if (generated := faults.read(read, ())) is not None:
+        generated: tuple[int, ...] | None = ()
+        with faults.collect():
+            pointer = f"/allowed_targets/{i}"
+            generated = read_allowed(text, pointer, prefix, max_new_tokens, target)
+        if generated is not None:
             allowed[generated] = None
             refused += not generated
         if refused == MOST_FAULTS:

@@ -1,8 +1,6 @@
 """Validate the attention selection of a request: its fields must agree with each other and with the
 model."""
 
-from functools import partial
-
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Indices
 from service.api.reading.requests import AttentionSelection
@@ -19,19 +17,19 @@ ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
 }
 
 
-def read_selection(body: AttentionSelection | None, model: Model, faults: Faults) -> Selection:
-    """Return which weights `body` selects; NO_ATTENTION if it is None.
+def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Selection:
+    """Return which weights `body` selects.
 
     Raise NotFound if the model lacks a graph for them. Add to `faults` the range of each index
     outside it, and each field that contradicts another one.
     """
-    if body is None:
-        return NO_ATTENTION
     check_graphs(body, model)
     for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
-        faults.read(partial(check, body), None)
-    config = model.engine.bundle.manifest.config
-    return faults.read(lambda: select(body, config), NO_ATTENTION)
+        with faults.collect():
+            check(body)
+    with faults.collect():
+        return select(body, model.manifest.config)
+    return NO_ATTENTION
 
 
 def select(body: AttentionSelection, config: Config) -> Selection:
@@ -43,15 +41,13 @@ def select(body: AttentionSelection, config: Config) -> Selection:
         "decoder": config.num_decoder_layers,
         "cross": config.num_decoder_layers,
     }
-    layers: dict[AttentionKind, list[int]] = {
-        kind: faults.read(
-            partial(resolve, body.layers, depth[kind], f"{kind} layer", "/attention/layers"), []
-        )
-        for kind in body.kinds
-    }
-    heads = faults.read(
-        lambda: resolve(body.heads, config.num_heads, "head", "/attention/heads"), []
-    )
+    layers: dict[AttentionKind, list[int]] = {}
+    for kind in body.kinds:
+        with faults.collect():
+            layers[kind] = resolve(body.layers, depth[kind], f"{kind} layer", "/attention/layers")
+    heads: list[int] = []
+    with faults.collect():
+        heads = resolve(body.heads, config.num_heads, "head", "/attention/heads")
     faults.raise_all()
     return Selection(
         layers=layers,

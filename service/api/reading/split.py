@@ -15,10 +15,9 @@ from service.api.reading.faults import Faults
 from service.api.reading.texts import TextField, count_texts, read_texts
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
-from service.text.compose import has_letters
 from service.text.offsets import Token
 from service.text.sentences import Span, cut, replace, split
-from service.text.tokenizer import Tokenizer, Tokens, check_unicode
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
 
 Split = Literal["none", "sentences"]
 REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
@@ -99,12 +98,16 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
         tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
         return Sources(tokens, [{"result": i} for i in valid])
-    texts = faults.read(lambda: texts_of(source), [])
+    texts: list[str] = []
+    with faults.collect():
+        texts = texts_of(source)
     started, limit = time.monotonic(), call.settings.max_sources
     size = sum(map(len, texts))
 
     def work() -> list[Sentence]:
-        return faults.read(lambda: split_texts(source, texts, limit, faults), [])
+        with faults.collect():
+            return split_texts(source, texts, limit, faults)
+        return []
 
     read = await call.compute_reading(work, size)
     call.record.end_stage("tokenize", started)
