@@ -44,10 +44,6 @@ class Languages(BaseModel):
             raise ValueError("must have its default_target among the codes of the target")
         return self
 
-    def __bool__(self) -> bool:
-        """Return whether the model has languages."""
-        return bool(self.source or self.target)
-
     def default(self, slot: Slot) -> str | None:
         """Return the language that a request need not name; None if it has to."""
         codes = self.of(slot)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Annotated, NamedTuple
 
@@ -21,14 +22,7 @@ from service.api.answering.steps import (
     write_partial,
 )
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.reading.answer_size import (
-    SEND_LESS_OR_LOWER,
-    check_attention,
-    check_hypotheses,
-    held_nbytes,
-    hypotheses_nbytes,
-    measure,
-)
+from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -43,7 +37,6 @@ from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.messages.content import negotiate
-from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer, Entry
@@ -176,15 +169,16 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
-    search = await call.compute_reading(
-        lambda: read_search_options(body, model, faults, body.num_hypotheses, body.top_log_probs),
-        options_size(body),
+    read = partial(
+        read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
+    search = await call.compute_reading(read, options_size(body))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
-    await call.hold(check_answer(call, model, body, search, sources.tokens))
+    limit = call.settings.max_answer_bytes
+    await call.hold(check_decoded(limit, model, search, body.attention, sources.tokens))
     entries = [
         Entry(
             np.array(source.ids),
@@ -204,22 +198,3 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         return sources.join(write_decoded(model, answered), faults.failed)
 
     return Prepared(model, entries, sources, write, faults)
-
-
-def check_answer(
-    call: Call,
-    model: Model,
-    body: DecodeRequest,
-    search: SearchOptions,
-    sources: Sequence[Tokens],
-) -> int:
-    """Return the bytes that the answer may take in this process. Raise TooLarge if the hypotheses
-    and their attention could exceed the limit."""
-    limit = call.settings.max_answer_bytes
-    tokens = check_hypotheses(limit, search, len(sources))
-    if body.attention is None:
-        return held_nbytes(0, tokens)
-    longest, prefix = search.max_new_tokens, len(search.target_prefix)
-    lengths = [measure(model, source, longest, prefix) for source in sources]
-    both = check_attention(limit, model, body.attention, lengths, SEND_LESS_OR_LOWER, search)
-    return held_nbytes(both - tokens, tokens)

@@ -3,10 +3,10 @@
 Languages have the codes that their model gives them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -20,15 +20,17 @@ from service.api.protocols.html_texts import check_html, replace_texts, texts_of
 from service.api.reading.call import Call
 from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
-from service.api.reading.languages import AUTO, NO_LANGUAGES, choose_model, first_pair, pairs_of
+from service.api.reading.languages import AUTO, NAMED, first_pair, nearest
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.content import negotiate
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
 from service.http.middleware.keys import Keys
+from service.serving.model import Model
 from service.text.tokenizer import check_unicode
 
 TRANSLATE = "/translate"
+NO_LANGUAGES = "no model of this service has languages: serve one that has, by HEED_BUNDLES"
 # Paths whose clients send api_key in the body. /detect then gets 404 instead of 401.
 KEY_IN_BODY = (TRANSLATE, "/detect")
 
@@ -295,3 +297,49 @@ async def show_settings(call: Call) -> FrontendSettings:
 @router.get("/health", summary="Check that the service is alive, as LibreTranslate does")
 async def check_health() -> Health:
     return Health(status="ok")
+
+
+class Pairs(NamedTuple):
+    """The languages that a model translates from and into."""
+
+    model: Model
+    sources: list[str]
+    targets: list[str]
+
+
+def pairs_of(models: Iterable[Model]) -> list[Pairs]:
+    """Return the models that have target languages.
+
+    One that takes no source language translates from AUTO.
+    """
+    found: list[Pairs] = []
+    for model in models:
+        languages = model.manifest.languages
+        if languages.target:
+            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
+    return found
+
+
+def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
+    """Return the first model that translates from one language into another. Raise Invalid."""
+    every = pairs_of(models)
+    if not every:
+        raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
+    check_known("/source", source, [code for pairs in every for code in pairs.sources])
+    check_known("/target", target, [code for pairs in every for code in pairs.targets])
+    fitting = [each.model for each in every if source in each.sources and target in each.targets]
+    if not fitting:
+        detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
+        raise Invalid.at("/target", f"{detail} lists the targets of each language")
+    return fitting[0]
+
+
+def check_known(pointer: str, given: str, codes: Sequence[str]) -> None:
+    """Raise Invalid if no model has a language of this code."""
+    if given in codes:
+        return
+    why = "the service detects no language" if given == AUTO else "no model knows this language"
+    near = nearest(given, codes)
+    some = ", ".join(sorted(set(codes))[:NAMED])
+    advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
+    raise Invalid.at(pointer, f"is {given!r}, but {why}: {advice} GET /languages lists all")

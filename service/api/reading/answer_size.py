@@ -90,6 +90,24 @@ def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
     return f'{less}, "top_log_probs": 0 would fit' if search.top_log_probs else f"{less} would fit"
 
 
+def check_decoded(
+    limit: int,
+    model: Model,
+    search: SearchOptions,
+    selected: AttentionSelection | None,
+    sources: Sequence[Tokens],
+) -> int:
+    """Return the bytes that the hypotheses of all sources, and their attention, may take in this
+    process. Raise TooLarge if they could exceed the limit."""
+    tokens = check_hypotheses(limit, search, len(sources))
+    if selected is None:
+        return held_nbytes(0, tokens)
+    most, prefix = search.max_new_tokens, len(search.target_prefix)
+    lengths = [measure(model, source, most, prefix) for source in sources]
+    both = check_attention(limit, model, selected, lengths, SEND_LESS_OR_LOWER, search)
+    return held_nbytes(both - tokens, tokens)
+
+
 def check_attention(
     limit: int,
     model: Model,

@@ -1,7 +1,7 @@
 """Validate the languages of a request: the model must know them, and get those that it needs."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NamedTuple, get_args
 
@@ -15,7 +15,6 @@ from service.serving.model import Model
 from service.text.tokenizer import Tokenizer
 
 AUTO = "auto"  # as a source language: to be detected
-NO_LANGUAGES = "no model of this service has languages: serve one that has, by HEED_BUNDLES"
 NAMED = 5  # codes that an error names
 # Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
 PAIRS = (
@@ -48,8 +47,12 @@ def read_languages(
     Add to `faults` each language that is missing, unknown, or has no effect: the model has none, or
     the sources are ids, which must hold its ids themselves.
     """
-    manifest = model.manifest
-    if not manifest.languages and body.source_language is None and body.target_language is None:
+    manifest, languages = model.manifest, model.manifest.languages
+    if (
+        not (languages.source or languages.target)
+        and body.source_language is None
+        and body.target_language is None
+    ):
         return Languages(model.source, ())
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
@@ -86,7 +89,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
     if given is None:
         return codes[default] if needed and default is not None else []
     if not codes:
-        kind = f"{side} languages" if languages else "languages"
+        kind = f"{side} languages" if languages.source or languages.target else "languages"
         raise Invalid.at(f"/{slot}", f"has no effect: this model has no {kind}: omit {slot}")
     if given not in codes:
         near = nearest(given, codes)
@@ -107,27 +110,6 @@ def refuse_languages(body: LanguageRequest, where: str, faults: Faults) -> None:
             faults.add(Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}"))
 
 
-class Pairs(NamedTuple):
-    """The languages that a model translates from and into."""
-
-    model: Model
-    sources: list[str]
-    targets: list[str]
-
-
-def pairs_of(models: Iterable[Model]) -> list[Pairs]:
-    """Return the models that have target languages.
-
-    One that takes no source language translates from AUTO.
-    """
-    found: list[Pairs] = []
-    for model in models:
-        languages = model.manifest.languages
-        if languages.target:
-            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
-    return found
-
-
 def first_pair(manifests: Iterable[Manifest]) -> tuple[str, str] | None:
     """Return two languages of the first model that has some: one to translate from, or AUTO, and
     another one to translate into. None if no model has any."""
@@ -136,31 +118,6 @@ def first_pair(manifests: Iterable[Manifest]) -> tuple[str, str] | None:
         return None
     source = next(iter(languages.source), AUTO)
     return source, next((code for code in languages.target if code != source), source)
-
-
-def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
-    """Return the first model that translates from one language into another. Raise Invalid."""
-    every = pairs_of(models)
-    if not every:
-        raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
-    check_known("/source", source, [code for pairs in every for code in pairs.sources])
-    check_known("/target", target, [code for pairs in every for code in pairs.targets])
-    fitting = [each.model for each in every if source in each.sources and target in each.targets]
-    if not fitting:
-        detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
-        raise Invalid.at("/target", f"{detail} lists the targets of each language")
-    return fitting[0]
-
-
-def check_known(pointer: str, given: str, codes: Sequence[str]) -> None:
-    """Raise Invalid if no model has a language of this code."""
-    if given in codes:
-        return
-    why = "the service detects no language" if given == AUTO else "no model knows this language"
-    near = nearest(given, codes)
-    some = ", ".join(sorted(set(codes))[:NAMED])
-    advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
-    raise Invalid.at(pointer, f"is {given!r}, but {why}: {advice} GET /languages lists all")
 
 
 def check_held(body: LanguageRequest, slot: Slot, ids: list[int]) -> None:

@@ -37,17 +37,14 @@ class Sentence:
 class Sources:
     """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
 
-    `event_fields` say in an event of a stream to which of them it belongs.
+    `results` are the indices of the results to which each of `tokens` belongs; `event_fields` say
+    this in an event of a stream.
     """
 
     tokens: list[Tokens]
+    results: list[int]
     event_fields: list[dict[str, int]]
     texts: list[str] = field(default_factory=list[str])
-
-    @property
-    def results(self) -> list[int]:
-        """The index of the result to which each of `tokens` belongs."""
-        return [fields["result"] for fields in self.event_fields]
 
     def join(self, document: Document, failed: Container[int]) -> Document:
         """Return the answer of /v1/decode for whole sources, given that for their sentences. Both
@@ -97,7 +94,7 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     if how == "none":
         tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
-        return Sources(tokens, [{"result": i} for i in valid])
+        return Sources(tokens, valid, [{"result": i} for i in valid])
     texts: list[str] = []
     with faults.collect():
         texts = texts_of(source)
@@ -111,7 +108,9 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
 
     read = await call.compute_reading(work, size)
     call.record.end_stage("tokenize", started)
-    return Sources([sentence.tokens for sentence in read], event_fields_of(read), texts)
+    results = [sentence.result for sentence in read]
+    tokens = [sentence.tokens for sentence in read]
+    return Sources(tokens, results, event_fields_of(read), texts)
 
 
 def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
