@@ -30,8 +30,8 @@ from service.api.endpoints import (
 )
 from service.api.protocols import libretranslate, open_inference, openai
 from service.errors import HeedError
-from service.http.limits.admission import Admission
-from service.http.limits.budget import Budget, Shares
+from service.http.limits.admission import Admission, Door, Limits
+from service.http.limits.budget import Budget
 from service.http.limits.waiting import CLASSES
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix
@@ -39,17 +39,8 @@ from service.http.messages.problems import (
     answer_heed_error,
     answer_http_exception,
 )
-from service.http.middleware.basics import (
-    Acceptance,
-    BodyLimit,
-    Endings,
-    Failures,
-    Headers,
-    HeadRequests,
-)
-from service.http.middleware.compression import Compression
+from service.http.middleware.answers import Errors, Negotiation
 from service.http.middleware.cors import Cors
-from service.http.middleware.door import Door
 from service.http.middleware.hosts import HostCheck, hosts_of
 from service.http.middleware.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
 from service.http.middleware.metrics import RequestMetrics
@@ -168,27 +159,25 @@ def name_operation(route: APIRoute) -> str:
 
 def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | None) -> None:
     """Add the middleware, innermost first."""
-    bodies = Budget(settings.max_held_bytes // 4)
-    app.add_middleware(
-        BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout, bodies=bodies
+    limits = Limits(
+        admission=app.state.admission,
+        body_bytes=settings.max_body_bytes,
+        bodies=Budget(settings.max_held_bytes // 4),
+        answers=app.state.answers,
+        exempt=settings.root_path + administration.PATH,
     )
-    app.add_middleware(Shares, answers=app.state.answers)
-    app.add_middleware(Endings)
-    app.add_middleware(Acceptance)
-    app.add_middleware(Compression)
-    app.add_middleware(HeadRequests)
-    app.add_middleware(Door, admission=app.state.admission)
+    app.add_middleware(Door, limits=limits)
+    app.add_middleware(Negotiation)
     if keys := app.state.keys:
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
         app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
-    app.add_middleware(Failures)
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
+    app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
     app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
-    app.add_middleware(Headers)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)
 

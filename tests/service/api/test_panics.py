@@ -7,12 +7,11 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.http.limits.admission import Admission
-from service.http.middleware.basics import Failures, Headers
-from service.http.middleware.door import Door
+from service.http.middleware.answers import Errors
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from tests.conftest import TINY, opened
+from tests.service.http.doors import door_before
 from tests.service.mutations.edit import edit_json, seal
 
 SLOW = {"Regex": "^(a|a)*$"}  # takes more attempts than the library allows, and it panics
@@ -119,8 +118,8 @@ def test_any_other_panic_is_a_problem_too(client):
         await receive()
         raise Panic("in Rust")
 
-    admission, metrics = Admission(most=20, timeout=60.0), RequestMetrics()
-    app = Headers(Observe(Failures(Door(panic, admission)), metrics, None))
+    door, admission = door_before(panic)
+    app = Observe(door, RequestMetrics(), None)
     scope = {"type": "http", "method": "POST", "path": "/v1/decode", "query_string": b""}
     scope |= {"headers": [(b"x-request-id", b"mine")], "app": client.app}
     sent = []
@@ -155,7 +154,7 @@ def test_a_request_that_is_cancelled_is_not_answered(client):
         sent = []
         scope = {"type": "http", "app": client.app, "state": {"request_id": "mine"}}
         with pytest.raises(asyncio.CancelledError):
-            await Failures(wait)(scope, None, sent.append)
+            await Errors(wait)(scope, None, sent.append)
         return sent
 
     with capture_logs() as logged:

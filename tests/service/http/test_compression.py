@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
-from service.http.limits.record import Record
-from service.http.middleware.basics import Failures, Headers
-from service.http.middleware.compression import SMALLEST, Compression
+from service.http.middleware.answers import SMALLEST, Errors, Negotiation
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
@@ -130,7 +130,7 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
             yield piece
 
     app.get("/")(lambda: StreamingResponse(pieces_one_by_one(), media_type="application/json"))
-    app.add_middleware(Compression)
+    app.add_middleware(Negotiation)
     sent = []
     turns = []  # how often the event loop ran something else, at each message
 
@@ -174,10 +174,10 @@ def sent_by_failing(content_type, *parts):
 
         app = FastAPI()
         app.state.compressing = CapacityLimiter(1)
-        app.state.settings, app.state.error_forms = Settings(), []
-        scope = {**SCOPE, "app": app, "state": {"record": Record()}}
+        app.state.settings, app.state.error_forms, app.state.patterns = Settings(), [], {}
+        scope = {**SCOPE, "app": app}
         with pytest.raises(RuntimeError):
-            await Headers(Failures(Compression(fail)))(scope, None, send)
+            await Observe(Errors(Negotiation(fail)), RequestMetrics(), None)(scope, None, send)
 
     with capture_logs() as logged:
         asyncio.run(run())
@@ -204,7 +204,6 @@ def test_an_answer_that_fails_in_its_body_does_not_look_complete():
 
 @pytest.mark.parametrize("parts", [(), (b"event: token\n\n",)])
 def test_a_bug_is_logged_whether_or_not_the_answer_has_begun(parts):
-    _, logged = sent_by_failing(b"text/event-stream", *parts)
-    assert [(line["event"], line["error"], line["request_id"]) for line in logged] == [
-        ("unexpected error", "RuntimeError('broken')", "mine-1")
-    ]
+    _, (line, _) = sent_by_failing(b"text/event-stream", *parts)
+    found = (line["event"], line["error"], line["request_id"])
+    assert found == ("unexpected error", "RuntimeError('broken')", "mine-1")

@@ -15,11 +15,11 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 from service.api.endpoints.decode import DecodeRequest
 from service.app import ENDPOINTS
 from service.errors import HeedError
-from service.http.limits.admission import Admission
+from service.http.limits.admission import Admission, Door
 from service.http.limits.waiting import SMALL
 from service.http.messages.json_route import JsonRoute
-from service.http.middleware.door import Door
 from service.settings.settings import Settings
+from tests.service.http.doors import limits_of
 
 JSON = {"content-type": "application/json"}
 
@@ -136,7 +136,7 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
     app = FastAPI()
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
     app.state.reading, app.state.settings = [CapacityLimiter(1)] * 3, Settings()
-    app.add_middleware(Door, admission=Admission(9, 60.0))  # which sets the deadline
+    app.add_middleware(Door, limits=limits_of(Admission(9, 60.0)))  # which sets the deadline
     app.add_exception_handler(HeedError, lambda request, error: Response(error.detail, 400))
     with TestClient(app) as client:
         for length, inline in ((SMALL - 100, True), (SMALL + 100, False)):
