@@ -49,18 +49,19 @@ class Admission:
         self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
         self.pace = Pace()
 
-    def late(self, limit: float) -> float | None:
-        """Return the seconds by which a request that may take `limit` seconds would come too late.
-        Return None if it can be accepted."""
-        if self.inside < self.few:
+    def late(self, limit: float, coming: int = 0) -> float | None:
+        """Return the seconds by which a request that may take `limit` seconds would come too late,
+        after `coming` others that have no place yet. Return None if it can be accepted."""
+        inside = self.inside + coming
+        if inside < self.few:
             return None
         now = self.clock()
-        wait = self.pace.wait(now, self.inside, self.inside)
-        if self.inside < self.most:
+        wait = self.pace.wait(now, inside, inside)
+        if inside < self.most:
             if wait is None or wait <= limit:
                 return None
-            ahead = max(0, self.inside - min(self.overtaken, default=0))
-            wait *= ahead / self.inside
+            ahead = max(0, inside - min(self.overtaken, default=0))
+            wait *= ahead / inside
             return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT
         if wait is not None and wait <= SHORT and moves:

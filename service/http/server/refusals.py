@@ -37,6 +37,7 @@ class Refusals:
             if "post" in item
         }
         self._overloaded = 0  # since the last line in the log
+        self._coming = 0  # accepted in this turn of the event loop: they have no place yet
 
     def answer(self, error: HeedError) -> bytes:
         """Return the answer to bytes that are not a request."""
@@ -52,8 +53,10 @@ class Refusals:
         """
         if target not in self._routes or any(name == b"origin" for name, _ in headers):
             return b""
-        late = self.admission.late(self.admission.timeout)
+        late = self.admission.late(self.admission.timeout, self._coming)
         if late is None:
+            self._coming += 1
+            asyncio.get_running_loop().call_soon(self._start)
             return b""
         route, form = self._routes[target]
         self._metrics.count_early(route, form.status_of(Overloaded.status), Overloaded.code)
@@ -63,6 +66,11 @@ class Refusals:
         request_id = request_id_of(headers)
         prepared = prepare(route, form, retry_after(late), len(request_id))
         return prepared.replace(MARK * len(request_id), request_id).encode()
+
+    def _start(self) -> None:
+        """Forget one of those that are coming. The application, which runs next, gives it a
+        place."""
+        self._coming -= 1
 
     def _log(self) -> None:
         """Log how many were refused: a line for each would take as long as to refuse it."""

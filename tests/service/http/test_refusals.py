@@ -28,16 +28,16 @@ MOST = 20
 def app():
     """The application of a service in which MOST requests are in progress."""
     app = create_app(Settings(max_requests=MOST, protocols="openai"))
+    app.state.refusals = Refusals(app)
     app.state.places = [Place(app.state.admission) for _ in range(MOST)]
     return app
 
 
 def refuse(app, target, headers=(), times=1):
-    """The answers to requests, none of which is accepted."""
+    """The answers to requests that arrive together, empty if they are accepted."""
 
     async def ask():
-        refusals = Refusals(app)
-        return [refusals.answer_overloaded(target, [*headers]) for _ in range(times)]
+        return [app.state.refusals.answer_overloaded(target, [*headers]) for _ in range(times)]
 
     return asyncio.run(ask())
 
@@ -100,10 +100,13 @@ def test_all_but_plain_requests_for_known_paths_are_left_to_the_door(app, target
     assert refuse(app, target, headers) == [b""]
 
 
-def test_nothing_is_refused_while_there_is_room(app):
-    app.state.places.pop().leave()
-    assert refuse(app, b"/v1/decode") == [b""]
-    app.state.places.append(Place(app.state.admission))
+def test_of_many_that_arrive_together_as_many_are_accepted_as_there_is_room_for(app):
+    for place in app.state.places[:3]:
+        place.leave()
+    answers = refuse(app, b"/v1/decode", times=10)
+    assert [bool(each) for each in answers] == [False] * 3 + [True] * 7
+    assert refuse(app, b"/v1/decode") == [b""]  # in the next turn of the event loop
+    app.state.places += [Place(app.state.admission) for _ in range(3)]
 
 
 def test_refusals_are_counted_one_by_one_and_logged_together(app, monkeypatch):
