@@ -245,7 +245,7 @@ def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:
 
 
 def allowed_methods(allow: str) -> list[str]:
-    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD beside GET."""
+    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD where GET is."""
     methods = set(allow.split(", "))
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 

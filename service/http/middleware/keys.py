@@ -87,7 +87,9 @@ class Keys:
         given = digest(key.encode(errors="replace"))
         same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
         if not any(same):
-            raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
+            raise Unauthorized(
+                f"this is not an {self._kind} of the service: ask its operator for one"
+            )
 
 
 def digest(key: bytes) -> bytes:

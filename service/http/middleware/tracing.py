@@ -54,7 +54,7 @@ def close_tracing(provider: "TracerProvider") -> None:
 
 
 def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
-    """Return what FastAPI traces: a span for each request that is no probe. Metrics and logs are
+    """Return what FastAPI traces: a span for each request that is not a probe. Metrics and logs are
     our own."""
     return {
         "tracing": provider is not None,
