@@ -15,19 +15,12 @@ from structlog.testing import capture_logs
 from service.http.middleware.answers import SMALLEST, Errors, Negotiation
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
-from service.settings.settings import Settings
+from tests.service.http.asgi import APP, messages_of, scope_of
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
 FILES = ["application/npz", "application/safetensors", "image/png"]
-SCOPE = {
-    "type": "http",
-    "http_version": "1.1",
-    "method": "GET",
-    "path": "/",
-    "query_string": b"",
-    "headers": [(b"accept-encoding", b"gzip"), (b"x-request-id", b"mine-1")],
-}
+HEADERS = [(b"accept-encoding", b"gzip"), (b"x-request-id", b"mine-1")]
 
 
 def encoding_of(answer):
@@ -149,7 +142,7 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
 
         turns.append(0)
         counting = asyncio.create_task(count())
-        await app({**SCOPE}, receive, send)
+        await app(scope_of("GET", "/", HEADERS), receive, send)
         counting.cancel()
 
     asyncio.run(run())
@@ -169,15 +162,10 @@ def sent_by_failing(content_type, *parts):
         raise RuntimeError("broken")
 
     async def run():
-        async def send(message):
-            sent.append(message)
-
-        app = FastAPI()
-        app.state.compressing = CapacityLimiter(1)
-        app.state.settings, app.state.error_forms, app.state.patterns = Settings(), [], {}
-        scope = {**SCOPE, "app": app}
+        app = Observe(Errors(Negotiation(fail)), RequestMetrics(), None)
+        APP.state.compressing = CapacityLimiter(1)
         with pytest.raises(RuntimeError):
-            await Observe(Errors(Negotiation(fail)), RequestMetrics(), None)(scope, None, send)
+            await messages_of(app, scope_of("GET", "/", HEADERS), sent=sent)
 
     with capture_logs() as logged:
         asyncio.run(run())

@@ -14,7 +14,7 @@ import pytest
 from service.errors import Overloaded
 from service.http.limits.admission import SHORT, Admission, Place
 from service.pace import FEW
-from tests.service.http.doors import WHOLE, answer, door_before
+from tests.service.http.asgi import WHOLE, answer, door_before
 
 
 class Simulation:

@@ -9,7 +9,7 @@ from httptools import HttpRequestParser
 
 from service.errors import Unparsable
 from service.http.server.head import Parser, check_head
-from tests.service.http.sockets import BODY, END, answers_in, exchange, open_to, receive
+from tests.service.http.sockets import BODY, END, PROBE, answers_in, exchange, open_to, receive
 
 JAVA = (  # HttpClient of JDK 17, POST with its defaults
     b"POST /v1/decode HTTP/1.1\r\n"
@@ -43,7 +43,6 @@ PLAIN = (
 )
 CHUNKED = PLAIN.replace(b"Content-Length: 18", b"Transfer-Encoding: chunked")
 CHUNKS = b"5;a=b\r\n" + BODY[:5] + b"\r\nd\r\n" + BODY[5:] + b"\r\n0\r\nX-Trailer: 1\r\n\r\n"
-PROBE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FRAMINGS = ["length", "chunks"]
 MATTERS = [  # headers of RFC 9110 and 9112 on connections, messages and their ends, and Java's
     b"Connection: Upgrade\r\nUpgrade: h2c",

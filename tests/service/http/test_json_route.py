@@ -19,7 +19,7 @@ from service.http.limits.admission import Admission, Door
 from service.http.limits.waiting import SMALL
 from service.http.messages.json_route import JsonRoute
 from service.settings.settings import Settings
-from tests.service.http.doors import limits_of
+from tests.service.http.asgi import limits_of, messages_of, scope_of
 
 JSON = {"content-type": "application/json"}
 
@@ -73,29 +73,9 @@ def test_an_endpoint_with_other_parameters_is_refused():
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_error_of_the_service(client, caplog):
-    messages = iter(
-        [
-            {"type": "http.request", "body": b'{"sour', "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-    )
-    sent = []
-
-    async def receive():
-        return next(messages)
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/decode",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    asyncio.run(client.app(scope, receive, send))
+    part = {"type": "http.request", "body": b'{"sour', "more_body": True}
+    messages = (part, {"type": "http.disconnect"})
+    sent = asyncio.run(messages_of(client.app, scope_of(), messages))
     assert sent[0]["status"] == 499
     assert "unexpected" not in caplog.text
 

@@ -29,6 +29,14 @@ from service.settings.settings import Settings
 SIZES = (LARGE, LARGE, LARGE + 1)
 
 
+def request_of_a_client(limit=math.inf):
+    """A request whose client stays, and has `limit` seconds."""
+    state = SimpleNamespace(reading=[CapacityLimiter(1) for _ in range(3)], settings=Settings())
+    scope = {"type": "http", "app": SimpleNamespace(state=state)}
+    scope["state"] = {"deadline": Deadline(time.monotonic() + limit, limit)}
+    return Request(scope, asyncio.Event().wait)
+
+
 def test_only_large_work_leaves_the_thread_of_the_event_loop():
     async def run():
         return [await compute(threading.get_ident, size) for size in (LITTLE, LITTLE + 1)]
@@ -50,11 +58,7 @@ def test_reading_is_done_one_at_a_time_of_each_class(size):
         return threading.get_ident()
 
     async def run():
-        reading = [CapacityLimiter(1) for _ in range(3)]
-        state = SimpleNamespace(reading=reading, settings=Settings())
-        scope = {"type": "http", "app": SimpleNamespace(state=state)}
-        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
-        request = Request(scope, asyncio.Event().wait)  # the client stays
+        request = request_of_a_client()
         reads: list[asyncio.Future[int]] = []
         for _ in range(MOST_WAITING + 2):
             reads.append(asyncio.ensure_future(compute_reading(request, work, size)))
@@ -78,11 +82,7 @@ def test_a_small_text_does_not_wait_for_large_ones():
         return "large"
 
     async def run():
-        reading = [CapacityLimiter(1) for _ in range(3)]
-        state = SimpleNamespace(reading=reading, settings=Settings())
-        scope = {"type": "http", "app": SimpleNamespace(state=state)}
-        scope["state"] = {"deadline": Deadline(math.inf, math.inf)}
-        request = Request(scope, asyncio.Event().wait)
+        request = request_of_a_client()
         reads = [asyncio.ensure_future(compute_reading(request, large, size)) for size in SIZES]
         assert await asyncio.to_thread(begun.wait, 10)
         small = await compute_reading(request, lambda: "small", SMALL)
@@ -96,8 +96,7 @@ def test_a_reported_error_does_not_keep_its_request():
     """Its frames hold the work that failed, which holds the error."""
 
     async def wait_for_a_failure():
-        scope = {"type": "http", "state": {"deadline": Deadline(time.monotonic() + 60, 60)}}
-        request = Request(scope, asyncio.Event().wait)
+        request = request_of_a_client(60)
         work = asyncio.get_running_loop().create_future()
         work.set_exception(PassFailed("the model failed"))
         record = Record()

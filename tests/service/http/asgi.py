@@ -1,4 +1,4 @@
-"""The door of a service, without a server."""
+"""Requests to an ASGI application, and its door, without a server."""
 
 import time
 
@@ -12,7 +12,7 @@ from service.settings.settings import Settings
 
 WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
 APP = FastAPI()  # what answers to errors look at
-APP.state.settings, APP.state.error_forms = Settings(), []
+APP.state.settings, APP.state.error_forms, APP.state.patterns = Settings(), [], {}
 
 
 def limits_of(admission, exempt="/v1/models/"):
@@ -25,9 +25,14 @@ def door_before(app, most=20, timeout=60.0, clock=time.monotonic):
     return Errors(Door(app, limits_of(admission))), admission
 
 
-async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode", headers=()):
-    """The status, headers and body of the answer to a request."""
-    sent, coming = [], iter(messages)
+def scope_of(method="POST", path="/v1/decode", headers=(), app=APP):
+    scope = {"type": "http", "http_version": "1.1", "method": method, "path": path, "app": app}
+    return scope | {"query_string": b"", "headers": [*headers]}
+
+
+async def messages_of(app, scope, messages=(WHOLE,), sent=None):
+    """The messages by which an application answers a request, if it does not fail."""
+    sent, coming = [] if sent is None else sent, iter(messages)
 
     async def send(message):
         sent.append(message)
@@ -35,7 +40,13 @@ async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode", head
     async def receive():
         return next(coming)
 
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "app": APP}
-    scope |= {"query_string": b"", "state": {"request_id": "mine", "record": Record()}}
-    await door(scope, receive, send)
+    await app(scope, receive, send)
+    return sent
+
+
+async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode", headers=()):
+    """The status, headers and body of the answer to a request."""
+    state = {"request_id": "mine", "record": Record()}
+    scope = {**scope_of(method, path, headers), "state": state}
+    sent = await messages_of(door, scope, messages)
     return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
