@@ -3,6 +3,7 @@
 import copy
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 
 from anyio import CapacityLimiter
@@ -25,6 +26,7 @@ from service.api.endpoints import (
     encode,
     metrics,
     models,
+    paths,
     score,
     tokenize,
 )
@@ -42,7 +44,7 @@ from service.http.messages.problems import (
 from service.http.middleware.answers import Errors, Negotiation
 from service.http.middleware.cors import Cors
 from service.http.middleware.hosts import HostCheck, hosts_of
-from service.http.middleware.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
+from service.http.middleware.keys import KeyCheck, Keys, read_admin_key, read_keys
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.http.middleware.tracing import telemetry_of
@@ -102,7 +104,7 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
-        telemetry=telemetry_of(tracing),
+        telemetry=telemetry_of(tracing, paths.QUIET),
         generate_unique_id_function=name_operation,
     )
     app.state.settings = settings
@@ -120,17 +122,17 @@ def create_app(
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
-    paths = paths_of(app)
-    app.state.patterns = {path: compile_path(path)[0] for path in paths if "{" in path}
+    every_path = paths_of(app)
+    app.state.patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
     if settings.root_path:
-        check_prefix(settings.root_path, paths)
+        check_prefix(settings.root_path, every_path)
     every = [*keys, admin] if keys and admin else keys
     app.state.keys = Keys(every) if every else None
     add_middleware(app, settings, tracing)
     add_error_handlers(app)
     add_schemas(app.openapi(), [Problem, *EVENTS])
     show_answers(app.openapi())
-    document_keys(app.openapi(), keys, admin)
+    paths.document_keys(app.openapi(), keys, admin)
     return app
 
 
@@ -164,24 +166,26 @@ def add_middleware(app: FastAPI, settings: Settings, tracing: TracerProvider | N
         body_bytes=settings.max_body_bytes,
         bodies=Budget(settings.max_held_bytes // 4),
         answers=app.state.answers,
-        exempt=settings.root_path + administration.PATH,
+        exempt=settings.root_path + paths.CHANGES,
     )
     app.add_middleware(Door, limits=limits)
     app.add_middleware(Negotiation)
     if keys := app.state.keys:
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
-        app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
+        app.add_middleware(
+            KeyCheck, keys=keys, needs_key=paths.needs_key, keys_in_body=keys_in_body
+        )
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
     app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
-    app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer)
+    app.add_middleware(Observe, metrics=app.state.metrics, tracer=tracer, quiet=paths.QUIET)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(HTTPException, partial(answer_http_exception, paths.OTHER_NAMES))

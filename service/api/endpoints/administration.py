@@ -20,7 +20,6 @@ from service.serving.registry import Registry
 from service.settings.settings import Settings
 
 router = APIRouter(responses=PROBLEMS, tags=["administration"], route_class=JsonRoute)
-PATH = "/v1/models/"  # POST requests below it change the models
 NEEDS_ADMIN: dict[str, Any] = {"security": [{ADMIN_SCHEME: []}]}
 
 

@@ -14,7 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError
-from service.http.limits.record import QUIET, Record
+from service.http.limits.record import Record
 from service.http.messages.prefix import path_of
 from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.metrics import RequestMetrics
@@ -33,16 +33,23 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 class Observe:
     """Gives each request an id and a Record, and reports it when the answer ends. Texts are never
-    logged.
+    logged. Paths that match `quiet` are logged only if they fail.
 
     Every answer gets the id and security headers. Pages with inline scripts have a
     Content-Security-Policy of their own.
     """
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: RequestMetrics,
+        tracer: Tracer | None,
+        quiet: re.Pattern[str],
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.tracer = tracer
+        self.quiet = quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,7 +85,7 @@ class Observe:
         self.metrics.count(record, route, status, seconds)
         if self.tracer:
             write_spans(self.tracer, record.stages)
-        if not QUIET.fullmatch(route) or status != HTTPStatus.OK:
+        if not self.quiet.fullmatch(route) or status != HTTPStatus.OK:
             log(scope, record, route, status, seconds)
 
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
+from service.api.endpoints.paths import QUIET
 from service.http.middleware.answers import Errors
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
@@ -119,7 +120,7 @@ def test_any_other_panic_is_a_problem_too(client):
         raise Panic("in Rust")
 
     door, admission = door_before(panic)
-    app = Observe(door, RequestMetrics(), None)
+    app = Observe(door, RequestMetrics(), None, QUIET)
     scope, sent = scope_of(headers=[(b"x-request-id", b"mine")], app=client.app), []
     with pytest.raises(Panic), capture_logs() as logged:
         asyncio.run(messages_of(app, scope, sent=sent))

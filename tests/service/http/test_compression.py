@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
+from service.api.endpoints.paths import QUIET
 from service.http.middleware.answers import SMALLEST, Errors, Negotiation
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
@@ -162,7 +163,7 @@ def sent_by_failing(content_type, *parts):
         raise RuntimeError("broken")
 
     async def run():
-        app = Observe(Errors(Negotiation(fail)), RequestMetrics(), None)
+        app = Observe(Errors(Negotiation(fail)), RequestMetrics(), None, QUIET)
         APP.state.compressing = CapacityLimiter(1)
         with pytest.raises(RuntimeError):
             await messages_of(app, scope_of("GET", "/", HEADERS), sent=sent)
