@@ -14,6 +14,7 @@ from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Decoding, Limits
 from service.errors import Unavailable
 from service.formats.json import JSON, to_json
+from service.http.limits.admission import Admission
 from service.http.limits.waiting import settings_of
 from service.http.messages.content import negotiate
 from service.serving.model import Model
@@ -189,8 +190,15 @@ async def live() -> Health:
     return Health(status="ok")
 
 
-async def is_ready(model: Model) -> bool:
-    """Return whether the engine reports in time that its workers make progress."""
+async def is_ready(request: Request, model: Model) -> bool:
+    """Return whether the engine reports in time that its workers make progress.
+
+    While many requests are in progress, its latest report is enough, at most six seconds old: this
+    process itself may be too late to read another.
+    """
+    admission: Admission = request.app.state.admission
+    if admission.inside >= admission.few and model.engine.reported.ready:
+        return True
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):
             return (await model.engine.status()).ready
@@ -207,7 +215,7 @@ async def ready(request: Request) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
     models = models_of(request)
-    late = [name for name, model in models.items() if not await is_ready(model)]
+    late = [name for name, model in models.items() if not await is_ready(request, model)]
     why = [not_opened(name) for name in failed_of(request)]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
@@ -228,7 +236,7 @@ async def model_ready(name: str, request: Request) -> Health:
     served = models_of(request)
     if name in failed_of(request) and name not in served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(find_model(served, name)):
+    if not await is_ready(request, find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
 

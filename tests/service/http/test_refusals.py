@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -127,6 +128,21 @@ def test_refusals_are_counted_one_by_one_and_logged_together(app, monkeypatch):
     count = app.state.metrics.registry.get_sample_value
     assert count("heed_requests_total", {"code": "429", "route": "/v1/decode"}) == 500
     assert count("heed_rejected_total", {"reason": "overloaded"}) == 500
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("inside", [15, 16])
+def test_a_report_of_the_engine_is_enough_while_many_are_in_progress(
+    client, monkeypatch, inside, reported
+):
+    """A new one comes too late."""
+    monkeypatch.setattr("service.api.endpoints.models.STATUS_TIMEOUT", 0)
+    monkeypatch.setattr(client.app.state.admission, "inside", inside)
+    for model in client.app.state.models.values():
+        report = replace(model.engine.reported, ready=reported)
+        monkeypatch.setattr(model.engine, "reported", report)
+    status = 200 if reported and inside == 16 else 503
+    assert client.get("/readyz").status_code == status
 
 
 @pytest.fixture(scope="module")
