@@ -28,7 +28,6 @@ from service.http.messages.security import SECURITY_HEADERS
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
-NO_HEADERS: Mapping[str, str] = {}
 LARGEST = 4096  # bytes of a problem document
 
 
@@ -97,27 +96,13 @@ def write_answer(
 ) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
     content = form.write(error, path, request_id)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-    return write_response(
-        form.status_of(error.status), form.media_type, content, request_id, headers
-    )
-
-
-def write_response(
-    status: int,
-    media_type: str,
-    content: bytes,
-    request_id: str,
-    headers: Mapping[str, str] = NO_HEADERS,
-) -> bytes:
-    """Return a whole response, after which the connection is closed."""
-    status = HTTPStatus(status)
+    status = HTTPStatus(form.status_of(error.status))
     headers = {
         "Connection": "close",
-        "Content-Type": media_type,
+        "Content-Type": form.media_type,
         "Content-Length": str(len(content)),
         "X-Request-Id": request_id,
-        **headers,
+        **({"Retry-After": str(error.retry_after)} if error.retry_after else {}),
         **SECURITY_HEADERS,
     }
     lines = [f"HTTP/1.1 {status} {status.phrase}"]

@@ -67,7 +67,7 @@ def test_those_that_wait_get_theirs_in_order_and_leave_their_place():
     asyncio.run(run())
 
 
-def test_only_so_many_wait(monkeypatch):
+def test_a_limited_number_of_requests_wait(monkeypatch):
     monkeypatch.setattr(budget, "MOST_WAITING", 2)
 
     async def run():

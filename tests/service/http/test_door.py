@@ -170,7 +170,7 @@ def test_a_service_that_hangs_takes_in_no_more_than_the_limit():
 
 
 @pytest.mark.parametrize("stuck", [FEW, 60, 150])
-def test_words_are_let_in_beside_requests_that_they_overtake(stuck):
+def test_words_are_accepted_alongside_requests_that_they_overtake(stuck):
     """Such as large ones, or those that wait for memory. Words come once a second: their rate says
     how many arrive, and not how many could be answered."""
     simulation = Simulation(capacity=1000, timeout=10.0)

@@ -170,7 +170,7 @@ def test_the_requests_of_java_and_curl_are_answered_on_a_kept_connection(server,
             assert answers_in(receive(connection, END)) == [(200, "HH IY1 D")]
 
 
-def test_a_body_is_asked_for_beside_an_upgrade(server):
+def test_a_body_is_asked_for_despite_an_upgrade(server):
     """As curl does before it sends a large one."""
     with open_to(server) as connection:
         connection.sendall(CURL.replace(b"Accept", b"Expect: 100-continue\r\nAccept"))
@@ -277,7 +277,7 @@ def test_http_1_0_needs_no_host(server):
 @pytest.mark.parametrize(
     "name", [b"Host: evil.example", b"X-Request-Timeout: none", b"Accept: a/b"]
 )
-def test_trailers_are_no_headers(server, name):
+def test_trailers_are_not_headers(server, name):
     """A client that may add trailers may not change what a proxy has checked."""
     body = CHUNKS.replace(b"X-Trailer: 1", name)
     assert answers_in(exchange(server, [CHUNKED + body], half_close=True)) == [(200, "HH IY1 D")]

@@ -72,7 +72,7 @@ def test_an_endpoint_with_other_parameters_is_refused():
         JsonRoute("/x", endpoint, methods=["POST"])
 
 
-def test_a_client_that_leaves_while_it_sends_is_no_error_of_the_service(client, caplog):
+def test_a_client_that_leaves_while_it_sends_is_not_an_error_of_the_service(client, caplog):
     part = {"type": "http.request", "body": b'{"sour', "more_body": True}
     messages = (part, {"type": "http.disconnect"})
     sent = asyncio.run(messages_of(client.app, scope_of(), messages))
