@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.fuzz.bodies import ENDPOINTS, large_body, odd_body, text, to_json, valid_body
 
 GETS = ["/", "/livez", "/readyz", "/v1/models", "/v1/models/g2p-en", "/docs", "/openapi.json"]
-PATHS = [*(f"/v1/{name}" for name in ENDPOINTS), *GETS, "/redoc", "/web/page/api.js", "/web/"]
+PATHS = [*(f"/v1/{name}" for name in ENDPOINTS), *GETS, "/web/page/api.js", "/web/"]
 NO_METHODS, NO_PATHS = ("get", "BREW", "P OST"), ("*", "?", "/%")  # unknown to the parser
 ODD_PATHS = [
     "//",

@@ -43,12 +43,6 @@ class Registry:
         self._changing = set[str]()
         self._retiring = set[Model]()
 
-    @property
-    def ready(self) -> bool:
-        """Whether every model was opened, and is ready by the latest report of its engine."""
-        reports = [model.engine.reported.ready for model in self.served.values()]
-        return not self.failed and bool(reports) and all(reports)
-
     async def open(self) -> None:
         """Open the bundles of the settings. One that fails is logged and kept in `failed`.
 

@@ -189,8 +189,15 @@ async def live() -> Health:
     return Health(status="ok")
 
 
-async def is_ready(model: Model) -> bool:
-    """Return whether the engine reports in time that its workers make progress."""
+async def is_ready(call: Call, model: Model) -> bool:
+    """Return whether the engine reports in time that its workers make progress.
+
+    While many requests are in progress, its latest report is enough, at most six seconds old: this
+    process itself may be too late to read another.
+    """
+    admission = call.service.admission
+    if admission.inside >= admission.few and model.engine.reported.ready:
+        return True
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):
             return (await model.engine.status()).ready
@@ -207,7 +214,7 @@ async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
     models = call.service.registry.served
-    late = [name for name, model in models.items() if not await is_ready(model)]
+    late = [name for name, model in models.items() if not await is_ready(call, model)]
     why = [not_opened(name) for name in call.service.registry.failed]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
@@ -228,7 +235,7 @@ async def model_ready(name: str, call: Call) -> Health:
     served = call.service.registry.served
     if name in call.service.registry.failed and name not in served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(find_model(served, name)):
+    if not await is_ready(call, find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
 

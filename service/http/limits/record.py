@@ -1,18 +1,10 @@
 """What is known of a request in progress. Its log line, metrics and spans are made of it."""
 
-import re
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from service.errors import HeedError
-
-# Paths that are asked for every few seconds: logged only if they fail, and never traced.
-QUIET = re.compile(
-    "/(livez|readyz(/[^/]+)?|metrics|health"
-    "|v2/health/(live|ready)|v2/models/[^/]+(/versions/[^/]+)?/ready)"
-)
-
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 
