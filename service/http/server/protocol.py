@@ -78,8 +78,8 @@ class Protocol(HttpToolsProtocol):
     request line, headers, chunk sizes and trailers take more than MOST_FRAMING bytes beyond the
     size of the body: the parser keeps them all, and takes quadratic time for a long one.
 
-    What is not HTTP, and the end of what the client sends, end the connection after the answers to
-    the requests before.
+    Bytes that are not HTTP, and the client's closing its side, end the connection after the answers
+    to the requests before.
     """
 
     # Bytes of the request line, headers, chunk sizes and trailers, minus those of the body
