@@ -67,6 +67,6 @@ class Budget:
         return error
 
     def release(self, share: Share) -> None:
-        """Take back what a request has, or waits for."""
+        """Take back the bytes of a request, and its place in the line."""
         self._line.pop(share, None)
         self.set(share, 0)

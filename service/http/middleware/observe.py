@@ -118,7 +118,7 @@ def route_of(scope: Scope) -> str:
 
 
 def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:
-    """Log what a request was and how long it took, in seconds."""
+    """Log a request and how many seconds it took."""
     fields: dict[str, Any] = {
         "request_id": scope["state"]["request_id"],
         "method": scope["method"],

@@ -78,8 +78,8 @@ class Protocol(HttpToolsProtocol):
     request line, headers, chunk sizes and trailers take more than MOST_FRAMING bytes beyond the
     size of the body: the parser keeps them all, and takes quadratic time for a long one.
 
-    What is not HTTP, and the end of what the client sends, end the connection after the answers to
-    the requests before.
+    Bytes that are not HTTP, and the client's closing its side, end the connection after the answers
+    to the requests before.
     """
 
     # Bytes of the request line, headers, chunk sizes and trailers, minus those of the body
@@ -138,7 +138,7 @@ class Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._ended:
+        if self._ended and not self._overloaded:
             return None
         if not self._due:
             if self._finished:  # else these may be of a body whose request was answered early
@@ -157,11 +157,12 @@ class Protocol(HttpToolsProtocol):
         return None
 
     def _turn_away(self) -> None:
-        """Answer a request before its end, and close the connection when its body has been read or
-        the time for headers is over: a client whose connection closes while it sends does not read
-        the answer."""
-        self._ended, self._partial = True, False
-        self.transport.write(self._overloaded)
+        """Answer a request, and close the connection when its body has been read or the time for
+        headers is over: a client whose connection closes while it sends does not read the
+        answer."""
+        if not self._ended:
+            self._ended, self._partial = True, False
+            self.transport.write(self._overloaded)
         if self._finished:
             self.transport.close()
 
@@ -197,6 +198,8 @@ class Protocol(HttpToolsProtocol):
         several times as long to do it."""
         parser, headers, refusals = self.parser, self.headers, self._limits.refusals
         crowded = refusals.admission.inside >= refusals.admission.few
+        if self._overloaded:
+            return None  # what follows a refused request is not answered
         if parser.should_upgrade():
             return check_upgrade(parser.get_method(), headers)
         check_head(parser.get_http_version(), self.url, headers)
@@ -257,6 +260,8 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser has just raised an error for."""
+        if self._overloaded:
+            return
         error = sys.exception()
         why = (error and (error.__context__ or error)) or msg
         if not isinstance(why, HeedError):

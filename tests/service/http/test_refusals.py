@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
 import time
 from dataclasses import replace
 
@@ -17,10 +18,11 @@ from service.http.middleware.metrics import RequestMetrics
 from service.http.server import refusals as module
 from service.http.server.refusals import Refusals
 from service.settings.settings import Settings
-from tests.service.http.sockets import PROBE, connect, post, receive, received_until_closed
+from tests.service.http.sockets import CHUNKED, PROBE, connect, post, receive, received_until_closed
 from tests.service.processes import running
 
 WORD = post("/v1/decode", {"source": "heed"})
+LONG = post("/v1/decode", {"source": "a" * 900_000})
 LARGE = post("/v1/decode", {"source": ["a" * 60] * 256, "beam_size": 16})
 MOST = 20
 
@@ -192,17 +194,41 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probe
                     receive(new, b'{"status":"ok"}')
 
 
-def test_the_body_of_a_refused_request_is_read(port):
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [WORD + WORD],
+        [WORD + PROBE],
+        [WORD[:-9], WORD[-9:]],
+        [LONG[:1000], LONG[1000:] + WORD],
+        [CHUNKED + b"5\r\nhello\r\n", b"no size\r\n"],
+        [CHUNKED + b"no size\r\n"],
+    ],
+    ids=["two", "a probe after", "two segments", "a long body", "a broken body", "a broken one"],
+)
+def test_one_answer_is_read_however_a_refused_request_goes_on(port, parts):
     """A client that was reset while it sent could not read the answer."""
-    sent = post("/v1/decode", {"source": "a" * 900_000})
     with in_progress(port, MOST):
         ask_until(port, 429)
         with connect(port) as client:
-            client.sendall(sent[:1000])
+            client.sendall(parts[0])
             answer = client.recv(1 << 16)
-            client.sendall(sent[1000:] + WORD)
+            for part in parts[1:]:
+                client.sendall(part)
+            client.shutdown(socket.SHUT_WR)
             assert client.recv(1) == b""
         check_refusal(answer)
+
+
+def test_a_connection_closes_when_the_body_of_a_refused_request_is_read(port):
+    with in_progress(port, MOST):
+        ask_until(port, 429)
+        with connect(port) as client:
+            client.sendall(LONG[:1000])
+            check_refusal(client.recv(1 << 16))
+            client.settimeout(5)  # less than idle_timeout
+            client.sendall(LONG[1000:])
+            assert client.recv(1) == b""
 
 
 def test_requests_that_are_refused_for_another_reason_take_no_places(port):
