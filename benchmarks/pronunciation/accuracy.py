@@ -31,7 +31,7 @@ def read(model: Model, text: str) -> list[int]:
 
     Raises BadParameter if the model does not know the language.
     """
-    manifest = model.engine.bundle.manifest
+    manifest = model.manifest
     typed = TYPED.fullmatch(text)
     if not (typed and manifest.languages.target):
         return model.source.encode(text, "/").ids
@@ -56,9 +56,9 @@ async def decode(
     registry = Registry(settings, Supervisor, on_change=lambda: None)
     await registry.open()
     (model,) = registry.served.values()
-    if slots_of(model.engine.bundle.manifest.decoder_start):
+    if slots_of(model.manifest.decoder_start):
         raise typer.BadParameter("the model needs a target language, which this command lacks")
-    own: dict[str, Any] = model.engine.bundle.manifest.decoding.model_dump()
+    own: dict[str, Any] = model.manifest.decoding.model_dump()
     own |= {"beam_size": beam_size, "suppress_tokens": tuple(own["suppress_tokens"])}
     options = SearchOptions(**own)
 

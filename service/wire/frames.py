@@ -49,17 +49,19 @@ class FrameDecoder:
         self._received = bytearray()
         self._parts: dict[int, list[bytes]] = {}  # frames of incomplete messages, by number
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the messages that `data` completes."""
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that `data` completes."""
+        messages: list[Message] = []
         self._received += data
         while len(self._received) >= HEADER.size:
             length, more, number = HEADER.unpack_from(self._received)
             end = HEADER.size + length
             if len(self._received) < end:
-                return
+                break
             part = bytes(memoryview(self._received)[HEADER.size : end])
             del self._received[:end]
             parts = self._parts.setdefault(number, [])
             parts.append(part)
             if not more:
-                yield Message(number, self._parts.pop(number))
+                messages.append(Message(number, self._parts.pop(number)))
+        return messages

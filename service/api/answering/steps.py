@@ -97,7 +97,8 @@ def submit(
     max_rows."""
     if not entries:
         return []
-    rows, limit = sum(entry.rows for entry in entries), settings_of(request).max_rows
+    limit = settings_of(request).max_rows
+    rows = sum(entry.search.rows if entry.search else 1 for entry in entries)
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
@@ -106,9 +107,9 @@ def submit(
     record = record_of(request)
     record.sources += len(entries)
     record.source_tokens += sum(len(entry.source_ids) for entry in entries)
-    for entry in entries:
-        entry.request_id = request.state.request_id
-    return model.engine.submit(entries, on_progress, deadline_of(request).left)
+    record.submitted = time.monotonic()
+    left, request_id = deadline_of(request).left, request.state.request_id
+    return model.engine.submit(entries, on_progress, left, request_id)
 
 
 async def submit_and_wait(
@@ -125,7 +126,7 @@ async def submit_and_wait(
         answers = await wait_for(request, gather_answers(futures, faults, results))
     finally:
         cancel_all(futures)
-    note_answers(request, entries, answers)
+    note_answers(request, answers)
     return answers
 
 
@@ -158,14 +159,14 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return Answer()
 
 
-def note_answers(request: Request, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
+def note_answers(request: Request, answers: Sequence[Answer]) -> None:
     """Record what was computed for a request, and the slowest source of each stage."""
     record = record_of(request)
-    for entry, answer in zip(entries, answers, strict=True):
+    for answer in answers:
         record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
         weights = (array for kinds in answer.attention for array in kinds.values())
         record.attention_bytes += sum(array.nbytes for array in weights)
-        started = entry.arrived
+        started = record.submitted
         for stage, seconds in answer.seconds.items():
             record.add_stage(stage, started, seconds)
             started += seconds

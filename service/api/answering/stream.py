@@ -91,7 +91,7 @@ class Stream:
                 received = await self._receive(queue, deadline)
             if last := await writer.write(received):
                 yield last
-            note_answers(self.request, self.entries, answers.result())
+            note_answers(self.request, answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:

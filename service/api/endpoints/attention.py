@@ -130,7 +130,7 @@ async def run_attention(
         Entry(
             np.array(source.ids),
             search,
-            target.ids if target else [],
+            target.ids if target else (),
             selection,
             language=languages.target_ids,
         )
