@@ -53,12 +53,8 @@ class Batch:
         first = np.repeat([start[0] for start in starts], self._rows_per_source)
         self._tokens = np.concatenate([self._tokens, first])
 
-    def step(self) -> list[tuple[Job, CrossCache | None]]:
-        """Let every row read a token, and remove the jobs that have ended.
-
-        Returns those jobs, each with the cross-attention keys and values of its source if
-        attention was asked for.
-        """
+    def step(self) -> list[Job]:
+        """Let every row read a token. Remove and return the jobs that have ended."""
         candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
         self._tokens, parents, ended = self._search.advance(candidates)
         for i, job in enumerate(self.jobs):
@@ -75,12 +71,15 @@ class Batch:
         gone = {*jobs}
         self._remove([i for i, job in enumerate(self.jobs) if job in gone])
 
-    def _collect(self, source: int) -> tuple[Job, CrossCache | None]:
-        """Write the hypotheses of a source that has ended into its answer."""
+    def _collect(self, source: int) -> Job:
+        """Return the job of a source that has ended, with its hypotheses and, if it asked for
+        attention, its cross-attention keys and values."""
         job = self.jobs[source]
         job.answer.hypotheses = self._search.hypotheses(source)
         job.answer.seconds["decode"] = time.monotonic() - self._started[source]
-        return job, self._cache.cross(source) if job.entry.selection.layers else None
+        if job.entry.selection.layers:
+            job.cross = self._cache.cross(source)
+        return job
 
     def _remove(self, sources: list[int]) -> None:
         """Remove sources by moving the last ones into their places: this copies the fewest rows."""

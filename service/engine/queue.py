@@ -19,12 +19,12 @@ from service.errors import DeadlineExceeded, Unavailable
 from service.pace import FEW, Pace, refuse
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
-# take longer than one that decodes them all (docs/adr/0005). If at most GATHER rows wait, or are
-# left after a worker has taken its share, and the busiest worker would then decode at most BUSY
-# rows, it takes them all, and the other cores stay free for the HTTP process. Otherwise the workers
-# share the rows evenly.
-GATHER, BUSY = 5, 16  # rows
-SHORT = 256  # jobs: a queue this short is scanned in far less time than a step takes
+# take longer than one that decodes them all (docs/adr/0005). If at most FEW_ROWS wait, or are left
+# after a worker has taken its share, and the busiest worker would then decode at most BUSY_ROWS, it
+# takes them all, and the other cores stay free for the HTTP process. Otherwise the workers share
+# the rows evenly.
+FEW_ROWS, BUSY_ROWS = 5, 16  # rows
+SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Queue:
         self._scheduler = scheduler
         self._clock = clock
         self._waiting = Turns()
-        self._clean_above = SHORT  # jobs: then abandoned ones are looked for
+        self._clean_above = SHORT_QUEUE  # jobs: then abandoned ones are looked for
         self._pace = Pace()  # of rows that are handed out while others wait
         self._rows = dict.fromkeys(range(workers), 0)  # decoded by each living worker
         self._closed = False
@@ -126,7 +126,7 @@ class Queue:
             self._waiting.add(jobs)
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
-                self._clean_above = max(SHORT, 2 * self._waiting.jobs)
+                self._clean_above = max(SHORT_QUEUE, 2 * self._waiting.jobs)
             if self._waiting.rows >= FEW:  # else no rate is measured
                 self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(jobs))
@@ -165,7 +165,7 @@ class Queue:
             return []
         with self._changed:
             self._changed.wait_for(lambda: busy or self._is_for(worker) or self._closed)
-            if self._waiting.jobs <= SHORT or next(iter(self._waiting)).abandoned:
+            if self._waiting.jobs <= SHORT_QUEUE or next(iter(self._waiting)).abandoned:
                 self._waiting.remove_abandoned()
             if not self._waiting:
                 return None if self._closed and not busy else []
@@ -179,7 +179,7 @@ class Queue:
         """Let the other workers take the waiting jobs: this one has no room, or is about to do
         something longer than a step."""
         with self._changed:
-            self._rows[worker] = max(self._rows[worker], BUSY)
+            self._rows[worker] = max(self._rows[worker], BUSY_ROWS)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Queue:
     def _few_wait(self) -> bool:
         """Return whether few enough rows wait for one worker to decode them all."""
         most = max(self._rows.values())
-        return self._waiting.rows <= GATHER and self._waiting.rows + most <= BUSY
+        return self._waiting.rows <= FEW_ROWS and self._waiting.rows + most <= BUSY_ROWS
 
     def _share(self) -> int:
         """Rows per worker if all rows, waiting or being decoded, were divided evenly."""

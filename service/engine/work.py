@@ -6,8 +6,9 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from service.engine.scheduler import PassSize, Size
+from service.engine.scheduler import JobSize, PassSize
 from service.errors import HeedError, PassFailed
+from service.runtime.cache import CrossCache
 from service.search.protocol import Progress
 from service.wire.messages import Answer, Entry
 
@@ -31,8 +32,9 @@ class Job:
     result: Future[Answer] = field(default_factory=Future[Answer])
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     reported: bool = False  # progress, which cannot be taken back
+    cross: CrossCache | None = None  # of its source, while the job waits for teacher forcing
     rows: int = field(init=False)  # decoded at once: beams or samples
-    size: Size = field(init=False)  # for the scheduler
+    size: JobSize = field(init=False)  # for the scheduler
 
     def __post_init__(self) -> None:
         source, search = len(self.entry.source_ids), self.entry.search
@@ -40,7 +42,7 @@ class Job:
         target = len(self.entry.target_ids)
         if search:
             target = len(search.target_prefix) + search.max_new_tokens
-        self.size = Size(source, self.rows, source + target)
+        self.size = JobSize(source, self.rows, source + target)
 
     def report(self, progress: Progress) -> None:
         self.reported = True

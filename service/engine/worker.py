@@ -23,25 +23,16 @@ from service.wire.messages import Answer, Steps
 
 
 @dataclass(slots=True)
-class DecodedJob:
-    """A job whose targets are complete and wait for teacher forcing; `cross` holds
-    the cross-attention keys and values of its source."""
-
-    job: Job
-    cross: CrossCache
-
-
-@dataclass(slots=True)
 class AttentionRow:
     """One target of a job, and the dict to which a pass writes its attention."""
 
-    decoded: DecodedJob
+    job: Job
     target: Sequence[int]
     weights: dict[AttentionKind, FloatArray]
 
     @property
     def positions(self) -> int:
-        return self.decoded.job.pass_positions(self.target)
+        return self.job.pass_positions(self.target)
 
 
 class Worker:
@@ -65,7 +56,7 @@ class Worker:
         self._queue = queue
         self._detokenize = detokenize
         self._batches: dict[BatchKey, Batch] = {}
-        self._decoded: list[DecodedJob] = []
+        self._decoded: list[Job] = []  # they wait for teacher forcing
         self._to_repeat: list[Job] = []  # each by itself, since a pass with others failed
         self._repeated: Job | None = None  # the one of them that is computed now
 
@@ -125,7 +116,7 @@ class Worker:
         for key, batch in [*self._batches.items()]:
             if abandoned := [job for job in batch.jobs if job.abandoned]:
                 self._guard(batch.jobs, partial(batch.remove, abandoned), key)
-        self._decoded = [one for one in self._decoded if not one.job.abandoned]
+        self._decoded = [job for job in self._decoded if not job.abandoned]
         self._to_repeat = [job for job in self._to_repeat if not job.abandoned]
         if self._repeated and self._repeated.abandoned:  # or it has its answer
             self._repeated = None
@@ -139,10 +130,10 @@ class Worker:
 
     def _teacher_force_some(self) -> None:
         """Run teacher forcing for as many jobs as a pass may hold now."""
-        sizes = [one.job.pass_size for one in self._decoded]
+        sizes = [job.pass_size for job in self._decoded]
         count = self._scheduler.one_pass(sizes, delays=bool(self._running))
-        some = self._decoded[:count]
-        self._guard([one.job for one in some], partial(self._teacher_force, some))
+        jobs = self._decoded[:count]
+        self._guard(jobs, partial(self._teacher_force, jobs))
 
     def _guard(
         self, jobs: Sequence[Job], work: Callable[[], None], key: BatchKey | None = None
@@ -172,16 +163,15 @@ class Worker:
         if len(jobs) == 1:
             return []
         chosen = [job for job in jobs if not (job.abandoned or job.reported)]
-        self._decoded = [one for one in self._decoded if one.job not in chosen]
+        self._decoded = [job for job in self._decoded if job not in chosen]
         for job in chosen:
-            job.answer = Answer()
+            job.answer, job.cross = Answer(), None
         self._to_repeat += chosen
         return chosen
 
     def _fail_all(self, newcomers: Sequence[Job]) -> None:
         """Fail the jobs that this worker holds and, if it is the last, those that wait."""
-        decoded = [one.job for one in self._decoded]
-        held = [*newcomers, *self._running, *decoded, *self._to_repeat]
+        held = [*newcomers, *self._running, *self._decoded, *self._to_repeat]
         left = [*held, *self._queue.leave(self._number)]
         failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
         for job in left:
@@ -199,7 +189,8 @@ class Worker:
                 key = BatchKey(job.rows, beams=job.entry.search.beam_size > 1)
                 joining.setdefault(key, []).append(i)
             elif job.needs_teacher_forcing:
-                self._decoded.append(DecodedJob(job, cross.pick([i])))
+                job.cross = cross.pick([i])
+                self._decoded.append(job)
             else:
                 job.answer.memory = memory[i]
                 job.finish(job.answer)
@@ -221,39 +212,39 @@ class Worker:
         started, rows = time.monotonic(), batch.rows
         ended = batch.step()
         self.steps.observe(time.monotonic() - started, rows)
-        for job, cross in ended:
-            if cross is None:
-                job.finish(job.answer)
+        for job in ended:
+            if job.cross:
+                self._decoded.append(job)
             else:
-                self._decoded.append(DecodedJob(job, cross))
+                job.finish(job.answer)
 
-    def _teacher_force(self, some: list[DecodedJob]) -> None:
+    def _teacher_force(self, jobs: list[Job]) -> None:
         """Run teacher forcing: decoder passes over whole targets, which give the attention of each
         step as it was when the target was decoded, or the log-probs of given targets."""
         started = time.monotonic()
-        for one in some:
-            one.job.answer.attention = [{} for _ in one.job.targets]
-        self._attend_sources([one.job for one in some])
-        self._attend_targets(some)
-        self._score([one for one in some if one.job.entry.scores])
-        del self._decoded[: len(some)]
-        for one in some:
-            stage = "score" if one.job.entry.scores else "attention"
-            one.job.answer.seconds[stage] = time.monotonic() - started
-            one.job.finish(one.job.answer)
+        for job in jobs:
+            job.answer.attention = [{} for _ in job.targets]
+        self._attend_sources(jobs)
+        self._attend_targets(jobs)
+        self._score([job for job in jobs if job.entry.scores])
+        del self._decoded[: len(jobs)]
+        for job in jobs:
+            stage = "score" if job.entry.scores else "attention"
+            job.answer.seconds[stage] = time.monotonic() - started
+            job.finish(job.answer)
 
-    def _score(self, some: list[DecodedJob]) -> None:
+    def _score(self, jobs: list[Job]) -> None:
         """Write the log-probs of given targets; those of the start ids are left out."""
-        if not some:
+        if not jobs:
             return
-        entries = [one.job.entry for one in some]
+        entries = [job.entry for job in jobs]
         starts = [self._manifest.start_ids(each.language) for each in entries]
         pairs = [*zip(starts, (each.target_ids for each in entries), strict=True)]
         inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
         targets = [np.array([*start[1:], *target]) for start, target in pairs]
-        log_probs = self._session.score(inputs, targets, [one.cross for one in some])
-        for one, start, each in zip(some, starts, log_probs, strict=True):
-            one.job.answer.log_probs = each[len(start) - 1 :]
+        log_probs = self._session.score(inputs, targets, [job.cross for job in jobs if job.cross])
+        for job, start, each in zip(jobs, starts, log_probs, strict=True):
+            job.answer.log_probs = each[len(start) - 1 :]
 
     def _attend_sources(self, jobs: list[Job]) -> None:
         """Write encoder attention; the hypotheses of a job share it."""
@@ -266,13 +257,13 @@ class Worker:
             for attention in job.answer.attention:
                 attention["encoder"] = picked
 
-    def _attend_targets(self, some: list[DecodedJob]) -> None:
+    def _attend_targets(self, jobs: list[Job]) -> None:
         """Write decoder and cross-attention, in as many passes as the targets need."""
-        wanted = [one for one in some if one.job.entry.selection.layers.keys() - {"encoder"}]
         rows = [
-            AttentionRow(one, target, weights)
-            for one in wanted
-            for target, weights in zip(one.job.targets, one.job.answer.attention, strict=True)
+            AttentionRow(job, target, weights)
+            for job in jobs
+            if job.entry.selection.layers.keys() - {"encoder"}
+            for target, weights in zip(job.targets, job.answer.attention, strict=True)
         ]
         while rows:
             sizes = [PassSize(row.positions, 0) for row in rows]
@@ -281,12 +272,13 @@ class Worker:
             rows = rows[count:]
 
     def _attend(self, rows: list[AttentionRow]) -> None:
-        entries = [row.decoded.job.entry for row in rows]
+        entries = [row.job.entry for row in rows]
         before = [[*self._manifest.start_ids(each.language), *each.prefix] for each in entries]
         inputs = [np.array([*ids, *row.target[:-1]]) for ids, row in zip(before, rows, strict=True)]
-        computed = self._session.attention(inputs, [row.decoded.cross for row in rows])
+        crosses = [row.job.cross for row in rows if row.job.cross]
+        computed = self._session.attention(inputs, crosses)
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
-            selection = row.decoded.job.entry.selection
+            selection = row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
             steps = selection.steps(len(row.target))
             wanted = slice(first + steps.start, first + steps.stop)

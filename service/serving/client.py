@@ -34,10 +34,10 @@ from service.wire.messages import (
     Submit,
 )
 
-CLOSING = 0.1  # share of settings.shutdown_timeout in which an engine finishes accepted entries
+CLOSING_SHARE = 0.1  # of settings.shutdown_timeout, in which an engine finishes accepted entries
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
-AT_ONCE = 8  # messages handled in one turn of the event loop
+MESSAGES_PER_TURN = 8  # messages handled in one turn of the event loop
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -50,7 +50,7 @@ class EngineClient(asyncio.Protocol):
         self.bundle = bundle
         self.process: Process | None = None
         self.ended = asyncio.Event()  # another engine has another client
-        self.close_timeout = CLOSING * settings.shutdown_timeout  # seconds
+        self.close_timeout = CLOSING_SHARE * settings.shutdown_timeout  # seconds
         self._settings = settings
         self._pending: dict[int, asyncio.Future[Any]] = {}  # of replies, by their number
         self._listeners: dict[int, Callable[[Progress], None]] = {}
@@ -195,7 +195,7 @@ class EngineClient(asyncio.Protocol):
         waiting = bool(self._messages)
         self._messages.extend(self._decoder.feed(data))
         if not waiting:
-            self._handle(AT_ONCE)
+            self._handle(MESSAGES_PER_TURN)
 
     def _handle(self, most: int) -> None:
         """Handle messages; long ones are read in a thread. The others get their turn even if one
@@ -206,7 +206,7 @@ class EngineClient(asyncio.Protocol):
                 if message.is_long:
                     self._load_in_thread(message)
                 else:
-                    self._receive(message.number, load(message))
+                    self._receive(message.number, load_message(message))
         finally:
             if self._messages:
                 asyncio.get_running_loop().call_soon(self._handle, most)
@@ -216,12 +216,12 @@ class EngineClient(asyncio.Protocol):
         if future is None:  # it was cancelled
             return
         try:
-            loading = asyncio.get_running_loop().run_in_executor(None, load, message)
+            loading = asyncio.get_running_loop().run_in_executor(None, load_message, message)
             loading.add_done_callback(
                 lambda loaded: settle(future, loaded.exception() or loaded.result())
             )
         except RuntimeError:  # no thread can be started now
-            settle(future, load(message))
+            settle(future, load_message(message))
 
     def _receive(self, number: int, content: object) -> None:
         """Pass on progress, or resolve the future of a reply."""
@@ -276,7 +276,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
         future.set_result(outcome)
 
 
-def load(message: Message) -> object:
+def load_message(message: Message) -> object:
     """Unpickle a message. Return PassFailed if there is no memory for it."""
     try:
         return message.load()

@@ -21,7 +21,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.limits.record import record_of
 from service.http.limits.waiting import Deadline, compute, deadline_of, too_late, wait_for
 from service.http.messages.problems import problem
-from service.search.protocol import BeamProgress, Progress, TokenEvent
+from service.search.protocol import BeamProgress, Progress, TokenProgress
 from service.serving.model import Model
 from service.wire.messages import Answer, Entry
 
@@ -187,7 +187,7 @@ class EventWriter:
         beam = {**self._fields[entry], "stable": stable, "tentative": best}
         return write_event("beam", to_json(beam))
 
-    def _token(self, entry: int, event: TokenEvent) -> dict[str, Any]:
+    def _token(self, entry: int, event: TokenProgress) -> dict[str, Any]:
         """Return a token with the text that it adds to those of the earlier tokens."""
         key, target = (entry, event.hypothesis), self._model.target
         text = ""

@@ -28,8 +28,8 @@ FIRST = 1 << 14  # bytes read of a new connection before it is set up
 STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
 OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
-# clients that still send or have not read their answers are dropped. Engines end within CLOSING
-# (service.serving.client), and the process within the rest.
+# clients that still send or have not read their answers are dropped. Engines end within
+# CLOSING_SHARE (service.serving.client), and the process within the rest.
 GIVE_UP, DROP = 0.7, 0.8
 
 

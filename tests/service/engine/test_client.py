@@ -11,8 +11,8 @@ import pytest
 from service.errors import Unavailable
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
-from service.serving.client import AT_ONCE
-from service.wire.frames import FRAME, HEADER
+from service.serving.client import MESSAGES_PER_TURN
+from service.wire.frames import FRAME, FRAME_HEADER
 from service.wire.messages import Answer, Cancel, Entry
 from tests.service.engine import engines
 from tests.service.engine.clients import SETTINGS, entries, fake_engine, running
@@ -62,7 +62,7 @@ def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundl
                 done.append(sum(future.done() for future in futures))
             return [after - before for before, after in itertools.pairwise(done)]
 
-    assert max(asyncio.run(run())) <= AT_ONCE
+    assert max(asyncio.run(run())) <= MESSAGES_PER_TURN
 
 
 def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle):
@@ -73,7 +73,7 @@ def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle):
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             futures = client.submit(entries(4))
             (first, _), *others, _ = engine.receive()[1].entries
-            connection.sendall(HEADER.pack(5, False, first) + b"wrong")
+            connection.sendall(FRAME_HEADER.pack(5, False, first) + b"wrong")
             for number, _ in others:
                 engine.send(number, Answer())
             return await asyncio.gather(*futures, return_exceptions=True)

@@ -13,7 +13,7 @@ import pytest
 from service.engine.__main__ import EngineServer
 from service.errors import PassFailed, Unavailable
 from service.search.options import SearchOptions
-from service.wire.frames import FRAME, HEADER
+from service.wire.frames import FRAME, FRAME_HEADER
 from service.wire.messages import Answer, AskStatus, Cancel, Close, Entry
 from tests.service.engine.clients import Peer, engine_process, entries, submit
 
@@ -54,7 +54,7 @@ def test_the_frames_of_messages_take_turns():
 
 
 def read_frame(incoming):
-    length, more, number = HEADER.unpack(incoming.read(HEADER.size))
+    length, more, number = FRAME_HEADER.unpack(incoming.read(FRAME_HEADER.size))
     return number, more, incoming.read(length)
 
 
