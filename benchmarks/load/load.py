@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import heed_system
 from benchmarks.kit.translating import Translating
 from service.bundle.manifest import load_bundle
+from service.serving.supervisor import Supervisor
 from service.text.tokenizer import open_tokenizers
 
 NEW_TOKENS = 8
@@ -40,9 +42,10 @@ T = TypeVar("T")
 
 def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
     """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
+    translating = partial(Supervisor, open_engine=Translating)
     with (
         serving(folder / "heed", max_requests=MOST) as ours,
-        serving(folder / "heed", Translating, max_requests=MOST) as theirs,
+        serving(folder / "heed", translating, max_requests=MOST) as theirs,
     ):
         ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
         saturation: dict[Server, float] = {

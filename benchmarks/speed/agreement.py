@@ -20,6 +20,7 @@ from benchmarks.speed.witness import Ids, Witness
 from service.bundle.languages import Slot, fill, slots_of
 from service.bundle.manifest import Bundle, Manifest, load_bundle
 from service.engine.engine import Engine
+from service.engine.work import Job
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
@@ -95,12 +96,12 @@ def decode(bundle: Bundle, sources: Sources, precision: Precision, options: Sear
     engine.start()
     found: Ids = []
     for first in range(0, len(sources.ids), CHUNK):
-        entries = [
-            Entry(np.array(ids), options, language=sources.language)
+        jobs = [
+            Job(Entry(np.array(ids), options, language=sources.language))
             for ids in sources.ids[first : first + CHUNK]
         ]
-        engine.queue.put(entries)
-        found += [entry.result.result().hypotheses[0].token_ids for entry in entries]
+        engine.queue.put(jobs)
+        found += [job.result.result().hypotheses[0].token_ids for job in jobs]
     engine.close()
     return found
 

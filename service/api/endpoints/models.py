@@ -107,7 +107,7 @@ def describe(call: Call, model: Model) -> ModelCard:
     manifest, opened = model.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
-        version=model.engine.bundle.version,
+        version=model.bundle.version,
         service_version=call.app.version,
         task=manifest.task,
         licence=manifest.licence,
@@ -172,7 +172,7 @@ async def show_model(name: str, call: Call) -> Response:
     asks for text/markdown, return its model card, a text on its data and its weak spots; 406 if its
     bundle has none."""
     model = call.find_model(name)
-    card = model.engine.bundle.card
+    card = model.bundle.card
     offered = [JSON, MARKDOWN] if card else [JSON]
     what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
     media_type = negotiate(call, offered, what)
@@ -196,7 +196,7 @@ async def is_ready(call: Call, model: Model) -> bool:
     process itself may be too late to read another.
     """
     admission = call.service.admission
-    if admission.inside >= admission.few and model.engine.reported.ready:
+    if admission.inside >= admission.few and model.supervisor.reported.ready:
         return True
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):

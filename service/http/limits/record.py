@@ -42,6 +42,7 @@ class Record:
     model: str | None = None
     sources: int = 0
     source_tokens: int = 0
+    submitted: float = 0.0  # when the engine was last sent entries, by time.monotonic()
     problems: int = 0
     generated_tokens: int = 0
     attention_bytes: int = 0

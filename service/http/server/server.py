@@ -25,8 +25,8 @@ MOST_AT_ONCE = 256  # connections accepted before those that are open have their
 STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
 OTHER_FILES = 64  # open files that are not connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
-# clients that still send or have not read their answers are dropped. Engines end within CLOSING
-# (service.serving.client), and the process within the rest.
+# clients that still send or have not read their answers are dropped. Engines end within
+# CLOSING_SHARE (service.serving.client), and the process within the rest.
 GIVE_UP, DROP = 0.7, 0.8
 
 

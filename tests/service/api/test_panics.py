@@ -61,7 +61,7 @@ def check(client, path, body, status, code):
     assert model.unused.is_set()
     again = client.post("/v1/decode", json={"source": "red", "suppress_tokens": [12]})
     assert again.status_code == 200
-    assert model.engine.restarts == 0
+    assert model.supervisor.restarts == 0
     return answer.json()["detail"]
 
 

@@ -1,11 +1,10 @@
 import dataclasses
-import pickle
 
 import numpy as np
 import pytest
 
 from service.search.protocol import Hypothesis
-from service.wire.messages import Answer, Entry
+from service.wire.messages import Answer
 
 PLAIN = Hypothesis([5, 6, 2], [-0.1, -0.2, -0.3], "eos")
 ALTERNATIVES = dataclasses.replace(PLAIN, top_log_probs=[[(5, -0.1), (6, -2.0)], [(6, -0.2)], []])
@@ -25,14 +24,3 @@ ALTERNATIVES = dataclasses.replace(PLAIN, top_log_probs=[[(5, -0.1), (6, -2.0)],
 def test_the_size_of_an_answer_counts_what_takes_time_to_write(answer, size):
     """An alternative token is written with its text and its log-prob: as long as three numbers."""
     assert answer.size == size
-
-
-def test_an_entry_leaves_its_result_where_it_is_computed():
-    entry = Entry(np.array([4, 5]), target_ids=[6], scores=True)
-    entry.accept()
-    entry.finish(Answer(log_probs=np.zeros(1)))
-    arrived = pickle.loads(pickle.dumps(entry))
-    assert arrived.source_ids.tolist() == [4, 5]
-    assert (arrived.target_ids, arrived.scores, arrived.arrived) == ([6], True, entry.arrived)
-    assert not hasattr(arrived, "result")
-    assert not hasattr(arrived, "answer")

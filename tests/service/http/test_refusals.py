@@ -141,8 +141,8 @@ def test_a_report_of_the_engine_is_enough_while_many_are_in_progress(
     monkeypatch.setattr("service.api.endpoints.models.STATUS_TIMEOUT", 0)
     monkeypatch.setattr(client.app.state.service.admission, "inside", inside)
     for model in client.app.state.service.registry.served.values():
-        report = replace(model.engine.reported, ready=reported)
-        monkeypatch.setattr(model.engine, "reported", report)
+        report = replace(model.supervisor.reported, ready=reported)
+        monkeypatch.setattr(model.supervisor, "reported", report)
     status = 200 if reported and inside == 16 else 503
     assert client.get("/readyz").status_code == status
 
