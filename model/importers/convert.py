@@ -77,7 +77,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     """Write the bundle of a checkpoint, and return its proofs. `progress` is called with the name
     of each stage as it starts.
 
-    One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime.
+    One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime. So
+    names and shapes are read first, which show what does not fit, and the numbers once, later.
     Raise InputError naming what is missing, damaged or not expressed by our network, and
     FailedProof if the converted model does not give the original's numbers.
     """
@@ -86,10 +87,10 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     check_folder(folder)
     progress("reading the checkpoint")
     rounding = options.weights.dtype if options.weights else None
-    checkpoint = Checkpoint(folder, rounding)
-    network = read_model(checkpoint, options.max_length)
-    config, weights = network.config, sum(each.numel() for each in network.parameters())
-    del network  # one is in memory at a time
+    checkpoint = Checkpoint(folder, rounding, shapes_only=True)
+    planned = read_model(checkpoint, options.max_length)
+    config, weights = planned.config, sum(each.numel() for each in planned.parameters())
+    del planned  # it may hold the matrices that were compared
     licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)

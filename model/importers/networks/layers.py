@@ -3,6 +3,7 @@ Transformer, or get them by the patterns of heed.toml."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from model.network.config import InputError, NormKind
 from model.network.tying import SOURCE
 
 PROJECTIONS = ("query", "key", "value")  # in the order of both kinds
+Read = Callable[[str], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,9 @@ class Layers:
     def read_packed(self, ours: str, theirs: str) -> None:
         """Read the projections of an attention: three or two in one matrix, each in its own, or
         each in one for every head."""
+        read = cache(self.reader.checkpoint.tensor)  # one matrix may hold all projections
         for i, part in enumerate(PROJECTIONS):
-            self.pair(f"{ours}.{part}", lambda p, i=i: self.choices(theirs, i, p))
+            self.pair(f"{ours}.{part}", lambda p, i=i: self.choices(theirs, i, p), read)
         self.linear(f"{ours}.output", f"{theirs}.out_proj")
 
     def choices(self, attention: str, i: int, parameter: str) -> list[Choice]:
@@ -125,20 +128,22 @@ class Layers:
             self.linear(f"{ours}.{part}", f"{theirs}.linears.{i}")
 
     def linear(self, ours: str, theirs: str) -> None:
-        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{parameter}"])])
+        read = self.reader.checkpoint.tensor
+        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{parameter}"])], read)
 
     def norm(self, ours: str, theirs: str) -> None:
         names = {"weight": self.names.weight, "bias": self.names.bias}
-        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{names[parameter]}"])])
+        read = self.reader.checkpoint.tensor
+        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{names[parameter]}"])], read)
         for name in (f"{ours}.weight", f"{ours}.bias"):
             if (tensor := self.reader.state.get(name)) is not None and tensor.numel() == 1:
                 size = self.reader.state[SOURCE].size(-1)  # some norms have one number for all
                 self.reader.state[name] = tensor.expand(size).contiguous()
 
-    def pair(self, ours: str, choices: Callable[[str], list[Choice]]) -> None:
+    def pair(self, ours: str, choices: Callable[[str], list[Choice]], read: Read) -> None:
         """Read a weight and its bias by the first choices that the checkpoint has. A bias that it
         lacks is zero."""
-        weight, bias = (self.find(choices(parameter)) for parameter in ("weight", "bias"))
+        weight, bias = (self.find(choices(parameter), read) for parameter in ("weight", "bias"))
         if weight is None:
             self.missing[choices("weight")[0].names[0]] = None
             return
@@ -147,12 +152,12 @@ class Layers:
         tensor, name = bias or (torch.zeros(len(tensor)), name)
         self.reader.put(f"{ours}.bias", tensor, name)
 
-    def find(self, choices: list[Choice]) -> tuple[Tensor, str] | None:
+    def find(self, choices: list[Choice], read: Read) -> tuple[Tensor, str] | None:
         """Return a tensor and the name of the first one that it comes from."""
         for names, piece, pieces in choices:
             if all(name in self.stored for name in names):
                 stored = [self.stored[name] for name in names]
-                parts = [self.reader.checkpoint.tensor(name) for name in stored]
+                parts = [read(name) for name in stored]
                 whole = torch.cat(parts) if len(parts) > 1 else parts[0]
                 return torch.atleast_1d(whole).tensor_split(pieces)[piece], stored[0]
         return None

@@ -125,7 +125,7 @@ def read_matrices(reader: StateReader, description: Description) -> Tied:
         OUTPUT: description.output,
     }
     for name in names.values():
-        matrix(reader.checkpoint, name)
+        check_matrix(reader.checkpoint, name)
     tied = reader.matrices(names)
     if description.output_bias in reader.checkpoint:
         reader.copy("generator.bias", description.output_bias)
@@ -184,15 +184,11 @@ def check_ids(description: Description, rows: int) -> None:
             )
 
 
-def matrix(checkpoint: Checkpoint, name: str) -> Tensor:
-    """Return a tensor of two axes. Raise InputError if it has others."""
-    tensor = checkpoint.tensor(name)
-    if tensor.dim() != 2:
+def check_matrix(checkpoint: Checkpoint, name: str) -> None:
+    if len(shape := checkpoint.shape(name)) != 2:
         raise InputError(
-            f"{checkpoint.folder}: tensor {name} has shape {tuple(tensor.shape)}: it must be a"
-            " matrix"
+            f"{checkpoint.folder}: tensor {name} has shape {shape}: it must be a matrix"
         )
-    return tensor
 
 
 def position_table(checkpoint: Checkpoint, name: str, length: int, d_model: int) -> Tensor:

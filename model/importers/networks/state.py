@@ -54,7 +54,10 @@ class StateReader:
     def matrices(self, names: Mapping[str, str]) -> Tied:
         """Read the embeddings and the output projection, whose tensors `names` gives. The output
         bias is zero. Return which of them have equal values and so become one matrix."""
-        read = {theirs: self.checkpoint.tensor(theirs) for theirs in {*names.values()}}
+        stored = {*names.values()}
+        # the numbers of several say which are equal, even where only shapes are read
+        read_one = self.checkpoint.numbers if len(stored) > 1 else self.checkpoint.tensor
+        read = {theirs: read_one(theirs) for theirs in stored}
         held = {ours: read[theirs] for ours, theirs in names.items()}
         one_embedding = same(held[SOURCE], held[TARGET])
         one_output = same(held[OUTPUT], held[TARGET])
@@ -67,7 +70,8 @@ class StateReader:
         return TIED[one_embedding, one_output]
 
     def build(self, config: TransformerConfig, advice: str = ADVICE) -> Transformer:
-        """Return the network with these tensors, which it shares.
+        """Return the network with these tensors, which it shares; if only their shapes were read,
+        it has no numbers.
 
         Raise InputError if a tensor is missing or has a shape that `config` does not describe, or
         if the checkpoint has tensors that nobody read: then with `advice`.
@@ -98,5 +102,4 @@ class StateReader:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    shared = one.data_ptr() == other.data_ptr()
-    return one.shape == other.shape and (shared or torch.equal(one, other))
+    return one is other or (one.shape == other.shape and torch.equal(one, other))

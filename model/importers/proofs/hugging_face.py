@@ -62,8 +62,7 @@ def ask_hugging_face(
         return Proof(NETWORK, reference, fault, None)
     theirs.eval()
     if checkpoint.rounding is not None:
-        held = Checkpoint(checkpoint.folder).names  # the weights of `checkpoint` are closed
-        round_like(theirs, checkpoint.rounding, held)
+        round_like(theirs, checkpoint.rounding, checkpoint.names)
     pairs = generate(theirs, texts, config)
     log_probs = [their_log_probs(theirs, source, target) for source, target in pairs]
     del theirs
