@@ -2,8 +2,6 @@
 
 import re
 
-from torch import Tensor
-
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.description import SINUSOIDAL, SQRT, Description, read_description
 from model.importers.files.names import grouped, matches, rename, shortened
@@ -27,8 +25,13 @@ def read_plain(checkpoint: Checkpoint) -> Transformer:
     layers = read_layers(reader, description)
     d_model = reader.state[SOURCE].size(-1)
     lengths = description.max_source_length, description.max_target_length
+    tables = {name: checkpoint.tensor(name) for name in {*description.positions} - {SINUSOIDAL}}
     for side, name, length in zip(SIDES, description.positions, lengths, strict=True):
-        table = position_table(checkpoint, name, length, d_model)
+        if name in tables:
+            check_positions(checkpoint, name, length, d_model)
+            table = tables[name].reshape(-1, d_model)[:length]
+        else:
+            table = sinusoidal_positions(length, d_model)
         reader.put(f"{side}.embedding.positions", table, name)
     checkpoint.ignore(*ignored(checkpoint, description))
     check_complete(layers, description)
@@ -191,19 +194,14 @@ def check_matrix(checkpoint: Checkpoint, name: str) -> None:
         )
 
 
-def position_table(checkpoint: Checkpoint, name: str, length: int, d_model: int) -> Tensor:
-    """Return (length, M): computed, or the first rows of a tensor.
-
-    Modules store (rows, M), or with an axis for the batch (1, rows, M) or (rows, 1, M).
-    """
-    if name == SINUSOIDAL:
-        return sinusoidal_positions(length, d_model)
-    table = checkpoint.tensor(name)
-    shape = [size for size in table.shape[:-1] if size != 1] or [1]
-    if not table.dim() or len(shape) > 1 or table.size(-1) != d_model or shape[0] < length:
+def check_positions(checkpoint: Checkpoint, name: str, length: int, d_model: int) -> None:
+    """Raise InputError unless a tensor has `length` rows of `d_model`: (rows, M), or with an axis
+    for the batch (1, rows, M) or (rows, 1, M)."""
+    shape = checkpoint.shape(name)
+    rows = [size for size in shape[:-1] if size != 1] or [1]
+    if not shape or len(rows) > 1 or shape[-1] != d_model or rows[0] < length:
         raise InputError(
-            f"{checkpoint.folder}: the positions {name} have shape {tuple(table.shape)}, but"
-            f" {OWN} describes at least {length} rows of {d_model}: correct positions,"
-            " max_source_length or max_target_length"
+            f"{checkpoint.folder}: the positions {name} have shape {shape}, but {OWN} describes at"
+            f" least {length} rows of {d_model}: correct positions, max_source_length or"
+            " max_target_length"
         )
-    return table.reshape(-1, d_model)[:length]
