@@ -49,7 +49,7 @@ def synthetic_sources(
     if len(found) < count:
         raise InputError(
             f"only {len(found)} of {count} synthetic sources could be sampled from {len(known)}"
-            " sources: lower --made-up or train on more pairs"
+            " sources: lower --synthetic-sources or train on more pairs"
         )
     return [*found]
 

@@ -42,13 +42,13 @@ OPTIONS = TrainingOptions(
     warmup=0.05,
     weight_decay=0.02,
     label_smoothing=0.1,
-    joined=0.3,
+    concatenated=0.3,
     average=2,
     seed=0,
     pairs_sha256="",
     start=None,
     teachers=[],
-    made_up=0.0,
+    synthetic_sources=0.0,
 )
 
 

@@ -115,7 +115,9 @@ def test_the_loss_is_the_cross_entropy_with_the_soft_labels():
 
 
 def student_options(*teachers, **changes):
-    return replace(OPTIONS, teachers=[str(path) for path in teachers], made_up=0.5, **changes)
+    return replace(
+        OPTIONS, teachers=[str(path) for path in teachers], synthetic_sources=0.5, **changes
+    )
 
 
 def test_a_run_starts_with_the_weights_of_the_model_it_names(tmp_path):
