@@ -32,7 +32,7 @@ from benchmarks.speed.cells import (
     measure_options,
     measure_slow_peers,
 )
-from benchmarks.speed.report import NUMBERS, read, write
+from benchmarks.speed.report import NUMBERS, read_results, write_results
 from model.checkpoint import TrainedModel
 from model.export.files.manifest import Precision
 
@@ -118,7 +118,7 @@ def parts(
     return found
 
 
-def add(results: Part, part: Part) -> None:
+def add_part(results: Part, part: Part) -> None:
     """Add a part. Cells of a model replace those it had."""
     if "cells" in part:
         new = {cell["model"] for cell in part["cells"]}
@@ -143,7 +143,7 @@ def main(
     """Compare Heed with CTranslate2, Hugging Face and a loop without a cache."""
     docs.mkdir(parents=True, exist_ok=True)
     plan, names = SHORT if short else FULL, [name for name in only.split(",") if name]
-    last: Part = {**read(docs)} if (docs / NUMBERS).exists() else {}
+    last: Part = {**read_results(docs)} if (docs / NUMBERS).exists() else {}
     results: Part = {"machine": describe_machine(), "rounds": plan.rounds}
     if names:
         check(names, plan, results, last)
@@ -153,9 +153,9 @@ def main(
         results |= {name: last[name] for name in others if name in last}
     with tempfile.TemporaryDirectory() as work:
         for part in measure(plan, like_the_default(), Path(work), names):
-            add(results, part)
+            add_part(results, part)
             if "load" in results:
-                write(cast("Results", results), docs)  # a later part may fail
+                write_results(cast("Results", results), docs)  # a later part may fail
 
 
 def check(names: Sequence[str], plan: Plan, now: Part, last: Part) -> None:

@@ -19,7 +19,7 @@ WEIGHTS = "model.safetensors"
 TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 EXAMPLES = "examples.json"
 NUM_EXAMPLES = 3
-LONGEST_EXAMPLE = 200  # characters: the page opens on an example
+LONGEST_KEPT = 200  # characters: the page opens on an example
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: 
 
 def save_examples(run: Path, sources: Sequence[str]) -> None:
     """Write some training sources, evenly spaced, for a bundle that is given no examples."""
-    short = [*dict.fromkeys(text for text in sources if len(text) <= LONGEST_EXAMPLE)]
+    short = [*dict.fromkeys(text for text in sources if len(text) <= LONGEST_KEPT)]
     places = {(2 * i + 1) * len(short) // (2 * NUM_EXAMPLES) for i in range(NUM_EXAMPLES)}
     chosen = [short[place] for place in sorted(places)] if short else []
     (run / EXAMPLES).write_text(json.dumps(chosen, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from model.data.tokenizers import VOCABULARY_SIZE, Unit
-from model.flags import Pairs, existing_file, existing_folder, positive, share
+from model.flags import PairsFile, existing_file, existing_folder, positive, share
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.training.loop import train
 from model.training.run import (
+    Splitting,
     TrainingOptions,
-    Vocabularies,
     choose_tokenizers,
     hash_pairs,
     open_run,
@@ -98,7 +98,7 @@ SyntheticSourcesFlag = Annotated[
 
 
 def train_command(
-    pairs: Pairs,
+    pairs: PairsFile,
     dev: DevFlag,
     run: RunFlag,
     source_unit: SourceUnitFlag = Unit.characters,
@@ -143,7 +143,7 @@ def train_command(
         "teachers": [str(path) for path in teacher or []],
     }
     options = TrainingOptions(**select(TrainingOptions, flags))
-    wanted = Vocabularies(**select(Vocabularies, flags))
+    wanted = Splitting(**select(Splitting, flags))
     source, target = choose_tokenizers(pairs, wanted, options)
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),

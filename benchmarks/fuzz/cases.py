@@ -241,7 +241,7 @@ KINDS: list[tuple[int, Callable[[random.Random], Case]]] = [  # share in percent
 ]
 
 
-def draw(seed: int, number: int) -> Case:
+def case_of(seed: int, number: int) -> Case:
     """Return the case of this number: always the same for the same seed."""
     chance = random.Random(f"{seed}:{number}")
     kind = chance.choices([each for _, each in KINDS], [share for share, _ in KINDS])[0]

@@ -61,7 +61,7 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def run(command: Sequence[str | Path], folder: Path) -> Ran:
+def run_command(command: Sequence[str | Path], folder: Path) -> Ran:
     """Run a command that starts no others. Raises RuntimeError with its errors if it fails."""
     began, anonymous = time.monotonic(), 0
     with (

@@ -30,7 +30,7 @@ class MeasuredModel:
     name: str
     config: TransformerConfig
     length: int
-    precisions: tuple[results.Precision, ...] = results.PRECISIONS  # to measure
+    precisions: tuple[results.MeasuredPrecision, ...] = results.PRECISIONS  # to measure
 
 
 BASE = MeasuredModel(
@@ -174,7 +174,7 @@ def write_ctranslate2(model: Transformer, folder: Path) -> None:
         side.scale_embeddings = config.embedding_scale != 1
         copy_norm(side.layer_norm, ours.norm)
         for layer, our_layer in zip(side.layer, ours.layers, strict=True):
-            copy_layer(layer, our_layer)
+            copy_to_ctranslate2(layer, our_layer)
             for bias in ours.relative:
                 copy_relative_bias(layer.self_attention, bias)
     copy_linear(spec.decoder.projection, [model.generator])
@@ -194,7 +194,7 @@ def id_tokens(count: int) -> list[str]:
     return [str(index) for index in range(count)]
 
 
-def copy_layer(layer: Any, ours: Any) -> None:
+def copy_to_ctranslate2(layer: Any, ours: Any) -> None:
     """Copy a layer. `Any`: CTranslate2 declares no attributes, and ModuleList no layer types."""
     own = ours.self_attention
     copy_linear(layer.self_attention.linear[0], [own.query, own.key, own.value])

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-Precision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
+MeasuredPrecision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
 Server = Literal["Heed", "CTranslate2"]
-PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+PRECISIONS: tuple[MeasuredPrecision, ...] = ("int8", "fp32")
 Part = dict[str, Any]  # some fields of Results
 SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 

@@ -136,7 +136,7 @@ def memory_of_processes() -> tuple[int, int]:
     return http, memory_of(server.pid).held - http
 
 
-def judge(samples: list[Sample]) -> dict[str, Any]:
+def judge_growth(samples: list[Sample]) -> dict[str, Any]:
     """Return how much memory and latency grew after the warm-up, and whether too much."""
     warm = samples[WARM - 1 :]
     grown = {
@@ -167,7 +167,7 @@ def soak(port: int, count: int) -> dict[str, Any]:
         "failed": run.failed,
         "samples": [each._asdict() for each in samples],
     }
-    return {"machine": describe_machine(), **found, **judge(samples)}
+    return {"machine": describe_machine(), **found, **judge_growth(samples)}
 
 
 def paragraph(found: dict[str, Any]) -> str:

@@ -164,10 +164,10 @@ def random_source(name: str, shape: tuple[int, ...], embedding: float) -> Source
         value = float(name.endswith("weight"))
         return Source(torch.float32, shape, lambda: iter([torch.full(shape, value)]))
     deviation = {"shared": embedding, "lm_head": 0.3}.get(name.split(".")[-2], SMALL)
-    return Source(torch.float32, shape, partial(random_rows, shape, deviation))
+    return Source(torch.float32, shape, partial(random_pieces, shape, deviation))
 
 
-def random_rows(shape: tuple[int, ...], deviation: float) -> Iterator[Tensor]:
+def random_pieces(shape: tuple[int, ...], deviation: float) -> Iterator[Tensor]:
     generator = torch.Generator().manual_seed(0)
     rows = max(1, PIECE // shape[1])
     for start in range(0, shape[0], rows):

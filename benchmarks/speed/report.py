@@ -126,12 +126,12 @@ source and one beam.
 """
 
 
-def write(results: Results, docs: Path) -> None:
+def write_results(results: Results, docs: Path) -> None:
     (docs / "performance.md").write_text(render(results), encoding="utf-8")
     (docs / NUMBERS).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def read(docs: Path) -> Results:
+def read_results(docs: Path) -> Results:
     """Return the numbers of the last run."""
     return cast("Results", json.loads((docs / NUMBERS).read_text(encoding="utf-8")))
 

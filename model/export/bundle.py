@@ -11,7 +11,7 @@ import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.checks.parity import parity
-from model.export.checks.samples import Pairs, samples
+from model.export.checks.samples import IdPairs, samples
 from model.export.files.manifest import (
     Card,
     Precision,
@@ -143,7 +143,7 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
     return save
 
 
-def write_fp16(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
+def write_fp16(model: Transformer, folder: Path, pairs: IdPairs) -> SaveGraph:
     """Write the weights as float16, and return a function that halves a graph and saves it beside
     them. Raises InputError if the model's numbers exceed float16."""
     check_half_range(model, pairs)

@@ -20,12 +20,12 @@ from model.importers.files.foreign import describe_files
 from model.importers.files.names import AVERAGED, shared_prefix, without_wrappers
 from model.importers.files.pickle_file import open_pickle
 from model.importers.files.reading import check_pointer, read
-from model.importers.files.stored import Stored
+from model.importers.files.stored import StoredTensor
 from model.network.config import InputError
 
 GENERATION = "generation_config.json"
 OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
-WEIGHTS = (  # the first of these that exists is read
+WEIGHT_FILES = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -147,7 +147,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def open_weights(folder: Path, name: str, entry: str) -> dict[str, Stored]:
+def open_weights(folder: Path, name: str, entry: str) -> dict[str, StoredTensor]:
     """Return the tensors of a folder by their names.
 
     `name` is the file; "" for the first that has a name of Hugging Face's. `entry` is the key of a
@@ -155,10 +155,10 @@ def open_weights(folder: Path, name: str, entry: str) -> dict[str, Stored]:
     """
     if name and not (folder / name).is_file():
         raise InputError(f"{folder / OWN} has weights {name!r}, but the folder has no such file")
-    names = (name,) if name else WEIGHTS
+    names = (name,) if name else WEIGHT_FILES
     path = next((folder / each for each in names if (folder / each).is_file()), None)
     if path is None:
-        raise InputError(f"{folder} {describe_missing(folder)}")
+        raise InputError(f"{folder} {describe_weights(folder)}")
     if path.suffix in (".json", ".safetensors"):
         if entry:
             raise InputError(
@@ -168,20 +168,20 @@ def open_weights(folder: Path, name: str, entry: str) -> dict[str, Stored]:
     return open_file(path, entry)
 
 
-def describe_missing(folder: Path) -> str:
-    lacks = f"has no weights: it needs {' or '.join(WEIGHTS)}"
+def describe_weights(folder: Path) -> str:
+    lacks = f"has no weights: it needs {' or '.join(WEIGHT_FILES)}"
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS)
     if others and (folder / OWN).is_file():
         return f'{lacks}; or name a file in {OWN}, such as weights = "{others[-1]}"'
     return describe_files(folder) or lacks
 
 
-def open_shards(folder: Path, index: str) -> dict[str, Stored]:
+def open_shards(folder: Path, index: str) -> dict[str, StoredTensor]:
     places = read_json(folder / index).get("weight_map")
     if not isinstance(places, dict):
         raise InputError(f"{folder / index} has no weight_map")
     files: list[str] = sorted({str(name) for name in cast("dict[str, Any]", places).values()})
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for i, name in enumerate(files, 1):
         path = folder / name
         if not path.is_file() or path.name != name:  # a link into a cache is fine, a path is not
@@ -190,18 +190,18 @@ def open_shards(folder: Path, index: str) -> dict[str, Stored]:
     return tensors
 
 
-def open_file(path: Path, entry: str = "") -> dict[str, Stored]:
+def open_file(path: Path, entry: str = "") -> dict[str, StoredTensor]:
     check_pointer(path)
     return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path, entry)
 
 
-def open_safetensors(path: Path) -> dict[str, Stored]:
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     try:
         file = cast("Any", safe_open(path, "pt"))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is damaged or cut short: {error}") from error
     tensors = {
-        name: Stored(tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name))
+        name: StoredTensor(tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name))
         for name in file.keys()  # noqa: SIM118
     }
     aliases = cast("dict[str, str]", file.metadata() or {})  # of tied matrices, stored once

@@ -10,7 +10,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.export.bundle import Progress, check_target, write_bundle
 from model.export.checks.answers import answer
-from model.export.checks.samples import Pairs, decode
+from model.export.checks.samples import IdPairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import find_licence, hash_files, write_card
@@ -98,7 +98,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     for sentence in describe_differences(checkpoint):
         progress(f"note: {sentence}")
     if options.examples:
-        check_languages(usage)
+        check_example_languages(usage)
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
@@ -163,7 +163,7 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
     return checkpoint.folder / name if name else None
 
 
-def halves(pairs: Pairs) -> tuple[Pairs, Pairs]:
+def halves(pairs: IdPairs) -> tuple[IdPairs, IdPairs]:
     """Return pairs to measure int8 on, and others to prove it on; the same if there is only one."""
     return pairs[::2], pairs[1::2][:PROVED] or pairs
 
@@ -224,7 +224,7 @@ def check_sizes(
             )
 
 
-def check_languages(usage: Usage) -> None:
+def check_example_languages(usage: Usage) -> None:
     """Raise InputError if a request must name languages: --example gives a text alone."""
     if max(len(usage.source_languages), len(usage.target_languages)) > 1:
         raise InputError(

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
-ACTIVATIONS = {
+ACTIVATION_NAMES = {
     "relu": Activation.relu,
     "gelu": Activation.gelu,
     "gelu_accurate": Activation.gelu_tanh,
@@ -78,9 +78,9 @@ def common(checkpoint: Checkpoint, *names: str) -> int:
 
 
 def activation(checkpoint: Checkpoint, name: str, value: object) -> Activation:
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise unsupported(checkpoint, name, f"one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[value]
+    if not isinstance(value, str) or value not in ACTIVATION_NAMES:
+        raise unsupported(checkpoint, name, f"one of {', '.join(ACTIVATION_NAMES)}")
+    return ACTIVATION_NAMES[value]
 
 
 def special_id(checkpoint: Checkpoint, *names: str, below: float = math.inf) -> int:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.fields import number
-from model.importers.tokenizers.added_tokens import OPTIONS, STORED, Lexicon, extend
+from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
 from model.importers.tokenizers.kinds import (
@@ -113,7 +113,7 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
-            return read_t5(checkpoint)
+            return read_t5_pieces(checkpoint)
         case _:
             return read_fairseq(checkpoint, kind)
 
@@ -184,17 +184,17 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
     return Vocabularies(side, side)
 
 
-def read_t5(checkpoint: Checkpoint) -> Vocabularies:
+def read_t5_pieces(checkpoint: Checkpoint) -> Vocabularies:
     """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
     languages are pieces."""
     (path,) = need(checkpoint, "t5")
     file, rows = read_pieces(path), rows_of(checkpoint)
-    options = checkpoint.optional_json(OPTIONS)
+    options = checkpoint.optional_json(TOKENIZER_CONFIG)
     listed = options.get("extra_ids")
     listed = 100 if listed is None else listed
     if type(listed) is not int or listed < 0:
         raise InputError(
-            f"{checkpoint.folder / 'tokenizer_config.json'} has extra_ids {listed!r}; expected a"
+            f"{checkpoint.folder / TOKENIZER_CONFIG} has extra_ids {listed!r}; expected a"
             " whole number"
         )
     extra = min(listed, max(rows - len(file.names), 0))
@@ -231,7 +231,7 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     code, rows = CODE[kind], rows_of(checkpoint)
     lexicon = extend(checkpoint, names, rows, code)
     if kind == "m2m_100" and not languages_of(lexicon.names, code):
-        listed = checkpoint.optional_json(OPTIONS).get("language_codes")
+        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes")
         implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
         lexicon = extend(checkpoint, names, rows, code, implied)
     found = languages_of(lexicon.names, code)

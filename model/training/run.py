@@ -55,7 +55,7 @@ def hash_pairs(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabularies:
+class Splitting:
     """How the texts of a new model are split. `model.data.tokenizers.Unit` says which unit has a
     case to keep, and which a vocabulary of a chosen size."""
 
@@ -66,7 +66,7 @@ class Vocabularies:
 
 
 def choose_tokenizers(
-    pairs: Path, wanted: Vocabularies, options: TrainingOptions
+    pairs: Path, wanted: Splitting, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of the start model or the teachers; if there is neither, build them."""
     if models := models_of(options):
@@ -123,7 +123,7 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
             )
     if options.start:
         shape = asdict(replace(load_config(Path(options.start)), dropout=config.dropout))
-        if different := describe_differences(shape, asdict(config)):
+        if different := describe_changes(shape, asdict(config)):
             raise InputError(
                 f"--start {options.start} has {different}: give the same values as that model"
             )
@@ -167,11 +167,11 @@ def check_same_settings(
             word = "with" if keeps_case(old) else "without"
             raise InputError(f"{run} was started {word} --keep-case: {advice}")
     found = asdict(load_config(run)) | started
-    if different := describe_differences(found, asdict(config) | asdict(options)):
+    if different := describe_changes(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")
 
 
-def describe_differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+def describe_changes(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     """Describe the wanted keys whose values differ; empty if none do."""
     return "; ".join(
         f"{name} {found.get(name)}, not {value}"

@@ -23,10 +23,10 @@ from benchmarks.kit.systems import ctranslate2_systems, heed_system
 from benchmarks.load import fairness, mixed_requests, overload
 from benchmarks.load.load import WORDS, measure_load
 from benchmarks.pronunciation import accuracy
-from benchmarks.run import PARTS, SHORT, Plan, add, check, measure
+from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
 from benchmarks.speed import attention, cells, checkpoints, operators
 from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
-from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write
+from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
 from model.network.config import TransformerConfig
 from service.settings import DEFAULT_BUNDLE, Precision
 
@@ -145,13 +145,13 @@ def test_overload(monkeypatch):
 
 
 def test_operators():
-    lines = [*operators.lines([(1, 4, 16, 16)], rounds=1)]
+    lines = [*operators.durations([(1, 4, 16, 16)], rounds=1)]
     assert [line.startswith("1 x 4 x 16, 16: ") for line in lines] == [False, True] * 2
 
 
 def test_accuracy():
     pairs = [("HEED", "HH IY1 D"), ("THE", "DH AH0"), ("THE", "DH IY0")]
-    (line,) = accuracy.lines(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
+    (line,) = accuracy.served_error_rates(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
     assert line.startswith("int8, beam_size 4: 2 words, stress stripped: WER 0.00 %")
 
 
@@ -223,14 +223,14 @@ def whole_run(tmp_path_factory):
     served = dataclasses.replace(served, transformer=random_model(config))
     results = {"machine": describe_machine(), "rounds": plan.rounds}
     for part in measure(plan, served, work):
-        add(results, part)
+        add_part(results, part)
     return results, work
 
 
 def test_cells_of_a_model_replace_those_it_had():
     results = {"cells": [{"model": "a", "batch": 1}, {"model": "b", "batch": 1}], "load": 1}
-    add(results, {"cells": [{"model": "a", "batch": 8}]})
-    add(results, {"load": 2})
+    add_part(results, {"cells": [{"model": "a", "batch": 8}]})
+    add_part(results, {"load": 2})
     cells = [{"model": "b", "batch": 1}, {"model": "a", "batch": 8}]
     assert results == {"cells": cells, "load": 2}
 
@@ -246,7 +246,7 @@ def test_parts_are_added_to_a_run_on_the_same_machine_only():
 
 @pytest.mark.long
 def test_a_whole_run_is_written(whole_run, tmp_path):
-    write(whole_run[0], tmp_path)
+    write_results(whole_run[0], tmp_path)
     page, numbers = (tmp_path / f"performance.{form}" for form in ("md", "json"))
     assert page.read_text().count("tiny, batch 1, beams 1") == 1
     assert json.loads(numbers.read_text()) == whole_run[0]

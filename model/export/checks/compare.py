@@ -53,7 +53,7 @@ def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Differen
     errors: list[Array] = []
     same: list[Array] = []
     for exact, feeds in zip(answers, encoded, strict=True):
-        log_probs = decode(step, feeds, exact.target)
+        log_probs = forced_log_probs(step, feeds, exact.target)
         errors.append(np.abs(exact.log_probs - log_probs[exact.places]))
         same.append(exact.best == log_probs.argmax(-1))
     written = [
@@ -103,11 +103,13 @@ def encode(encoder: ort.InferenceSession, sources: Sequence[list[int]]) -> dict[
         row[: len(source)] = source
     feeds = {"source_ids": ids, "source_length": lengths}
     names = [each.name for each in encoder.get_outputs() if each.name != "memory"]
-    encoded = run(encoder, names, feeds)
+    encoded = run_session(encoder, names, feeds)
     return {"source_length": feeds["source_length"], **dict(zip(names, encoded, strict=True))}
 
 
-def decode(step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]) -> Array:
+def forced_log_probs(
+    step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]
+) -> Array:
     """Return log-probs (T, V) after each decoder input of `target` (T,), step by step."""
     steps = Steps(step, encoded, len(target))
     return np.stack([log_softmax(steps.logits(np.array([token]))[0]) for token in target])
@@ -156,12 +158,14 @@ class Steps:
     def logits(self, token: Array) -> Array:
         """Return (R, V) after the tokens (R,), which are written to the caches."""
         feeds = {**self._feeds, "token": token, "position": self._position}
-        logits, *caches = run(self._step, ["logits", *self._written], feeds)
+        logits, *caches = run_session(self._step, ["logits", *self._written], feeds)
         for name, cache in zip(self._written, caches, strict=True):
             self._feeds[name.removesuffix("_out")] = cache
         self._position = self._position + 1
         return logits
 
 
-def run(session: ort.InferenceSession, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+def run_session(
+    session: ort.InferenceSession, outputs: list[str], feeds: dict[str, Array]
+) -> list[Array]:
     return cast("list[Array]", session.run(outputs, feeds))

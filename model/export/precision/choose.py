@@ -23,12 +23,12 @@ LEAST = 2e-6
 STRICTER = 0.75  # by which the allowed sum is reduced if the damage of the whole is not tolerable
 MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
-Unit = tuple[str, ...]  # modules that are int8 together, or not at all
-Damages = dict[tuple[Unit, ...], float]  # of groups of units
+Products = tuple[str, ...]  # modules that are int8 together, or not at all
+Damages = dict[tuple[Products, ...], float]  # of groups of units
 
 
 @dataclass(slots=True)
-class Choice:
+class Chosen:
     """Modules of int8, those of them whose input has a scale for each row, and their damage: that
     of all modules at int8, that of the chosen ones, and the most that was tolerable."""
 
@@ -41,7 +41,7 @@ class Choice:
 
 def choose(
     model: Transformer, damage: Damage, constant: Collection[str], passes: int, tolerance: float
-) -> Choice:
+) -> Chosen:
     """Take modules out of int8, the most damaging for their size first, until the damage of the
     others is at most `tolerance` of the entropy. Modules of `constant` get a scale for each row
     first.
@@ -53,7 +53,7 @@ def choose(
     modules = int8_modules(model)
     per_row = {*modules} - {*constant}
     whole = damage.of(modules, per_row)
-    choice = Choice({*modules}, per_row, whole, whole, tolerable)
+    choice = Chosen({*modules}, per_row, whole, whole, tolerable)
     if whole <= tolerable:
         return choice
     groups = group_by_place(units_of(model, modules))
@@ -70,7 +70,7 @@ def choose(
 def reduce_damages(
     damages: Damages,
     allowed: float,
-    choice: Choice,
+    choice: Chosen,
     damage: Damage,
     size: Callable[[Collection[str]], int],
     passes: int,
@@ -93,7 +93,7 @@ def reduce_damages(
             damages[worst] = damage.of(names, choice.per_row)
 
 
-def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
+def units_of(model: Transformer, modules: Sequence[str]) -> list[Products]:
     """Return the modules that share a matrix, or a product of the graphs."""
     units: defaultdict[str, list[str]] = defaultdict(list)
     for name in modules:
@@ -103,9 +103,9 @@ def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
     return [tuple(names) for names in units.values()]
 
 
-def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+def group_by_place(units: Sequence[Products]) -> list[tuple[Products, ...]]:
     """Return the units that have the same place in each layer."""
-    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    groups: defaultdict[str, list[Products]] = defaultdict(list)
     for unit in units:
         groups[LAYER.sub(".", unit[0])].append(unit)
     return [tuple(group) for group in groups.values()]
@@ -117,5 +117,5 @@ def size_of(model: Transformer, modules: Collection[str]) -> int:
     return sum(model.get_parameter(name).numel() for name in names)
 
 
-def modules_of(group: tuple[Unit, ...]) -> set[str]:
+def modules_of(group: tuple[Products, ...]) -> set[str]:
     return {name for unit in group for name in unit}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from model.importers.files.foreign import describe_entries
 from model.importers.files.reading import head_of
-from model.importers.files.stored import Stored
+from model.importers.files.stored import StoredTensor
 from model.network.config import InputError
 
 DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
@@ -40,7 +40,7 @@ TAKE = "save the weights alone with torch.save(model.state_dict(), path)"
 LARGEST = 1 << 26  # bytes of a pickle without its tensors that are searched for names of entries
 
 
-def open_pickle(path: Path, entry: str = "") -> dict[str, Stored]:
+def open_pickle(path: Path, entry: str = "") -> dict[str, StoredTensor]:
     """Return the tensors by their names.
 
     `entry` is the key of the state dict in the file; "" if the file is the state dict.
@@ -54,11 +54,11 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Stored]:
     tensors = tensors_of(held.get(entry) if entry else held)
     if not tensors:
         raise InputError(f"{path} {describe_content(held, entry)}")
-    found: dict[tuple[Any, ...], Stored] = {}
+    found: dict[tuple[Any, ...], StoredTensor] = {}
     return {
         name: found.setdefault(
             (tensor.data_ptr() or name, tensor.shape, tensor.stride(), tensor.dtype),
-            Stored(tuple(tensor.shape), lambda tensor=tensor: tensor),
+            StoredTensor(tuple(tensor.shape), lambda tensor=tensor: tensor),
         )
         for name, tensor in tensors.items()
     }

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StoredTensor:
     """Names that share a tensor in the file share its Stored."""
 
     shape: tuple[int, ...]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.importers.networks.state import StateReader
 from model.network.config import InputError, NormKind
-from model.network.tying import SOURCE
+from model.network.tying import SOURCE_WEIGHT
 
 PROJECTIONS = ("query", "key", "value")  # in the order of both kinds
 Read = Callable[[str], Tensor]
@@ -55,7 +55,7 @@ NAMES = {
 }
 
 
-class Choice(NamedTuple):
+class Storage(NamedTuple):
     """One way to store a tensor: the tensors that make a whole, and which of its equal pieces."""
 
     names: list[str]
@@ -111,16 +111,16 @@ class Layers:
             self.pair(f"{ours}.{part}", lambda p, i=i: self.choices(theirs, i, p), read)
         self.linear(f"{ours}.output", f"{theirs}.out_proj")
 
-    def choices(self, attention: str, i: int, parameter: str) -> list[Choice]:
+    def choices(self, attention: str, i: int, parameter: str) -> list[Storage]:
         own = f"{'qkv'[i]}_proj.{parameter}"
         heads = [f"{attention}.heads.{head}.{own}" for head in range(self.num_heads)]
         choices = [
-            Choice([f"{attention}.in_proj_{parameter}"], i, 3),
-            Choice([f"{attention}.in_proj.{parameter}"], i, 3),
-            Choice([f"{attention}.{own}"]),
-            Choice(heads),
+            Storage([f"{attention}.in_proj_{parameter}"], i, 3),
+            Storage([f"{attention}.in_proj.{parameter}"], i, 3),
+            Storage([f"{attention}.{own}"]),
+            Storage(heads),
         ]
-        return [*choices, Choice([f"{attention}.kv_proj.{parameter}"], i - 1, 2)] if i else choices
+        return [*choices, Storage([f"{attention}.kv_proj.{parameter}"], i - 1, 2)] if i else choices
 
     def read_list(self, ours: str, theirs: str) -> None:
         """Read the projections of an attention of The Annotated Transformer: a list of four."""
@@ -129,18 +129,20 @@ class Layers:
 
     def linear(self, ours: str, theirs: str) -> None:
         read = self.reader.checkpoint.tensor
-        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{parameter}"])], read)
+        self.pair(ours, lambda parameter: [Storage([f"{theirs}.{parameter}"])], read)
 
     def norm(self, ours: str, theirs: str) -> None:
         names = {"weight": self.names.weight, "bias": self.names.bias}
         read = self.reader.checkpoint.tensor
-        self.pair(ours, lambda parameter: [Choice([f"{theirs}.{names[parameter]}"])], read)
+        self.pair(ours, lambda parameter: [Storage([f"{theirs}.{names[parameter]}"])], read)
         for name in (f"{ours}.weight", f"{ours}.bias"):
             if (tensor := self.reader.state.get(name)) is not None and tensor.numel() == 1:
-                size = self.reader.state[SOURCE].size(-1)  # some norms have one number for all
+                size = self.reader.state[SOURCE_WEIGHT].size(
+                    -1
+                )  # some norms have one number for all
                 self.reader.state[name] = tensor.expand(size).contiguous()
 
-    def pair(self, ours: str, choices: Callable[[str], list[Choice]], read: Read) -> None:
+    def pair(self, ours: str, choices: Callable[[str], list[Storage]], read: Read) -> None:
         """Read a weight and its bias by the first choices that the checkpoint has. A bias that it
         lacks is zero."""
         weight, bias = (self.find(choices(parameter), read) for parameter in ("weight", "bias"))
@@ -152,7 +154,7 @@ class Layers:
         tensor, name = bias or (torch.zeros(len(tensor)), name)
         self.reader.put(f"{ours}.bias", tensor, name)
 
-    def find(self, choices: list[Choice], read: Read) -> tuple[Tensor, str] | None:
+    def find(self, choices: list[Storage], read: Read) -> tuple[Tensor, str] | None:
         """Return a tensor and the name of the first one that it comes from."""
         for names, piece, pieces in choices:
             if all(name in self.stored for name in names):

@@ -10,7 +10,7 @@ from model.importers.networks.state import StateReader
 from model.network.config import Activation, InputError, Positions, Tied, TransformerConfig
 from model.network.positions import sinusoidal_positions
 from model.network.transformer import Transformer
-from model.network.tying import OUTPUT, SOURCE, TARGET
+from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 SIDES = ("encoder", "decoder")
 NUMBER = re.compile(r"\.\d+\.")  # in the name of a tensor of a layer
@@ -23,7 +23,7 @@ def read_plain(checkpoint: Checkpoint) -> Transformer:
     reader = StateReader(checkpoint)
     tied = read_matrices(reader, description)
     layers = read_layers(reader, description)
-    d_model = reader.state[SOURCE].size(-1)
+    d_model = reader.state[SOURCE_WEIGHT].size(-1)
     lengths = description.max_source_length, description.max_target_length
     tables = {name: checkpoint.tensor(name) for name in {*description.positions} - {SINUSOIDAL}}
     for side, name, length in zip(SIDES, description.positions, lengths, strict=True):
@@ -123,9 +123,9 @@ def check_names(checkpoint: Checkpoint, description: Description) -> None:
 def read_matrices(reader: StateReader, description: Description) -> Tied:
     """Read the embeddings and the output projection with its bias."""
     names = {
-        SOURCE: description.source_embedding,
-        TARGET: description.target_embedding,
-        OUTPUT: description.output,
+        SOURCE_WEIGHT: description.source_embedding,
+        TARGET_WEIGHT: description.target_embedding,
+        OUTPUT_WEIGHT: description.output,
     }
     for name in names.values():
         check_matrix(reader.checkpoint, name)
@@ -137,7 +137,7 @@ def read_matrices(reader: StateReader, description: Description) -> Tied:
 
 def read_config(layers: Layers, description: Description, tied: Tied) -> TransformerConfig:
     state = layers.reader.state
-    source_vocab_size, d_model = state[SOURCE].shape
+    source_vocab_size, d_model = state[SOURCE_WEIGHT].shape
     check_ids(description, source_vocab_size)
     scale = description.embedding_scale
     computed = description.positions == (SINUSOIDAL, SINUSOIDAL)

@@ -25,7 +25,7 @@ from model.network.config import (
     TransformerConfig,
 )
 from model.network.transformer import Transformer
-from model.network.tying import OUTPUT, SOURCE, TARGET
+from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 KINDS = ("t5", "mt5", "umt5")
 LONGEST = 512  # tokens of a text: T5 was trained on so many
@@ -136,7 +136,9 @@ def read_embeddings(reader: StateReader) -> Tied:
                 f"{checkpoint.folder}: tensors {held[0]} and {name} differ, but T5 has one"
                 " embedding: a model with two cannot be converted"
             )
-    return reader.matrices({SOURCE: source, TARGET: source, OUTPUT: (*head, source)[0]})
+    return reader.matrices(
+        {SOURCE_WEIGHT: source, TARGET_WEIGHT: source, OUTPUT_WEIGHT: (*head, source)[0]}
+    )
 
 
 def read_block(reader: StateReader, side: str, layer: int, config: TransformerConfig) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from model.export.checks.samples import decode
 from model.importers.proofs.proof import Proof
-from model.importers.proofs.texts import Reader, text_of
+from model.importers.proofs.texts import Reader, read_text
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
@@ -59,7 +59,7 @@ def prove_expected(
 def read_expected(path: Path) -> list[tuple[int, str, str]]:
     """Return line number, source and target of each line that is not empty."""
     pairs: list[tuple[int, str, str]] = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         source, tab, target = line.partition("\t")

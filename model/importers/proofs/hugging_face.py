@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from model.data.pairs import pad
+from model.export.checks.samples import IdPair
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.proofs.proof import NETWORK, Proof
 from model.importers.proofs.texts import Texts
 from model.importers.proofs.versions import find_fault, find_random_weights
 from model.network.config import TransformerConfig
 
-PAIRS = 8  # texts of the network's proof
-Pair = tuple[list[int], list[int]]  # ids that the encoder and the decoder read
+PROVED_PAIRS = 8  # texts of the network's proof
 LogProbs = NDArray[np.float32]
 
 
@@ -26,7 +26,7 @@ LogProbs = NDArray[np.float32]
 class Reference:
     """What Hugging Face's model decodes from some sources, and its log-probs (T, V) of it."""
 
-    pairs: list[Pair]
+    pairs: list[IdPair]
     log_probs: list[LogProbs]
 
 
@@ -84,7 +84,7 @@ def round_like(theirs: Any, dtype: torch.dtype, held: Collection[str]) -> None:
 
 
 @torch.no_grad()
-def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]:
+def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[IdPair]:
     """Decode the first texts greedily with `generate`, without the checkpoint's own options.
 
     As in `decode`, a target has no eos, nor the last token of a text that is cut off.
@@ -99,8 +99,8 @@ def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]
         decoder_start_token_id=texts.start[0],
     )
     if texts.longest == 1:  # no room for a token
-        return [(source, texts.start) for source in texts.sources[:PAIRS]]
-    sources = texts.sources[:PAIRS]
+        return [(source, texts.start) for source in texts.sources[:PROVED_PAIRS]]
+    sources = texts.sources[:PROVED_PAIRS]
     ids, lengths = pad(sources, config.pad_id)
     found = theirs.generate(
         ids,

@@ -145,7 +145,7 @@ def read_tokens(path: Path, unit: str, rows: int) -> list[str]:
     if not path.is_file():
         raise InputError(f"{path.parent} has no {path.name}, which {OWN} names as a vocabulary")
     is_json = path.suffix == ".json"
-    tokens = read_vocabulary(path) if is_json else read_lines(path, unit)
+    tokens = read_vocabulary(path) if is_json else read_word_list(path, unit)
     if unit == LETTERS and not any(len(token) == 1 for token in tokens):
         raise InputError(
             f'{path} has no token of one letter: leave unit = "{LETTERS}" out of {OWN}'
@@ -158,7 +158,7 @@ def read_tokens(path: Path, unit: str, rows: int) -> list[str]:
     return tokens
 
 
-def read_lines(path: Path, unit: str) -> list[str]:
+def read_word_list(path: Path, unit: str) -> list[str]:
     """Return the lines of a file. Raise InputError naming the first that is not one new token."""
     try:
         # not splitlines(), which also splits at separators that white space does not include

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from benchmarks.kit.memory import run
+from benchmarks.kit.memory import run_command
 from benchmarks.speed.random_checkpoint import TINY, nllb, write_checkpoint
 from tests.conftest import opened
 from tests.model.importers.checkpoints import write_marian, write_nllb
@@ -31,8 +31,8 @@ def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_beside_it(tmp_
     folder, bundle = tmp_path / "medium", tmp_path / "bundle"
     write_checkpoint(TINY, tmp_path / "tiny")
     size = write_checkpoint(MEDIUM, folder)
-    libraries = run(command(tmp_path / "tiny", bundle), REPOSITORY).peak
-    ran = run(command(folder, bundle), REPOSITORY)
+    libraries = run_command(command(tmp_path / "tiny", bundle), REPOSITORY).peak
+    ran = run_command(command(folder, bundle), REPOSITORY)
     assert 500e6 < size < 600e6
     assert ran.peak - libraries < 1.5 * size
     with safe_open(bundle / "int8" / "model.safetensors", "pt") as file:
