@@ -52,7 +52,7 @@ class Plan:
     seconds: float  # duration of each load
 
 
-PARTS = ("load", "options", "memory", "lengths", "attention", "slow")  # beside the cells
+PARTS = ("load", "options", "memory", "lengths", "attention", "slow")  # besides the cells
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
 FULL = Plan(
     cells=[
@@ -159,10 +159,10 @@ def main(
 
 
 def check(names: Sequence[str], plan: Plan, now: Part, last: Part) -> None:
-    """Raise BadParameter for a name that is no part, or if the last run was on another machine."""
+    """Raise BadParameter for an unknown part, or if the last run was on another machine."""
     known = [*(model.name for model, _ in plan.cells), *PARTS]
     if unknown := [name for name in names if name not in known]:
-        raise typer.BadParameter(f"{unknown[0]} is no part: give some of {', '.join(known)}")
+        raise typer.BadParameter(f"{unknown[0]} is not a part: give some of {', '.join(known)}")
     for field in ("machine", "rounds"):
         if last.get(field) != now.get(field):
             raise typer.BadParameter(

@@ -7,8 +7,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
-# Threads that wait for the others of a step sleep: on a busy machine those that spin take the time
-# from what they wait for. OpenMP reads it when torch is imported.
+# Waiting threads sleep: on a busy machine, spinning threads take time from the threads that they
+# wait for. OpenMP reads this variable when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 try:

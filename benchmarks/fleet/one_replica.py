@@ -49,7 +49,7 @@ class CurveRow(TypedDict):
 class OneReplica(TypedDict):
     machine: dict[str, str | int]
     rows: list[int]  # in progress
-    seconds: list[float]  # mean of a request beside so many
+    seconds: list[float]  # mean of a request among that many
     spread: list[list[float]]  # times of single requests, relative to `seconds`, in order
     curve: list[CurveRow]
 
@@ -85,7 +85,7 @@ def times_in(one: OneReplica) -> ServiceTimes:
 
 
 def simulate_again(one: OneReplica) -> OneReplica:
-    """Return the measured replica beside one that is simulated anew."""
+    """Return the measured replica and one that is simulated anew."""
     times = times_in(one)
     curve = [compare_simulated(times, row["rate"], row["measured"]) for row in one["curve"]]
     return {**one, "curve": curve}

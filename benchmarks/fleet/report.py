@@ -65,7 +65,7 @@ in a second as the real one completed while it had n. Rows progress together, be
 leave between two decoding steps: at most 256 sentences, or {together} words, while others wait in
 order, as they do in the HTTP process. The service's own code (`service/http/admission`) decides
 which requests are refused. Requests arrive at random (Poisson), each on a connection of its own.
-The table shows one simulated replica beside the measured one, in milliseconds; percentiles are
+The table shows one simulated replica next to the measured one, in milliseconds; percentiles are
 medians of those of turns of 5 seconds. Its pace was learned from other arrivals at other loads:
 
 {curve}

@@ -31,7 +31,7 @@ from service.settings import DEFAULT_BUNDLE
 HANG = 10.0  # seconds
 LARGEST_PROBLEM = 4096  # bytes
 CONNECTIONS = 6
-GROWTH, WARM = 1.1, 20_000  # most growth of memory after so many cases
+GROWTH, WARM = 1.1, 20_000  # most growth of memory, after this many cases
 PROBLEM = "application/problem+json"
 NOT_HTTP = "text/plain; charset=utf-8"  # the server's answer to what it cannot parse
 
@@ -167,7 +167,7 @@ async def send(port: int, case: Case) -> list[Reply]:
 
 @dataclass(slots=True)
 class Found:
-    """What a campaign found: cases by kind, answers by status, and what was wrong."""
+    """The findings of a campaign: cases by kind, answers by status, and what was wrong."""
 
     kinds: Counter[str] = field(default_factory=Counter[str])
     statuses: Counter[int] = field(default_factory=Counter[int])

@@ -25,7 +25,7 @@ from service.settings import DEFAULT_BUNDLE
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model and its usual call: sources of `length` tokens, each decoded to as many."""
+    """A model and its usual call: sources of `length` tokens, decoded to the same length."""
 
     name: str
     config: TransformerConfig
@@ -62,7 +62,7 @@ SMALL = MeasuredModel(
     length=8,
 )
 
-DEFAULT = MeasuredModel(  # CTranslate2 cannot compute rotary positions beside sinusoidal ones
+DEFAULT = MeasuredModel(  # CTranslate2 cannot compute rotary positions with sinusoidal ones
     "default", dataclasses.replace(load_config(DEFAULT_BUNDLE), rotary=False), length=8
 )
 SHARED = dataclasses.replace(BASE.config, tied=Tied.all)

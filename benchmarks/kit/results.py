@@ -10,7 +10,7 @@ SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 
 
 class Comparison(TypedDict):
-    """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
+    """Heed and the best setting of CTranslate2 in one cell, at one precision."""
 
     ms: float  # median of the rounds, as in the other milliseconds
     cpu_ms: float  # CPU time of all cores together

@@ -41,7 +41,7 @@ TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, a second
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests of one load. Times are in seconds."""
+    """The fate of the requests of one load. Times are in seconds."""
 
     sent: int = 0
     unsent: int = 0  # arrivals for which the client had no connection or no time left

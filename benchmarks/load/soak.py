@@ -114,7 +114,7 @@ class Soak:
         return await loop.create_connection(Answers, "127.0.0.1", self.port)
 
     def tenth(self, count: int) -> Sample:
-        """Send so many requests and return their sample."""
+        """Send `count` requests and return their sample."""
 
         async def clients() -> None:
             left = iter(range(count))

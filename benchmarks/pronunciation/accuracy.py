@@ -51,7 +51,7 @@ async def decode_as_served(
 ) -> tuple[dict[str, str], float]:
     """Return the best target text by source, and the sources decoded per second.
 
-    The model's own options apply, but for the beam size.
+    All options but the beam size are the model's own.
     """
     registry = Registry(settings, Supervisor, on_change=lambda: None)
     await registry.open()

@@ -120,7 +120,7 @@ def measure_both(
 
 
 def measure(cluster: Cluster, name: str, body: bytes, seconds: float) -> Turn:
-    """Ask for so many seconds, with CLIENTS clients. Raise RuntimeError for an answer but 200."""
+    """Ask for `seconds`, with CLIENTS clients. Raise RuntimeError for an answer but 200."""
     count = 0
 
     async def client(until: float) -> None:

@@ -1,6 +1,6 @@
 """Count the texts that int8 decodes to the tokens of fp32: python -m benchmarks.speed.agreement
 
-Heed's count stands beside CTranslate2's, which converts the same checkpoint and reads the same
+Heed's count stands next to CTranslate2's, which converts the same checkpoint and reads the same
 source ids. A control counts the texts that both decode alike at fp32.
 """
 

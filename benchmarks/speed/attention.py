@@ -116,26 +116,26 @@ def measure_large(address: str, tokens: int, name: str) -> list[Measurement]:
 async def measure_gaps(
     address: str, form: str, *, seconds: float, phases: int, targets: int
 ) -> Measurement:
-    """Measure the gaps between the tokens of streams, alone and beside large answers.
+    """Measure the gaps between the tokens of streams, alone and with large answers.
 
     Phases of `seconds` alternate: without, then with large answers, each for `targets` targets.
     """
     alone: list[float] = []
-    beside: list[float] = []
+    with_large: list[float] = []
     sizes: list[int] = []
     async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
         for _ in range(phases):
             await follow_streams(client, alone, time.monotonic() + seconds)
             until = time.monotonic() + seconds
-            streams = asyncio.ensure_future(follow_streams(client, beside, until))
+            streams = asyncio.ensure_future(follow_streams(client, with_large, until))
             sizes += await ask_large_answers(address, form, targets, until)
             await streams
     rate = len(sizes) / (phases * seconds)
     name = (
-        "Gaps between reads of a stream (p50, p99, largest), beside"
+        "Gaps between reads of a stream (p50, p99, largest), with"
         f" {rate:.1f} answers per second of {max(sizes) / 1e6:.0f} MB, {form}"
     )
-    return [name, f"{quantiles(beside)} ms; alone {quantiles(alone)} ms"]
+    return [name, f"{quantiles(with_large)} ms; alone {quantiles(alone)} ms"]
 
 
 def quantiles(gaps: list[float]) -> str:

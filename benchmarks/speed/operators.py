@@ -187,7 +187,7 @@ def durations(shapes: Sequence[AttentionShape], rounds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print microseconds per attention, standard ONNX beside the step graph's operators."""
+    """Print microseconds per attention, by standard ONNX and by the step graph's operators."""
     for line in durations(SHAPES, rounds=100):
         typer.echo(line)
 

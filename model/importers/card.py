@@ -98,7 +98,7 @@ def name_languages(head: Mapping[str, Any], usage: Usage) -> str:
 
 
 def language_lines(usage: Usage) -> list[str]:
-    """Return the language codes that a request may give; nothing if there is no choice.
+    """Return the language codes that a request may give; an empty list if there is no choice.
 
     README.md may write the same languages in another way.
     """

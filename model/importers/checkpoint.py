@@ -24,7 +24,7 @@ from model.importers.files.stored import StoredTensor
 from model.network.config import InputError
 
 GENERATION = "generation_config.json"
-OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
+OWN = "heed.toml"  # if it exists, config.json is not read: it may be of another program
 WEIGHT_FILES = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",

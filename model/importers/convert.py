@@ -164,7 +164,7 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
 
 
 def halves(pairs: IdPairs) -> tuple[IdPairs, IdPairs]:
-    """Return pairs to measure int8 on, and others to prove it on; the same if there is only one."""
+    """Return pairs to measure int8 on, and others to prove it on; a single pair serves both."""
     return pairs[::2], pairs[1::2][:PROVED] or pairs
 
 

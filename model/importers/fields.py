@@ -38,7 +38,7 @@ def named(checkpoint: Checkpoint, name: str) -> str:
 
 
 def number(checkpoint: Checkpoint, name: str, default: int | None = None) -> int:
-    """Return a size, from 1. Raise InputError if it is missing without a default, or no size."""
+    """Return a size, from 1. Raise InputError if it is missing without a default, or not a size."""
     name = named(checkpoint, name)
     value = checkpoint.config.get(name)
     value = default if value is None else value

@@ -62,7 +62,7 @@ LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_conf
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
     whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
-    beside the original's own that texts may hold.
+    besides the original's own that texts may hold.
     """
 
     converted: Converted
@@ -75,7 +75,7 @@ class Side:
         return self.converted.tokenizer
 
     def hides(self, name: str) -> bool:
-        """Whether a typed name is text, though it is that of a token in the original."""
+        """Whether a typed name is text here, although the original reads it as a token."""
         return self.tokenizer.token_to_id(name) is None
 
 
@@ -89,7 +89,7 @@ class Vocabularies:
 
 
 def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:
-    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, beside
+    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, besides
     those that other files list."""
     file = read_pieces(path)
     return Side(convert_lexicon(file, lexicon, special), file, lexicon.names, lexicon.typed_tokens)
@@ -254,7 +254,7 @@ def languages_of(names: Sequence[str], code: re.Pattern[str] | None) -> dict[int
 
 
 def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
-    """Raise InputError if there are none: the model cannot be used without."""
+    """Raise InputError if there are no languages: the model needs them."""
     if not languages:
         raise InputError(
             f"{checkpoint.folder} names no languages: give its tokenizer.json,"

@@ -172,7 +172,7 @@ def test_a_large_document(address):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_gaps_beside_large_answers(address):
+def test_gaps_among_large_answers(address):
     measured = attention.measure_gaps(
         address, "application/safetensors", seconds=0.5, phases=1, targets=2
     )
@@ -238,7 +238,9 @@ def test_cells_of_a_model_replace_those_it_had():
 def test_parts_are_added_to_a_run_on_the_same_machine_only():
     last = {"machine": {"cpu": "A"}, "rounds": 3}
     check(["base", *PARTS], SHORT, last, last)
-    with pytest.raises(typer.BadParameter, match="lode is no part: give some of base, small, load"):
+    with pytest.raises(
+        typer.BadParameter, match="lode is not a part: give some of base, small, load"
+    ):
         check(["lode"], SHORT, last, last)
     with pytest.raises(typer.BadParameter, match="another machine"):
         check(["load"], SHORT, last | {"machine": {"cpu": "B"}}, last)
@@ -295,8 +297,10 @@ def test_checkpoints(tmp_path):
 
 def test_fairness(monkeypatch):
     monkeypatch.setattr(fairness, "SETTLE", 0.1)
-    monkeypatch.setattr(fairness, "BESIDE", {"nothing": None, "few": {"source": ["heed"] * 9}})
-    alone, beside = fairness.measure(seconds=0.5)
+    monkeypatch.setattr(
+        fairness, "LARGE_REQUESTS", {"nothing": None, "few": {"source": ["heed"] * 9}}
+    )
+    alone, among = fairness.measure(seconds=0.5)
     assert (alone[0], alone[3], alone[4]) == ("nothing", "", "0")
-    assert (beside[0], beside[4]) == ("few", "0")
-    assert "| few |" in fairness.render([alone, beside])
+    assert (among[0], among[4]) == ("few", "0")
+    assert "| few |" in fairness.render([alone, among])

@@ -1,4 +1,4 @@
-"""The error of a bundle's graphs beside torch's answers."""
+"""The error of a bundle's graphs, compared with torch's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Difference:
 
 
 def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Difference:
-    """Run the graphs in `folder` over what torch has answered: pairs whose targets torch decoded
-    greedily after `start` ids.
+    """Run the graphs in `folder` over the answers of torch, which decoded their targets greedily
+    after `start` ids.
 
     One graph is open at a time, and one target's log-probs exist at a time: a model and its
     vocabulary may be large.
@@ -96,7 +96,7 @@ def open_graph(path: Path) -> ort.InferenceSession:
 
 
 def encode(encoder: ort.InferenceSession, sources: Sequence[list[int]]) -> dict[str, Array]:
-    """Return what the step graph reads of sources. Padding is not read, so that any id will do."""
+    """Return the inputs of the step graph for sources. Padding is not read, so any id will do."""
     lengths = np.array([len(source) for source in sources])
     ids = np.ones((len(sources), lengths.max()), np.int64)
     for row, source in zip(ids, sources, strict=True):

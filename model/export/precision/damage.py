@@ -1,4 +1,4 @@
-"""What int8 does to a network's output: the divergence of its log-probs on sample texts."""
+"""The damage of int8 to a network's output: the divergence of its log-probs on sample texts."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Batch:
 
 
 class Damage:
-    """Measures int8 beside fp32, teacher-forced, on the pairs that it was made with."""
+    """Compares int8 with fp32, teacher-forced, on the pairs that it was made with."""
 
     def __init__(self, model: Transformer, scales: Scales, pairs: IdPairs) -> None:
         self._model = model

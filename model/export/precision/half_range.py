@@ -24,8 +24,8 @@ ADVICE = "give --precision fp32, int8 or both"
 
 @torch.no_grad()
 def check_half_range(model: Transformer, pairs: IdPairs) -> None:
-    """Raise InputError naming what exceeds float16: a weight, or what a module reads or computes
-    for `pairs`."""
+    """Raise InputError naming a weight that float16 cannot hold, or a module that reads or computes
+    such a number for `pairs`."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and max(map(largest, pieces_of(tensor))) > LARGEST:
             raise InputError(f"{name} has weights above {LARGEST:,.0f}, where fp16 ends: {ADVICE}")

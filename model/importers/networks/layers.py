@@ -75,9 +75,9 @@ class Layers:
     missing: dict[str, None] = field(default_factory=dict[str, None])  # in the order of reading
 
     def numbers(self, start: str) -> list[int]:
-        """Return the numbers of the layers whose names begin so, which count from 0 or 1.
+        """Return the numbers of the layers with this prefix, counted from 0 or 1.
 
-        Raise InputError if one between them is missing.
+        Raise InputError if a number in between is missing.
         """
         rests = (name.removeprefix(start) for name in self.stored if name.startswith(start))
         found = sorted({int(n) for rest in rests if (n := rest.partition(".")[0]).isdigit()})
@@ -104,8 +104,8 @@ class Layers:
             self.norm(f"{ours}.{kind}_sublayer.norm", f"{theirs}.{norm}")
 
     def read_packed(self, ours: str, theirs: str) -> None:
-        """Read the projections of an attention: three or two in one matrix, each in its own, or
-        each in one for every head."""
+        """Read the projections of an attention: three or two in one matrix, one in each matrix, or
+        one matrix for each head."""
         read = cache(self.reader.checkpoint.tensor)  # one matrix may hold all projections
         for i, part in enumerate(PROJECTIONS):
             self.pair(f"{ours}.{part}", lambda p, i=i: self.choices(theirs, i, p), read)

@@ -52,8 +52,8 @@ class StateReader:
                 self.copy(f"{ours}.{part}", f"{theirs}.{part}")
 
     def matrices(self, names: Mapping[str, str]) -> Tied:
-        """Read the embeddings and the output projection, whose tensors `names` gives. The output
-        bias is zero. Return which of them have equal values and so become one matrix."""
+        """Read the embeddings and the output projection under `names`. The output bias is zero.
+        Return which of them have equal values and so become one matrix."""
         stored = {*names.values()}
         # the numbers of several say which are equal, even where only shapes are read
         read_one = self.checkpoint.numbers if len(stored) > 1 else self.checkpoint.tensor

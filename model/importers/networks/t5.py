@@ -28,7 +28,7 @@ from model.network.transformer import Transformer
 from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 KINDS = ("t5", "mt5", "umt5")
-LONGEST = 512  # tokens of a text: T5 was trained on so many
+LONGEST = 512  # tokens of a text, as many as T5 was trained on
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 HEAD = "lm_head.weight"
 BUCKETS, DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"

@@ -1,7 +1,7 @@
 """Compare what a converted model writes with right answers from a file.
 
-Nothing else can vouch for what the tensors do not say, such as the number of heads, or the ids
-around a text.
+Nothing else can prove what the tensors do not show, such as the number of heads, or the ids around
+a text.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Expected:
 
 
 def answers_of(file: Path | None, share: float | None) -> Expected | None:
-    """Return what `--expected` and `--expected-share` ask for. Raise InputError if the share is
-    that of no file."""
+    """Return what `--expected` and `--expected-share` ask for. Raise InputError for a share
+    without a file."""
     if file is not None:
         return Expected(file, 1 if share is None else share)
     if share is not None:

@@ -24,7 +24,7 @@ LogProbs = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What Hugging Face's model decodes from some sources, and its log-probs (T, V) of it."""
+    """Sources with the targets that Hugging Face's model decodes, and its log-probs (T, V)."""
 
     pairs: list[IdPair]
     log_probs: list[LogProbs]
@@ -36,7 +36,7 @@ def ask_hugging_face(
     """Return what Hugging Face's own model of this folder decodes from the first texts, or a proof
     that says why there is nothing.
 
-    The model is gone from memory when this returns, for ours may not fit beside it.
+    The model is gone from memory when this returns, for ours may not fit with it.
     """
     if checkpoint.config_name == OWN:
         return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)

@@ -35,7 +35,7 @@ Fill = Callable[[Sequence[int | Slot]], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Ids of each source as the encoder reads them, and those that the decoder reads first.
+    """Ids of each source as the encoder reads them, and the ids that the decoder reads first.
 
     At most `longest` tokens are decoded from a source. `unknown` is the share of unknown tokens
     among those of the texts.

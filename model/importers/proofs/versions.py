@@ -1,4 +1,4 @@
-"""What versions of transformers make of a checkpoint, where they differ from each other.
+"""Differences between versions of transformers in how they read a checkpoint.
 
 Heed decodes and computes as transformers 5.23 does. Each fact below was seen in the versions that
 it names: 4.57.3, 5.1, 5.15, 5.17, 5.18, 5.19, 5.21 and 5.23.
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
 
 def describe_differences(checkpoint: Checkpoint) -> list[str]:
     """Return a sentence for each choice of Heed that another version of transformers makes
-    otherwise: none for most checkpoints."""
+    differently: none for most checkpoints."""
     found: list[str] = []
     if options := unheard_options(checkpoint):
         made = checkpoint.optional_json(GENERATION).get(FROM_CONFIG)
@@ -71,8 +71,8 @@ def unheard_options(checkpoint: Checkpoint) -> list[str]:
 
 
 def find_fault(checkpoint: Checkpoint, version: str) -> str | None:
-    """Return why this version of transformers computes something else than later ones do; None if
-    it is not known to. The checkpoint may be closed."""
+    """Return why this version of transformers computes other numbers than later versions; None if
+    no reason is known. The checkpoint may be closed."""
     major, minor = (int(part) for part in version.split(".")[:2])
     kind, config = checkpoint.config["model_type"], checkpoint.config
     if kind not in KINDS or (major, minor) >= (5, 18):

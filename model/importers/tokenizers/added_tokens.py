@@ -28,9 +28,9 @@ FLAGS = ("single_word", "lstrip", "rstrip", "special")
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """The names of a whole vocabulary, by id, of which the first `size` are those of its own file.
+    """The names of a whole vocabulary, by id. The first `size` come from the vocabulary's own file.
 
-    `tokens` are those that the checkpoint's files list, by id, and all behind the first `size`.
+    `tokens` are, by id, the tokens that the checkpoint's files list, and all after the `size` first.
     A text may hold the tokens with the ids `typed`.
     """
 
@@ -179,7 +179,7 @@ def without_ids(checkpoint: Checkpoint) -> list[AddedToken]:
 
 
 def tokens_with_roles(checkpoint: Checkpoint) -> list[tuple[str, str]]:
-    """Return the tokens that the files give a role, such as eos_token, with it."""
+    """Return pairs of a role and its token, such as eos_token and </s>, that the files list."""
     found: list[tuple[str, str]] = []
     for file in (TOKENIZER_CONFIG, "special_tokens_map.json"):
         content = checkpoint.optional_json(file)

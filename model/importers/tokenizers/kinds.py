@@ -39,7 +39,7 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
         stead = f", or {STORED} in their place" if kind in STORABLE else ""
         raise InputError(
             f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
-            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights{stead}"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{stead}"
         )
     return paths
 

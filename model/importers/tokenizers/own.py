@@ -67,8 +67,8 @@ def stored_tokenizer(path: Path, description: Description, rows: int) -> Tokeniz
 
 
 def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tokenizer:
-    """Return a tokenizer whose unknown token is not special, so that texts may hold it. If it has
-    none, unknown text is read as padding, which the service refuses."""
+    """Return a tokenizer with an unknown token that texts may hold: it is not special. Without one,
+    unknown text is read as padding, which the service refuses."""
     document = json.loads(tokenizer.to_str())
     model: dict[str, Any] = document["model"]
     pad, unknown = tokenizer.id_to_token(description.pad_id), unknown_of(model)
@@ -91,8 +91,8 @@ def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tok
 
 
 def refused_unknown(description: Description, *tokenizers: Tokenizer) -> int | None:
-    """Return the id of padding if a tokenizer reads unknown text as such; None if both have a token
-    for it, which the model was trained to read."""
+    """Return the id of padding if a tokenizer reads unknown text as padding. Return None if both
+    have an unknown token: the model was trained to read it."""
     refused = any(
         unknown_of(json.loads(each.to_str())["model"]) == each.id_to_token(description.pad_id)
         for each in tokenizers

@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PieceFile:
-    """What a sentencepiece model says; pieces are in the order of its own ids."""
+    """The content of a sentencepiece model; pieces are in the order of its own ids."""
 
     path: Path
     pieces: list[Piece]

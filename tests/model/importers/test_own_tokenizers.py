@@ -25,7 +25,7 @@ LETTERS = [*WORDS[:4], " ", "k", "i", "t", "a", "p", "ı", "ş", "\u0301", "😀
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """Write a checkpoint with embeddings of 20 and 23 rows, and keys beside the usual ones."""
+    """Write a checkpoint with embeddings of 20 and 23 rows, and keys besides the usual ones."""
 
     def write_checkpoint(**more):
         theirs, keys = translator(29)

@@ -27,7 +27,7 @@ def command(*arguments):
 
 
 @pytest.mark.long
-def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_beside_it(tmp_path):
+def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_again(tmp_path):
     folder, bundle = tmp_path / "medium", tmp_path / "bundle"
     write_checkpoint(TINY, tmp_path / "tiny")
     size = write_checkpoint(MEDIUM, folder)
@@ -56,7 +56,7 @@ def checkpoint(tmp_path):
     return folder, bundle
 
 
-def names_beside(bundle):
+def names_next_to(bundle):
     return sorted(path.name for path in bundle.parent.iterdir())
 
 
@@ -70,11 +70,11 @@ def test_a_killed_conversion_leaves_the_old_bundle_and_the_next_removes_the_rest
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert (bundle / "bundle.json").read_text() == "old"
-    (rest,) = {*names_beside(bundle)} - {"bundle", "checkpoint"}
+    (rest,) = {*names_next_to(bundle)} - {"bundle", "checkpoint"}
     assert rest.startswith(".bundle-")
     assert convert(folder, "both") == bundle
     assert json.loads((bundle / "bundle.json").read_text())["name"] == "bundle"
-    assert names_beside(bundle) == ["bundle", "checkpoint"]
+    assert names_next_to(bundle) == ["bundle", "checkpoint"]
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_old_bundle_and_says_so(checkpoint):
     )
     assert done.stdout == ""
     assert (bundle / "bundle.json").read_text() == "old"
-    assert names_beside(bundle) == ["bundle", "checkpoint"]
+    assert names_next_to(bundle) == ["bundle", "checkpoint"]
 
 
 @pytest.mark.long
