@@ -19,8 +19,7 @@ from model.export.files.tensor_file import pieces_of
 from model.importers.files.foreign import describe_files
 from model.importers.files.names import AVERAGED, shared_prefix, without_wrappers
 from model.importers.files.pickle_file import open_pickle
-from model.importers.files.reading import check_pointer, read
-from model.importers.files.stored import StoredTensor
+from model.importers.files.reading import StoredTensor, check_pointer, read
 from model.network.config import InputError
 
 GENERATION = "generation_config.json"

@@ -64,13 +64,13 @@ def test_a_line_replaces_that_of_the_same_family_and_machine(tmp_path):
 
 def test_texts_are_read_up_to_a_tab(tmp_path):
     (tmp_path / "texts").write_text("one\tx\n\ntwo words\n \t\n", encoding="utf-8")
-    assert agreement.read_sources(tmp_path / "texts") == ["one", "two words"]
+    assert agreement.read_source_texts(tmp_path / "texts") == ["one", "two words"]
 
 
 def test_a_file_without_texts_is_refused(tmp_path):
     (tmp_path / "texts").write_text("\n\n")
     with pytest.raises(typer.BadParameter, match="holds no text: give a file with a text on each"):
-        agreement.read_sources(tmp_path / "texts")
+        agreement.read_source_texts(tmp_path / "texts")
 
 
 def test_the_default_model_has_no_peer():

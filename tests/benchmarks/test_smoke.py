@@ -208,7 +208,7 @@ def test_a_peer_of_the_default_model_that_comes_trained():
 def test_a_learning_curve(tmp_path):
     curve = pytest.importorskip("benchmarks.pronunciation.loss_curve", exc_type=ImportError)
     (tmp_path / "losses.tsv").write_text("1\t2.5\t2.6\n2\t1.5\t1.7\n")
-    curve.draw(tmp_path / "losses.tsv", tmp_path / "curve.svg")
+    curve.draw_losses(tmp_path / "losses.tsv", tmp_path / "curve.svg")
     assert "held-out words" in (tmp_path / "curve.svg").read_text()
 
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from model.importers.files.foreign import describe_entries
-from model.importers.files.reading import head_of
-from model.importers.files.stored import StoredTensor
+from model.importers.files.reading import StoredTensor, head_of
 from model.network.config import InputError
 
 DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict

@@ -30,7 +30,7 @@ FLAGS = ("single_word", "lstrip", "rstrip", "special")
 class Lexicon:
     """The names of a whole vocabulary, by id. The first `size` come from the vocabulary's own file.
 
-    `tokens` are, by id, the tokens that the checkpoint's files list, and all after the `size` first.
+    `tokens` are, by id, the tokens that the checkpoint's files list, and all after `size`.
     A text may hold the tokens with the ids `typed`.
     """
 
