@@ -10,11 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from model.checkpoint import (
-    WEIGHTS,
-    create_run,
-    save_weights,
-)
+from model.checkpoint import WEIGHTS, create_run, save_weights
 from model.data.tokenizers import Unit, build_tokenizer
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer

@@ -7,13 +7,7 @@ import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from model.checkpoint import (
-    WEIGHTS,
-    load_config,
-    load_model,
-    load_tokenizers,
-    save_weights,
-)
+from model.checkpoint import WEIGHTS, load_config, load_model, load_tokenizers, save_weights
 from model.data.pairs import Example, collate, encode_pairs, read_pair_file
 from model.network.config import InputError
 from model.training.loop import batch_loss, train
