@@ -133,10 +133,10 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
 
 def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare transformers' own `generate` at float32, with torch's fused attention."""
-    from benchmarks.kit.hugging_face import generate, to_hugging_face
+    from benchmarks.kit.hugging_face import generate_calls, to_hugging_face
     from benchmarks.kit.models import random_model
 
-    return generate(to_hugging_face(random_model(config)))
+    return generate_calls(to_hugging_face(random_model(config)))
 
 
 def heed_system(precision: str) -> System:

@@ -23,7 +23,7 @@ class Translating(EngineClient):
 
     A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do.
     Only greedy search works: no stream, no attention. The model is in the folder `ctranslate2`
-    beside the bundle (`write_models`).
+    next to the bundle (`write_models`).
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:

@@ -80,8 +80,10 @@ def alternate(
     latencies: dict[Server, list[float]] = {name: [] for name in ports}
     for _ in range(TURNS):
         for name, port in ports.items():
-            run(closed_loop(port, min(0.3, seconds / TURNS), connections))  # warms up
-            latencies[name] += run(closed_loop(port, seconds / TURNS, connections))
+            run_without_pauses(
+                closed_loop(port, min(0.3, seconds / TURNS), connections)
+            )  # warms up
+            latencies[name] += run_without_pauses(closed_loop(port, seconds / TURNS, connections))
     return latencies
 
 
@@ -89,14 +91,16 @@ def measure_share(ports: dict[Server, int], seconds: float, share: float, slower
     rate = share * slower
     return {
         "share": share,
-        "Heed": run(open_loop(ports["Heed"], seconds, rate)),
-        "CTranslate2": run(open_loop(ports["CTranslate2"], seconds, rate)),
+        "Heed": run_without_pauses(open_loop(ports["Heed"], seconds, rate)),
+        "CTranslate2": run_without_pauses(open_loop(ports["CTranslate2"], seconds, rate)),
     }
 
 
 def measure_streams(port: int, seconds: float) -> Streams:
-    saturation = len(run(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
-    first, gaps = run(open_streams(port, seconds, STREAMED * saturation))
+    saturation = (
+        len(run_without_pauses(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
+    )
+    first, gaps = run_without_pauses(open_streams(port, seconds, STREAMED * saturation))
     return {
         "saturation": saturation,
         "rate": STREAMED * saturation,
@@ -118,7 +122,7 @@ def measure_engine(folder: Path, seconds: float) -> float:
     return 1000 * statistics.median(times)
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_without_pauses(coroutine: Coroutine[Any, Any, T]) -> T:
     with without_pauses():
         return asyncio.run(coroutine)
 
