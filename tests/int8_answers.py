@@ -13,7 +13,7 @@ from service.bundle.languages import fill
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
 from service.engine.work import Job
-from service.runtime.providers import LARGEST, PRODUCT, open_graph, products_saturate
+from service.runtime.providers import LARGEST_ROWS, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.text.tokenizer import open_tokenizers
@@ -23,7 +23,7 @@ from service.wire.messages import Entry
 def largest_product() -> int:
     """Return the product that saturates in 16 bits, computed as the service's graphs are."""
     session = open_graph(PRODUCT, "CPUExecutionProvider")
-    (product,) = session.run(None, {"rows": LARGEST})
+    (product,) = session.run(None, {"rows": LARGEST_ROWS})
     return int(product[0, 0])
 
 

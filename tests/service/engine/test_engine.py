@@ -5,7 +5,6 @@ import threading
 import weakref
 from concurrent.futures import wait
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION
-from service.bundle.manifest import load_bundle
 from service.engine.work import Job
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
-from service.settings.settings import Precision
 from tests.service.engine.engines import (
     ONE_WORKER,
     SETTINGS,
@@ -46,25 +43,6 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wante
         together = answers(engine, [make(*one) for one in wanted])
         alone = [answers(engine, [make(*one)])[0] for one in wanted]
     assert_same(together, alone)
-
-
-def test_int8_answers_do_not_depend_on_neighbours(g2p):
-    """Each text is the one its source gets alone; log-probs may differ by rounding."""
-    bundle = load_bundle(g2p)
-    random = np.random.default_rng(0)
-    sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
-    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_rows": 200})
-
-    with running(bundle, int8) as engine:
-        assert engine.session.precision == "int8"
-        beams = [1, 1, 4] * 20
-        make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
-        together = answers(engine, [one() for one in make])
-        alone = [answers(engine, [one()])[0] for one in make]
-    for batched, single in zip(together, alone, strict=True):
-        one, other = batched.hypotheses[0], single.hypotheses[0]
-        assert one.token_ids == other.token_ids
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
 
 
 def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):

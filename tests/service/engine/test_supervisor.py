@@ -147,8 +147,7 @@ def test_an_engine_without_progress_is_replaced_when_nobody_waits_for_it_any_mor
     opened = []
 
     def open_engine(*arguments):
-        kinds = (Idle, EngineClient)
-        opened.append(kinds[len(opened) > 0](*arguments))
+        opened.append((EngineClient if opened else Idle)(*arguments))
         return opened[-1]
 
     async def run(seconds):
