@@ -79,13 +79,9 @@ def ask_hugging_face(
 @torch.no_grad()
 def round_like(theirs: Any, dtype: torch.dtype, held: Collection[str]) -> None:
     """Round the weights that `--weights` rounds: all but position tables that no file holds."""
-    computed = {
-        name
-        for name, each in theirs.named_parameters()
-        if not each.requires_grad and name not in held
-    }
     for name, tensor in theirs.state_dict().items():
-        if name not in computed and tensor.is_floating_point():
+        computed = "embed_positions" in name and name not in held
+        if tensor.is_floating_point() and not computed:
             tensor.copy_(tensor.to(dtype))
 
 
