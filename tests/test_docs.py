@@ -47,6 +47,24 @@ def test_variables_are_settings():
     assert named <= {name.upper() for name in Settings.model_fields}
 
 
+def test_the_architecture_lists_every_room_in_the_order_of_the_layers():
+    """The import contract has every module of service/: `make check` fails without one."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (each for each in contracts["contracts"] if each.get("containers") == ["service"])
+    layers = [layer.split(" | ") for layer in contract["layers"]]
+    _, table, _ = re.split(r"^## .*\n", (DOCS / "architecture.md").read_text(), flags=re.M)[:3]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
+    listed = [room for row in rows for room in re.findall(r"`(\w+)`", row[1])]
+    for layer in layers:
+        here, listed = listed[: len(layer)], listed[len(layer) :]
+        assert sorted(here) == sorted(layer)
+    assert listed == []
+    above = set[str]()
+    for row in rows:
+        above |= set(re.findall(r"`(\w+)`", row[1]))
+        assert above.isdisjoint(re.findall(r"`(\w+)`", row[3])), "a room imports those below it"
+
+
 def test_the_quick_start_trains_as_the_tutorial_does():
     """tests/test_tutorial.py runs the tutorial's commands."""
     quick, tutorial = (
