@@ -1,4 +1,4 @@
-"""The answer of /v1/decode, whole and as events. `EVENTS` and what they hold are components of the
+"""The answer of /v1/decode, whole and as events. `EVENTS` and their fields become components of the
 OpenAPI document, which FastAPI would not add."""
 
 from typing import Any, Literal

@@ -135,7 +135,7 @@ def speaks_openai(call: Call) -> bool:
 
 
 def shortened(card: ModelCard) -> ModelCard:
-    """Return the card without what is long in `origin`, such as the hashes of all files."""
+    """Return the card without lists and objects in `origin`, such as the hashes of all files."""
     brief = {k: value for k, value in card.origin.items() if not isinstance(value, dict | list)}
     return card.model_copy(update={"origin": brief})
 
@@ -234,9 +234,9 @@ async def model_ready(name: str, call: Call) -> Health:
 
 
 def not_opened(name: str) -> str:
-    """Return what to do about a model that failed at the start. The reason names files: probes,
-    which need no key, do not tell it."""
+    """Return what to do about a model that failed at the start. Probes, which need no key, do not
+    give the reason: it names files."""
     return (
-        f"model {name} could not be opened (the list of models says why): mend it, then reload it"
+        f"model {name} could not be opened (the list of models says why): fix it, then reload it"
         " or restart the service, or unload it"
     )
