@@ -1,4 +1,4 @@
-"""Measure how many requests or rows are completed in a second, to say how long others will wait."""
+"""Measure how many requests or rows are completed in a second, to predict how long others wait."""
 
 import math
 
@@ -59,7 +59,7 @@ def retry_after(seconds: float) -> int:
 
 
 def refuse(why: str, seconds: float) -> Overloaded:
-    """Return an error that tells the client to come back after so many seconds."""
+    """Return an error that tells the client to come back after that many seconds."""
     retry = retry_after(seconds)
     error = Overloaded(f"{why}: try again in {retry} second{'s' * (retry > 1)}")
     error.retry_after = retry
