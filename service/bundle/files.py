@@ -27,7 +27,7 @@ Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Tensor(BaseModel):
-    """What the header of a safetensors file says of a tensor; its offsets are in bytes."""
+    """A tensor in the header of a safetensors file. Its offsets are in bytes."""
 
     dtype: str
     shape: Annotated[list[Size], Field(max_length=MOST_AXES)]

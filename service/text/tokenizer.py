@@ -276,8 +276,8 @@ def unknown_ids(library: Library) -> set[int]:
 
 def call(work: Callable[[], Result]) -> Result:
     """Return what the library returns. Raise LibraryError for all its errors: they have no class of
-    their own. Those of its panics, such as for a pattern that takes too long on a text, do not
-    derive from Exception, so that nobody else would catch them."""
+    their own. A panic, such as for a pattern that takes too long on a text, does not even derive
+    from Exception: nobody else would catch it."""
     try:
         return work()
     except (KeyboardInterrupt, MemoryError, SystemExit):

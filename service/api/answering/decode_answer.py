@@ -56,7 +56,7 @@ class DecodeAnswer(ModelResponse):
 
 
 class Place(BaseModel):
-    """What an event belongs to."""
+    """The result, and the sentence, that an event belongs to."""
 
     result: int = Field(description="Which result, counted from 0.")
     sentence: int | None = Field(

@@ -31,7 +31,7 @@ Asked = TypeVar("Asked")
 
 
 class Computed(NamedTuple):
-    """What is computed for a request: `write` makes the document of its endpoint.
+    """The results of a request: `write` makes the document of its endpoint.
 
     `size` counts the document's numbers and texts that are not in `answers`.
     """

@@ -50,7 +50,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a model does here: `run` answers requests to an endpoint, `body`. The model must have
+    """The task of a model: `run` answers requests of the form `body`. The model must have
     one of the graphs `needs`, if there are any. Fields in `without` are not parameters."""
 
     body: type[BaseModel]

@@ -48,7 +48,7 @@ def one_of_each_class() -> list[CapacityLimiter]:
 
 @dataclass(slots=True)
 class Service:
-    """What the requests of an application share."""
+    """Objects that all requests of an application share."""
 
     settings: Settings
     admission: Admission

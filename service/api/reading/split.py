@@ -35,7 +35,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
+    """The texts to decode: each valid source or, if `texts` were split, each of their sentences.
 
     `results` has the index of the result to which each of `tokens` belongs; `event_fields` are the
     fields that say this in an event of a stream.
