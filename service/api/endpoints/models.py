@@ -17,6 +17,7 @@ from service.errors import Unavailable
 from service.formats.json import JSON, to_json
 from service.http.messages.content import negotiate
 from service.serving.model import Model
+from service.serving.registry import Registry
 from service.settings.cpu import instruction_sets, read_cpuinfo
 
 MARKDOWN = "text/markdown"
@@ -206,16 +207,21 @@ async def is_ready(model: Model) -> bool:
 async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
-    models = call.service.registry.served
+    await check_ready(call.service.registry)
+    return Health(status="ok")
+
+
+async def check_ready(registry: Registry) -> None:
+    """Raise Unavailable unless all models are ready."""
+    models = registry.served
     late = [name for name, model in models.items() if not await is_ready(model)]
-    why = [not_opened(name) for name in call.service.registry.failed]
+    why = [not_opened(name) for name in registry.failed]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
     if why:
         raise Unavailable("; ".join(why))
     if not models:
         raise Unavailable("no model is served: try again when one is loaded")
-    return Health(status="ok")
 
 
 @router.get(
