@@ -39,6 +39,13 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(name):
     assert re.match(r"(After|With) (reading )?this page you (can|have|know) ", beginning)
 
 
+def test_a_decision_says_whether_it_stands():
+    replaced = r"(Accepted; .+ is s|S)uperseded by \[ADR \d+\]\(\S+\)"
+    status = rf"\n\n\*\*Status\.\*\* (Accepted|{replaced})\.\n\n"
+    pages = sorted((DOCS / "adr").glob("*.md"))
+    assert [page.name for page in pages if not re.search(status, page.read_text())] == []
+
+
 def test_variables_are_settings():
     text = "".join(
         page.read_text(encoding="utf-8") for page in PAGES if page.parent != DOCS / "adr"

@@ -50,8 +50,8 @@ class DecodeRequest(Searching):
         default=1,
         ge=1,
         le=64,
-        description="How many hypotheses to return: without a temperature the best beams, at most"
-        " beam_size; with a temperature samples.",
+        description="How many hypotheses to return: without a temperature, the best beams, at most"
+        " beam_size of them; with a temperature, samples.",
     )
     top_log_probs: int = Field(
         default=0,
