@@ -68,9 +68,9 @@ bench: $(VENV)/dev
 # DATA is the folder of train.tsv and dev.tsv.
 g2p-en: $(VENV)/dev
 	$(TRAIN)/one
-	$(TRAIN)/two --no-rotary --dropout 0.1 --joined 0 --epochs 60
+	$(TRAIN)/two --no-rotary --dropout 0.1 --concatenated 0 --epochs 60
 	$(TRAIN)/g2p-en --start $(RUNS)/one --teacher $(RUNS)/one --teacher $(RUNS)/two \
-	    --made-up 2 --dropout 0 --learning-rate 7e-4 --epochs 20 --average 2 --seed 1
+	    --synthetic-sources 2 --dropout 0 --learning-rate 7e-4 --epochs 20 --average 2 --seed 1
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check

@@ -32,7 +32,7 @@ from benchmarks.speed.cells import (
     measure_options,
     measure_slow_peers,
 )
-from benchmarks.speed.report import NUMBERS, read, write
+from benchmarks.speed.report import NUMBERS, read_results, write_results
 from model.checkpoint import TrainedModel
 from model.export.files.manifest import Precision
 
@@ -52,7 +52,7 @@ class Plan:
     seconds: float  # duration of each load
 
 
-PARTS = ("load", "options", "memory", "lengths", "attention", "slow")  # beside the cells
+PARTS = ("load", "options", "memory", "lengths", "attention", "slow")  # besides the cells
 SMALL_CELLS = [(1, 1), (8, 1), (32, 1), (256, 1), (1, 4), (8, 4)]
 FULL = Plan(
     cells=[
@@ -118,7 +118,7 @@ def parts(
     return found
 
 
-def add(results: Part, part: Part) -> None:
+def add_part(results: Part, part: Part) -> None:
     """Add a part. Cells of a model replace those it had."""
     if "cells" in part:
         new = {cell["model"] for cell in part["cells"]}
@@ -143,7 +143,7 @@ def main(
     """Compare Heed with CTranslate2, Hugging Face and a loop without a cache."""
     docs.mkdir(parents=True, exist_ok=True)
     plan, names = SHORT if short else FULL, [name for name in only.split(",") if name]
-    last: Part = {**read(docs)} if (docs / NUMBERS).exists() else {}
+    last: Part = {**read_results(docs)} if (docs / NUMBERS).exists() else {}
     results: Part = {"machine": describe_machine(), "rounds": plan.rounds}
     if names:
         check(names, plan, results, last)
@@ -153,16 +153,16 @@ def main(
         results |= {name: last[name] for name in others if name in last}
     with tempfile.TemporaryDirectory() as work:
         for part in measure(plan, like_the_default(), Path(work), names):
-            add(results, part)
+            add_part(results, part)
             if "load" in results:
-                write(cast("Results", results), docs)  # a later part may fail
+                write_results(cast("Results", results), docs)  # a later part may fail
 
 
 def check(names: Sequence[str], plan: Plan, now: Part, last: Part) -> None:
-    """Raise BadParameter for a name that is no part, or if the last run was on another machine."""
+    """Raise BadParameter for an unknown part, or if the last run was on another machine."""
     known = [*(model.name for model, _ in plan.cells), *PARTS]
     if unknown := [name for name in names if name not in known]:
-        raise typer.BadParameter(f"{unknown[0]} is no part: give some of {', '.join(known)}")
+        raise typer.BadParameter(f"{unknown[0]} is not a part: give some of {', '.join(known)}")
     for field in ("machine", "rounds"):
         if last.get(field) != now.get(field):
             raise typer.BadParameter(

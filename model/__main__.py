@@ -7,8 +7,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
-# Threads that wait for the others of a step sleep: on a busy machine those that spin take the time
-# from what they wait for. OpenMP reads it when torch is imported.
+# Waiting threads sleep: on a busy machine, spinning threads take time from the threads that they
+# wait for. OpenMP reads this variable when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 try:
@@ -28,7 +28,7 @@ try:
         round_weights,
     )
     from model.export.graphs.mechanisms import export_mechanisms
-    from model.flags import Examples, Pairs, existing_file, positive, share
+    from model.flags import Examples, PairsFile, existing_file, positive, share
     from model.network.config import InputError
     from model.network.transformer import Transformer
     from model.train_command import train_command
@@ -57,7 +57,7 @@ def evaluate(
     model: Annotated[
         Path, typer.Argument(help="a training run or a bundle", exists=True, file_okay=False)
     ],
-    pairs: Pairs,
+    pairs: PairsFile,
     beam_size: Annotated[int, positive("beams of the search; 1 is greedy search")] = 1,
     predictions: Annotated[
         Path | None, typer.Option(help="file to write lines source<TAB>prediction to")

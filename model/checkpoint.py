@@ -19,15 +19,15 @@ WEIGHTS = "model.safetensors"
 TOKENIZERS = ("source.tokenizer.json", "target.tokenizer.json")
 EXAMPLES = "examples.json"
 NUM_EXAMPLES = 3
-LONGEST_EXAMPLE = 200  # characters: the page opens on an example
+LONGEST_KEPT = 200  # characters: the page opens on an example
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """A network with the tokenizers of its two sides. Without a `usage` it was trained here.
 
-    `pairs` are ids that the encoder and the decoder read, on which int8 and fp16 are measured; if
-    there are none, random sources and what the network decodes from them.
+    int8 and fp16 are measured on `pairs`, the ids that the encoder and the decoder read. Without
+    pairs, they are measured on random sources and what the network decodes from them.
     """
 
     transformer: Transformer
@@ -47,14 +47,14 @@ def create_run(run: Path, config: TransformerConfig, source: Tokenizer, target: 
 
 def save_examples(run: Path, sources: Sequence[str]) -> None:
     """Write some training sources, evenly spaced, for a bundle that is given no examples."""
-    short = [*dict.fromkeys(text for text in sources if len(text) <= LONGEST_EXAMPLE)]
+    short = [*dict.fromkeys(text for text in sources if len(text) <= LONGEST_KEPT)]
     places = {(2 * i + 1) * len(short) // (2 * NUM_EXAMPLES) for i in range(NUM_EXAMPLES)}
     chosen = [short[place] for place in sorted(places)] if short else []
     (run / EXAMPLES).write_text(json.dumps(chosen, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def examples_of(run: Path) -> list[str]:
-    """Return the examples of a run; none of a bundle, or of a run that has not kept any."""
+    """Return the examples of a run; none of a bundle, or of a run that has not begun."""
     path = run / EXAMPLES
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
@@ -112,7 +112,7 @@ def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file and put it in the place of `path` once it is complete.
 
-    A process that is killed while it writes so leaves the old file.
+    A process that is killed while it writes leaves the old file.
     """
     partial = path.with_suffix(".partial")
     write(partial)

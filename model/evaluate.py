@@ -168,7 +168,7 @@ class Matches:
         )
 
 
-def matches(predictions: dict[str, str], pairs: Sequence[Pair], target: Tokenizer) -> Matches:
+def count_matches(predictions: dict[str, str], pairs: Sequence[Pair], target: Tokenizer) -> Matches:
     """Score `predictions`, keyed by source, against all pairs, normalized as in training.
 
     Edits are of words if the targets were split into words, else of characters: not all languages
@@ -189,7 +189,7 @@ def score(
     """Score predictions as phonemes if the target vocabulary has nothing else, else as texts."""
     if are_phonemes(target):
         return accuracy(predictions, pairs)
-    return matches(predictions, pairs, target)
+    return count_matches(predictions, pairs, target)
 
 
 def are_phonemes(target: Tokenizer) -> bool:

@@ -22,7 +22,7 @@ def existing_folder(help_text: str) -> Any:
     return typer.Option(help=help_text, exists=True, file_okay=False)
 
 
-Pairs = Annotated[
+PairsFile = Annotated[
     Path,
     typer.Argument(
         help="UTF-8 file of lines source<TAB>target; a source may be repeated with another target",

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from model.data.tokenizers import VOCABULARY_SIZE, Unit
-from model.flags import Pairs, existing_file, existing_folder, positive, share
+from model.flags import PairsFile, existing_file, existing_folder, positive, share
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.training.loop import train
 from model.training.run import (
+    Splitting,
     TrainingOptions,
-    Vocabularies,
     choose_tokenizers,
     hash_pairs,
     open_run,
@@ -76,7 +76,7 @@ WarmupFlag = Annotated[
 ]
 WeightDecayFlag = Annotated[float, typer.Option(help="AdamW's weight decay", min=0)]
 LabelSmoothingFlag = Annotated[float, share("probability spread over all tokens of the vocabulary")]
-JoinedFlag = Annotated[
+ConcatenatedFlag = Annotated[
     float, share("share of pairs concatenated, three at a time, to learn long sources")
 ]
 AverageFlag = Annotated[int, positive("how many of the last epochs' weights are averaged")]
@@ -89,7 +89,7 @@ TeacherFlag = Annotated[
     list[Path] | None,
     existing_folder("run or bundle whose soft labels are learned; repeat it for an ensemble"),
 ]
-MadeUpFlag = Annotated[
+SyntheticSourcesFlag = Annotated[
     float,
     typer.Option(
         help="synthetic sources to add per source of the pairs, labelled by the teachers", min=0
@@ -98,7 +98,7 @@ MadeUpFlag = Annotated[
 
 
 def train_command(
-    pairs: Pairs,
+    pairs: PairsFile,
     dev: DevFlag,
     run: RunFlag,
     source_unit: SourceUnitFlag = Unit.characters,
@@ -125,12 +125,12 @@ def train_command(
     warmup: WarmupFlag = 0.05,
     weight_decay: WeightDecayFlag = 0.02,
     label_smoothing: LabelSmoothingFlag = 0.1,
-    joined: JoinedFlag = 0.02,
+    concatenated: ConcatenatedFlag = 0.02,
     average: AverageFlag = 5,
     seed: SeedFlag = 0,
     start: StartFlag = None,
     teacher: TeacherFlag = None,
-    made_up: MadeUpFlag = 0.0,
+    synthetic_sources: SyntheticSourcesFlag = 0.0,
 ) -> None:
     """Train a model on pairs of texts, or resume a training that was interrupted.
 
@@ -143,7 +143,7 @@ def train_command(
         "teachers": [str(path) for path in teacher or []],
     }
     options = TrainingOptions(**select(TrainingOptions, flags))
-    wanted = Vocabularies(**select(Vocabularies, flags))
+    wanted = Splitting(**select(Splitting, flags))
     source, target = choose_tokenizers(pairs, wanted, options)
     config = TransformerConfig(
         source_vocab_size=source.get_vocab_size(),

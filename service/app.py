@@ -3,6 +3,7 @@
 import copy
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 
 from anyio import CapacityLimiter
@@ -25,30 +26,22 @@ from service.api.endpoints import (
     encode,
     metrics,
     models,
+    paths,
     score,
     tokenize,
 )
 from service.api.protocols import libretranslate, open_inference, openai
 from service.api.reading.call import Service
 from service.errors import HeedError
-from service.http.limits.admission import Admission
-from service.http.limits.budget import Budget, Shares
+from service.http.limits.admission import Admission, Door, Limits
+from service.http.limits.budget import Budget
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix
 from service.http.messages.problems import Paths, answer_heed_error, answer_http_exception
-from service.http.middleware.basics import (
-    Acceptance,
-    BodyLimit,
-    Endings,
-    Failures,
-    Headers,
-    HeadRequests,
-)
-from service.http.middleware.compression import Compression
+from service.http.middleware.answers import Errors, Negotiation
 from service.http.middleware.cors import Cors
-from service.http.middleware.door import Door
 from service.http.middleware.hosts import HostCheck, hosts_of
-from service.http.middleware.keys import KeyCheck, Keys, document_keys, read_admin_key, read_keys
+from service.http.middleware.keys import KeyCheck, Keys, read_admin_key, read_keys
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.http.middleware.tracing import telemetry_of
@@ -78,18 +71,8 @@ def create_app(
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        app.state.service = Service(
-            settings=settings,
-            admission=admission,
-            registry=registry,
-            metrics=counted,
-            answers=answers,
-            mechanisms=Mechanisms(MECHANISMS, settings.provider),
-            cores=CapacityLimiter(settings.cores),
-            keys=any_key,
-            admin=Keys([admin], "admin key") if admin else None,
-        )
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        service.mechanisms = Mechanisms(MECHANISMS, settings.provider)
         try:
             await registry.open()
             yield
@@ -107,8 +90,23 @@ def create_app(
     registry = Registry(settings, open_engine, show_models)
     counted = RequestMetrics()
     counted.registry.register(metrics.ModelCollector(registry))
-    admission = Admission(settings.max_requests, settings.timeout)
-    answers = Budget(max(settings.max_held_bytes, settings.max_answer_bytes))
+    limits = Limits(
+        admission=Admission(settings.max_requests, settings.timeout),
+        body_bytes=settings.max_body_bytes,
+        bodies=Budget(settings.max_held_bytes // 4),
+        answers=Budget(max(settings.max_held_bytes, settings.max_answer_bytes)),
+        exempt=settings.root_path + paths.CHANGES,
+    )
+    service = Service(
+        settings=settings,
+        admission=limits.admission,
+        registry=registry,
+        metrics=counted,
+        answers=limits.answers,
+        cores=CapacityLimiter(settings.cores),
+        keys=any_key,
+        admin=Keys([admin], "admin key") if admin else None,
+    )
     app = FastAPIOffline(
         title="Heed",
         summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
@@ -118,9 +116,10 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
-        telemetry=telemetry_of(tracing),
+        telemetry=telemetry_of(tracing, paths.QUIET),
         generate_unique_id_function=name_operation,
     )
+    app.state.service = service
     protocols = [PROTOCOLS[name] for name in settings.protocols]
     forms = [protocol.ERRORS for protocol in protocols]
     if "openai" in settings.protocols:
@@ -129,17 +128,17 @@ def create_app(
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
-    paths = paths_of(app, settings)
-    patterns = {path: compile_path(path)[0] for path in paths if "{" in path}
+    every_path = paths_of(app, settings)
+    patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
     app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
-        check_prefix(settings.root_path, paths)
-    add_middleware(app, settings, admission, answers, any_key, counted, tracing)
+        check_prefix(settings.root_path, every_path)
+    add_middleware(app, settings, limits, any_key, counted, tracing)
     add_error_handlers(app)
     document = app.openapi()
     add_schemas(document, [Problem, *EVENTS])
     show_answers(document)
-    document_keys(document, keys, admin)
+    paths.document_keys(document, keys, admin)
     document = copy.deepcopy(document)
     return app
 
@@ -170,38 +169,30 @@ def name_operation(route: APIRoute) -> str:
 def add_middleware(
     app: FastAPI,
     settings: Settings,
-    admission: Admission,
-    answers: Budget,
+    limits: Limits,
     keys: Keys | None,
     counted: RequestMetrics,
     tracing: TracerProvider | None,
 ) -> None:
     """Add the middleware, innermost first."""
-    bodies = Budget(settings.max_held_bytes // 4)
-    app.add_middleware(
-        BodyLimit, limit=settings.max_body_bytes, timeout=settings.timeout, bodies=bodies
-    )
-    app.add_middleware(Shares, answers=answers)
-    app.add_middleware(Endings)
-    app.add_middleware(Acceptance)
-    app.add_middleware(Compression, cores=settings.cores)
-    app.add_middleware(HeadRequests)
-    app.add_middleware(Door, admission=admission)
+    app.add_middleware(Door, limits=limits)
+    app.add_middleware(Negotiation, cores=settings.cores)
     if keys:
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
-        app.add_middleware(KeyCheck, keys=keys, keys_in_body=keys_in_body)
-    app.add_middleware(Failures)
+        app.add_middleware(
+            KeyCheck, keys=keys, needs_key=paths.needs_key, keys_in_body=keys_in_body
+        )
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
+    app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
-    app.add_middleware(Observe, metrics=counted, tracer=tracer)
-    app.add_middleware(Headers)
+    app.add_middleware(Observe, metrics=counted, tracer=tracer, quiet=paths.QUIET)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(HTTPException, partial(answer_http_exception, paths.OTHER_NAMES))

@@ -17,7 +17,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._rate: float | None = None
+        self.rate: float | None = None  # a second, if it has been measured
         self._measured = 0.0  # when
         self._count, self._since = 0, 0.0  # completed since then
         self.completed = 0.0  # when the last one was
@@ -40,7 +40,7 @@ class Pace:
         elapsed = now - self._since
         if self._count >= FEW and elapsed >= WINDOW:
             rate = self._count / elapsed
-            self._rate = rate if self._rate is None else (self._rate + rate) / 2
+            self.rate = rate if self.rate is None else (self.rate + rate) / 2
             self._count, self._since, self._measured = 0, now, now
 
     def wait(self, now: float, inside: int, ahead: int) -> float | None:
@@ -49,8 +49,8 @@ class Pace:
         if inside < FEW:  # others may have left without being completed
             self._count = 0
         if now - self._measured > FORGET and not self._count:
-            self._rate = None
-        return ahead / self._rate if self._rate else None
+            self.rate = None
+        return ahead / self.rate if self.rate else None
 
 
 def retry_after(seconds: float) -> int:
@@ -59,7 +59,7 @@ def retry_after(seconds: float) -> int:
 
 
 def refuse(why: str, seconds: float) -> Overloaded:
-    """Return an error that tells the client to come back after that many seconds."""
+    """Return an error that tells the client to come back after `seconds`."""
     retry = retry_after(seconds)
     error = Overloaded(f"{why}: try again in {retry} second{'s' * (retry > 1)}")
     error.retry_after = retry

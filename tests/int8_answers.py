@@ -12,7 +12,8 @@ import numpy as np
 from service.bundle.languages import fill
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.runtime.providers import LARGEST, PRODUCT, open_graph, products_saturate
+from service.engine.work import Job
+from service.runtime.providers import LARGEST_ROWS, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.text.tokenizer import open_tokenizers
@@ -22,7 +23,7 @@ from service.wire.messages import Entry
 def largest_product() -> int:
     """Return the product that saturates in 16 bits, computed as the service's graphs are."""
     session = open_graph(PRODUCT, "CPUExecutionProvider")
-    (product,) = session.run(None, {"rows": LARGEST})
+    (product,) = session.run(None, {"rows": LARGEST_ROWS})
     return int(product[0, 0])
 
 
@@ -42,9 +43,9 @@ def decode(bundle_folder: Path, texts: list[str]) -> list[tuple[str, float]]:
     engine = Engine(bundle, settings)
     engine.start()
     options = SearchOptions(max_new_tokens=60)
-    entries = [Entry(np.array(source.encode(text, "/").ids), options) for text in texts]
-    engine.queue.put(entries)
-    best = [entry.result.result().hypotheses[0] for entry in entries]
+    jobs = [Job(Entry(np.array(source.encode(text, "/").ids), options)) for text in texts]
+    engine.queue.put(jobs)
+    best = [job.result.result().hypotheses[0] for job in jobs]
     engine.close()
     return [(target.decode(each.token_ids).text, sum(each.log_probs)) for each in best]
 

@@ -27,6 +27,7 @@ from model.network.transformer import Transformer
 from model.search import beam_search
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
+from service.engine.work import Job
 from service.search.beam import BeamSearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
@@ -72,10 +73,10 @@ def decode(bundle, sources, **options):
     engine = Engine(load_bundle(bundle), Settings(provider=Provider.cpu, precision=Precision.fp32))
     engine.start()
     search = SearchOptions(max_new_tokens=63, **options)
-    entries = [Entry(source_ids=np.array(ids), search=search) for ids in sources]
-    engine.queue.put(entries)
+    jobs = [Job(Entry(np.array(ids), search)) for ids in sources]
+    engine.queue.put(jobs)
     engine.close()
-    return [entry.result.result(0).hypotheses for entry in entries]
+    return [job.result.result(0).hypotheses for job in jobs]
 
 
 @pytest.mark.parametrize(

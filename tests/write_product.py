@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.runtime.providers import LARGEST, PRODUCT
+from service.runtime.providers import LARGEST_ROWS, PRODUCT
 
 
 def product_graph():
-    depth = LARGEST.size
+    depth = LARGEST_ROWS.size
     weight = numpy_helper.from_array(np.full((depth, 8), 127, np.int8), "weight")
     rows = helper.make_tensor_value_info("rows", TensorProto.UINT8, [1, depth])
     product = helper.make_tensor_value_info("product", TensorProto.INT32, [1, 8])

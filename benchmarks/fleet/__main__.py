@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.fleet import one_replica
-from benchmarks.fleet.report import curve_table, write
+from benchmarks.fleet.report import curve_table, write_scale
 from benchmarks.fleet.scenarios import simulate
 from benchmarks.kit.serving import serving
 from benchmarks.speed.report import DOCS
@@ -32,7 +32,7 @@ def main(
     else:
         one = one_replica.simulate_again(json.loads((docs / "scale.json").read_text())["one"])
     typer.echo(curve_table(one["curve"]))
-    write({**simulate(one, DOCS, requests), "price": price}, docs)
+    write_scale({**simulate(one, DOCS, requests), "price": price}, docs)
 
 
 if __name__ == "__main__":

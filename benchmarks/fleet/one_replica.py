@@ -49,7 +49,7 @@ class CurveRow(TypedDict):
 class OneReplica(TypedDict):
     machine: dict[str, str | int]
     rows: list[int]  # in progress
-    seconds: list[float]  # mean of a request beside so many
+    seconds: list[float]  # mean of a request among that many
     spread: list[list[float]]  # times of single requests, relative to `seconds`, in order
     curve: list[CurveRow]
 
@@ -58,13 +58,13 @@ def measure(
     port: int, turns: int, learned: Sequence[float] = LEARNED, shares: Sequence[float] = SHARES
 ) -> OneReplica:
     """Let words arrive at each load for TURN seconds in each of the turns."""
-    capacity = closed_loop(port, TURN, CLIENTS)
+    capacity = measure_rate(port, TURN, CLIENTS)
     pace: list[Answered] = []
     curve: dict[float, list[Latencies]] = {share: [] for share in shares}
     for turn in range(turns):
-        pace += [open_loop(port, TURN, share * capacity, 2 * turn) for share in learned]
+        pace += [measure_arrivals(port, TURN, share * capacity, 2 * turn) for share in learned]
         for share in shares:
-            answered = open_loop(port, TURN, share * capacity, 2 * turn + 1)
+            answered = measure_arrivals(port, TURN, share * capacity, 2 * turn + 1)
             curve[share].append(percentiles([ended - arrived for arrived, ended in answered]))
     times = times_of(pace)
     return {
@@ -73,7 +73,8 @@ def measure(
         "seconds": [*times.seconds],
         "spread": [[*each] for each in times.spread],
         "curve": [
-            compare(times, share * capacity, median_of(found)) for share, found in curve.items()
+            compare_simulated(times, share * capacity, median_of(found))
+            for share, found in curve.items()
         ],
     }
 
@@ -84,13 +85,13 @@ def times_in(one: OneReplica) -> ServiceTimes:
 
 
 def simulate_again(one: OneReplica) -> OneReplica:
-    """Return the measured replica beside one that is simulated anew."""
+    """Return the measured replica and one that is simulated anew."""
     times = times_in(one)
-    curve = [compare(times, row["rate"], row["measured"]) for row in one["curve"]]
+    curve = [compare_simulated(times, row["rate"], row["measured"]) for row in one["curve"]]
     return {**one, "curve": curve}
 
 
-def closed_loop(port: int, seconds: float, clients: int) -> float:
+def measure_rate(port: int, seconds: float, clients: int) -> float:
     """Return the answers a second to clients that ask again as soon as they are answered."""
     client, words, ended = RawClient(port), Words(0), list[float]()
     with without_pauses():
@@ -104,7 +105,7 @@ def closed_loop(port: int, seconds: float, clients: int) -> float:
     return rate
 
 
-def open_loop(port: int, seconds: float, rate: float, seed: int) -> Answered:
+def measure_arrivals(port: int, seconds: float, rate: float, seed: int) -> Answered:
     """Return the requests that arrived and were not refused."""
     client, words, arrival, answered = RawClient(port), Words(seed), 0.0, Answered()
     with without_pauses():
@@ -187,12 +188,12 @@ def quantiles_of(times: Sequence[float]) -> tuple[float, ...]:
     )
 
 
-def compare(times: ServiceTimes, rate: float, measured: Latencies) -> CurveRow:
+def compare_simulated(times: ServiceTimes, rate: float, measured: Latencies) -> CurveRow:
     return {
         "share": rate / times.capacity,
         "rate": rate,
         "measured": measured,
-        "simulated": median_of([*map(percentiles, simulate(times, rate))]),
+        "simulated": median_of([*map(percentiles, simulate_replica(times, rate))]),
     }
 
 
@@ -203,7 +204,7 @@ def median_of(turns: Sequence[Latencies]) -> Latencies:
     }
 
 
-def simulate(times: ServiceTimes, rate: float) -> list[list[float]]:
+def simulate_replica(times: ServiceTimes, rate: float) -> list[list[float]]:
     """Return the seconds of requests of one row to one replica, `rate` a second, in as many turns
     as give SIMULATED of them. Each turn begins with an idle replica, as the measured ones do."""
     chance, turns = random.Random(0), list[list[float]]()

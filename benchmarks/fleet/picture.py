@@ -13,7 +13,9 @@ LOADS = (0.0, 0.25, 0.5, 0.75, 1.0)
 Points = Sequence[tuple[float, float]]  # load as a share of the capacity, p99 in milliseconds
 
 
-def draw(measured: Points, simulated: Points, routes: Mapping[str, Points], title: str) -> bytes:
+def draw_scale(
+    measured: Points, simulated: Points, routes: Mapping[str, Points], title: str
+) -> bytes:
     """Return the SVG."""
     width = 2 * MARGIN + 2 * WIDTH + GAP + 100
     picture = Picture(width, HEIGHT + 2 * MARGIN, title)

@@ -44,7 +44,7 @@ class ServiceTimes:
         return (1 - share) * self.seconds[place - 1] + share * self.seconds[place]
 
     def draw(self, rows: int, chance: Random) -> float:
-        """Return the time of a request relative to the mean beside so many rows."""
+        """Return the time of a request relative to the mean among that many rows."""
         if not self.spread:
             return 1.0
         return chance.choice(self.spread[min(bisect_left(self.rows, rows), len(self.rows) - 1)])

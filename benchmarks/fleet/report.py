@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from benchmarks.fleet.one_replica import TOGETHER, CurveRow
-from benchmarks.fleet.picture import draw
+from benchmarks.fleet.picture import draw_scale
 from benchmarks.fleet.scenarios import (
     BEFORE,
     DEATH,
@@ -63,9 +63,10 @@ for itself holds more.
 A simulated replica works at a measured pace: while n rows are in progress, as many are completed
 in a second as the real one completed while it had n. Rows progress together, because they join and
 leave between two decoding steps: at most 256 sentences, or {together} words, while others wait in
-order, as they do in the HTTP process. The service's own code (`service/http/admission`) decides
-which requests are refused. Requests arrive at random (Poisson), each on a connection of its own.
-The table shows one simulated replica beside the measured one, in milliseconds; percentiles are
+order, as they do in the HTTP process. The service's own code (`service/http/limits/admission`)
+decides which requests are refused. Requests arrive at random (Poisson), each on a connection of its
+own.
+The table shows one simulated replica next to the measured one, in milliseconds; percentiles are
 medians of those of turns of 5 seconds. Its pace was learned from other arrivals at other loads:
 
 {curve}
@@ -244,10 +245,10 @@ def picture_of(found: Scale) -> bytes:
         [(row["share"], row[name]["p99_ms"]) for row in curve] for name in ("measured", "simulated")
     )
     routes = {name: [(x, y) for x, y in points] for name, points in found["routes"].items()}
-    return draw(measured, simulated, routes, TITLE)
+    return draw_scale(measured, simulated, routes, TITLE)
 
 
-def write(found: Priced, folder: Path) -> None:
+def write_scale(found: Priced, folder: Path) -> None:
     (folder / "scale.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "scale.md").write_text(render(found), encoding="utf-8")
     (folder / "scale.svg").write_bytes(picture_of(found))

@@ -46,7 +46,7 @@ WINDOW = 10.0  # seconds
 
 
 class EventRow(TypedDict):
-    """What happened to a fleet; `worst_ms` and `last_ms` are the p99 of ten seconds."""
+    """The outcome of a fleet; `worst_ms` and `last_ms` are the p99 of ten seconds."""
 
     event: str
     p99_ms: float

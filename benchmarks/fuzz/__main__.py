@@ -21,7 +21,7 @@ import safetensors.numpy
 import typer
 from PIL import Image
 
-from benchmarks.fuzz.cases import Case, draw
+from benchmarks.fuzz.cases import Case, case_of
 from benchmarks.kit.http_client import ask
 from benchmarks.kit.memory import family, read_status
 from benchmarks.kit.serving import serving
@@ -31,12 +31,12 @@ from service.settings.settings import DEFAULT_BUNDLE
 HANG = 10.0  # seconds
 LARGEST_PROBLEM = 4096  # bytes
 CONNECTIONS = 6
-GROWTH, WARM = 1.1, 20_000  # most growth of memory after so many cases
+GROWTH, WARM = 1.1, 20_000  # most growth of memory, after this many cases
 PROBLEM = "application/problem+json"
 NOT_HTTP = "text/plain; charset=utf-8"  # the server's answer to what it cannot parse
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     content: bytes
@@ -46,7 +46,7 @@ def fail(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def read_json(content: bytes) -> Any:
+def read_strict_json(content: bytes) -> Any:
     return json.loads(content, parse_constant=fail)
 
 
@@ -57,7 +57,7 @@ def read_png(content: bytes) -> None:
 
 def read_npz(content: bytes) -> None:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        read_json(arrays["meta"].tobytes() if arrays["meta"].ndim else arrays["meta"].item())
+        read_strict_json(arrays["meta"].tobytes() if arrays["meta"].ndim else arrays["meta"].item())
 
 
 def read_html(content: bytes) -> None:
@@ -74,11 +74,11 @@ def read_events(content: bytes) -> None:
         raise ValueError("the stream has no end")
     for event in events:
         data = (line[6:] for line in event.split("\n") if line.startswith("data: "))
-        read_json("\n".join(data).encode())
+        read_strict_json("\n".join(data).encode())
 
 
 READERS: dict[str, Callable[[bytes], object]] = {  # raise if the content is malformed
-    "application/json": read_json,
+    "application/json": read_strict_json,
     "application/npz": read_npz,
     "application/safetensors": safetensors.numpy.load,
     "image/svg+xml": ElementTree.fromstring,
@@ -88,7 +88,7 @@ READERS: dict[str, Callable[[bytes], object]] = {  # raise if the content is mal
 }
 
 
-def judge(case: Case, answer: Answer) -> str:
+def judge(case: Case, answer: Reply) -> str:
     """Return what is wrong with the answer; "" if nothing is."""
     status, headers, content = answer
     media_type = headers.get("content-type", "")
@@ -121,7 +121,7 @@ def judge_problem(media_type: str, content: bytes) -> str:
     return ""
 
 
-async def read_answer(reader: asyncio.StreamReader, is_head: bool) -> Answer | None:
+async def read_answer(reader: asyncio.StreamReader, is_head: bool) -> Reply | None:
     """Return the next answer of a connection; None if the server has closed it."""
     try:
         top = await reader.readuntil(b"\r\n\r\n")
@@ -132,20 +132,20 @@ async def read_answer(reader: asyncio.StreamReader, is_head: bool) -> Answer | N
     if (status := int(first.split()[1])) == 100:
         return await read_answer(reader, is_head)
     if is_head or status in (204, 304):
-        return Answer(status, headers, b"")
+        return Reply(status, headers, b"")
     if "content-length" in headers:
-        return Answer(status, headers, await reader.readexactly(int(headers["content-length"])))
+        return Reply(status, headers, await reader.readexactly(int(headers["content-length"])))
     if headers.get("transfer-encoding") != "chunked":
-        return Answer(status, headers, await reader.read(-1))
+        return Reply(status, headers, await reader.read(-1))
     pieces: list[bytes] = []
     while size := int(await reader.readuntil(b"\r\n"), 16):
         pieces.append((await reader.readexactly(size + 2))[:-2])
-    return Answer(status, headers, b"".join(pieces))
+    return Reply(status, headers, b"".join(pieces))
 
 
-async def send(port: int, case: Case) -> list[Answer]:
+async def send(port: int, case: Case) -> list[Reply]:
     """Send a case and return its answers, in at most HANG seconds. Raises TimeoutError."""
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     async with asyncio.timeout(HANG):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 17)
         try:
@@ -167,7 +167,7 @@ async def send(port: int, case: Case) -> list[Answer]:
 
 @dataclass(slots=True)
 class Found:
-    """What a campaign found: cases by kind, answers by status, and what was wrong."""
+    """The findings of a campaign: cases by kind, answers by status, and what was wrong."""
 
     kinds: Counter[str] = field(default_factory=Counter[str])
     statuses: Counter[int] = field(default_factory=Counter[int])
@@ -175,7 +175,7 @@ class Found:
 
 
 async def run_case(port: int, seed: int, number: int, found: Found) -> None:
-    case = draw(seed, number)
+    case = case_of(seed, number)
     found.kinds[case.kind] += 1
 
     def note(what: str) -> None:
@@ -236,7 +236,7 @@ def main(
             found = fuzz(port, seed, cases)
         else:
             found = Found()
-            typer.echo(re.sub(rb"(.)\1{99,}", rb"\1...", draw(seed, only).content))
+            typer.echo(re.sub(rb"(.)\1{99,}", rb"\1...", case_of(seed, only).content))
             asyncio.run(run_case(port, seed, only, found))
     typer.echo(f"cases: {dict(found.kinds)}\nanswers: {dict(sorted(found.statuses.items()))}")
     typer.echo("\n".join(found.wrong) or "nothing wrong")

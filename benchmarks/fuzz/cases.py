@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.fuzz.bodies import ENDPOINTS, large_body, odd_body, text, to_json, valid_body
 
 GETS = ["/", "/livez", "/readyz", "/v1/models", "/v1/models/g2p-en", "/docs", "/openapi.json"]
-PATHS = [*(f"/v1/{name}" for name in ENDPOINTS), *GETS, "/redoc", "/web/page/api.js", "/web/"]
+PATHS = [*(f"/v1/{name}" for name in ENDPOINTS), *GETS, "/web/page/api.js", "/web/"]
 NO_METHODS, NO_PATHS = ("get", "BREW", "P OST"), ("*", "?", "/%")  # unknown to the parser
 ODD_PATHS = [
     "//",
@@ -153,7 +153,7 @@ def elsewhere(chance: random.Random) -> Case:
 
 
 def broken(chance: random.Random) -> Case:
-    """Bytes that are no HTTP, or whose length is ambiguous. The server may close the connection."""
+    """Bytes that are not HTTP, or of ambiguous length. The server may close the connection."""
     body = b'{"source":"heed"}'
     head = b"POST /v1/decode HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     lengths = [
@@ -241,7 +241,7 @@ KINDS: list[tuple[int, Callable[[random.Random], Case]]] = [  # share in percent
 ]
 
 
-def draw(seed: int, number: int) -> Case:
+def case_of(seed: int, number: int) -> Case:
     """Return the case of this number: always the same for the same seed."""
     chance = random.Random(f"{seed}:{number}")
     kind = chance.choices([each for _, each in KINDS], [share for share, _ in KINDS])[0]

@@ -32,13 +32,13 @@ def to_hugging_face(model: Transformer) -> M2M100ForConditionalGeneration:
         side.embed_positions.register_buffer("weights", positions, persistent=False)
         side.layer_norm.load_state_dict(ours.norm.state_dict())
         for layer, our_layer in zip(side.layers, ours.layers, strict=True):
-            copy_layer(layer, our_layer)
+            copy_to_hugging_face(layer, our_layer)
     theirs.lm_head = model.generator
     theirs.generation_config.forced_eos_token_id = None
     return theirs
 
 
-def generate(model: Any) -> Decode:
+def generate_calls(model: Any) -> Decode:
     """Return calls of transformers' own loop, which runs the model for each step. `Any`: `generate`
     is declared for a protocol that these models do not follow."""
 
@@ -78,7 +78,7 @@ def m2m100_config(config: TransformerConfig) -> M2M100Config:
     )
 
 
-def copy_layer(layer: Any, ours: Any) -> None:
+def copy_to_hugging_face(layer: Any, ours: Any) -> None:
     """Copy an encoder or decoder layer. `Any`, since ModuleList does not know its layers' types."""
     copy_attention(layer.self_attn, ours.self_attention)
     layer.self_attn_layer_norm.load_state_dict(ours.self_sublayer.norm.state_dict())

@@ -61,8 +61,8 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def run(command: Sequence[str | Path], folder: Path) -> Ran:
-    """Run a command that starts no others. Raises RuntimeError with its errors if it fails."""
+def run_command(command: Sequence[str | Path], folder: Path) -> Ran:
+    """Run a command that starts no process. Raises RuntimeError with its errors if it fails."""
     began, anonymous = time.monotonic(), 0
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads could fill up

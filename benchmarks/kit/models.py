@@ -25,12 +25,12 @@ from service.settings.settings import DEFAULT_BUNDLE
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model and its usual call: sources of `length` tokens, each decoded to as many."""
+    """A model and its usual call: sources of `length` tokens, decoded to the same length."""
 
     name: str
     config: TransformerConfig
     length: int
-    precisions: tuple[results.Precision, ...] = results.PRECISIONS  # to measure
+    precisions: tuple[results.MeasuredPrecision, ...] = results.PRECISIONS  # to measure
 
 
 BASE = MeasuredModel(
@@ -62,7 +62,7 @@ SMALL = MeasuredModel(
     length=8,
 )
 
-DEFAULT = MeasuredModel(  # CTranslate2 cannot compute rotary positions beside sinusoidal ones
+DEFAULT = MeasuredModel(  # CTranslate2 cannot compute rotary positions with sinusoidal ones
     "default", dataclasses.replace(load_config(DEFAULT_BUNDLE), rotary=False), length=8
 )
 SHARED = dataclasses.replace(BASE.config, tied=Tied.all)
@@ -174,7 +174,7 @@ def write_ctranslate2(model: Transformer, folder: Path) -> None:
         side.scale_embeddings = config.embedding_scale != 1
         copy_norm(side.layer_norm, ours.norm)
         for layer, our_layer in zip(side.layer, ours.layers, strict=True):
-            copy_layer(layer, our_layer)
+            copy_to_ctranslate2(layer, our_layer)
             for bias in ours.relative:
                 copy_relative_bias(layer.self_attention, bias)
     copy_linear(spec.decoder.projection, [model.generator])
@@ -194,7 +194,7 @@ def id_tokens(count: int) -> list[str]:
     return [str(index) for index in range(count)]
 
 
-def copy_layer(layer: Any, ours: Any) -> None:
+def copy_to_ctranslate2(layer: Any, ours: Any) -> None:
     """Copy a layer. `Any`: CTranslate2 declares no attributes, and ModuleList no layer types."""
     own = ours.self_attention
     copy_linear(layer.self_attention.linear[0], [own.query, own.key, own.value])

@@ -104,7 +104,7 @@ class Running:
         return peak
 
 
-def answer(pipe: "Connection[Any, Any]") -> None:
+def answer_calls(pipe: "Connection[Any, Any]") -> None:
     """Open the system that arrives and answer each call until None, then send the peak memory in
     MiB."""
     system, folder = pipe.recv()
@@ -117,4 +117,4 @@ def answer(pipe: "Connection[Any, Any]") -> None:
 
 
 if __name__ == "__main__":
-    answer(Connection(int(sys.argv[1])))
+    answer_calls(Connection(int(sys.argv[1])))

@@ -79,7 +79,7 @@ class RawClient:
             self.wait(moment)
 
     def drain(self, seconds: float) -> None:
-        """Wait for all answers, at most so many seconds. Later ones count as broken."""
+        """Wait for all answers, at most `seconds`. Later ones count as broken."""
         until = time.perf_counter() + seconds
         while self._in_flight and time.perf_counter() < until:
             self.wait(until)

@@ -2,15 +2,15 @@
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-Precision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
+MeasuredPrecision = Literal["int8", "fp32"]  # Heed's names; CTranslate2 calls the second float32
 Server = Literal["Heed", "CTranslate2"]
-PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+PRECISIONS: tuple[MeasuredPrecision, ...] = ("int8", "fp32")
 Part = dict[str, Any]  # some fields of Results
 SERVERS: tuple[Server, ...] = ("Heed", "CTranslate2")
 
 
 class Comparison(TypedDict):
-    """Heed beside the best setting of CTranslate2 in one cell, at one precision."""
+    """Heed and the best setting of CTranslate2 in one cell, at one precision."""
 
     ms: float  # median of the rounds, as in the other milliseconds
     cpu_ms: float  # CPU time of all cores together

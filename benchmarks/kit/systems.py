@@ -18,6 +18,7 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     from service.attention import NO_ATTENTION, Selection
     from service.bundle.manifest import load_bundle
     from service.engine.engine import Engine
+    from service.engine.work import Job
     from service.search.options import SearchOptions
     from service.settings.settings import Precision, Provider, Settings
     from service.wire.messages import Entry
@@ -41,9 +42,9 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
         sources = [np.array(ids) for ids in call.sources]
         shown = everything if call.attention else NO_ATTENTION
         with Stopwatch() as watch:
-            entries = [Entry(source_ids=ids, search=options, selection=shown) for ids in sources]
-            engine.queue.put(entries)
-            answers = [entry.result.result() for entry in entries]
+            jobs = [Job(Entry(ids, options, selection=shown)) for ids in sources]
+            engine.queue.put(jobs)
+            answers = [job.result.result() for job in jobs]
         return watch.timed([answer.hypotheses[0].token_ids for answer in answers])
 
     return run
@@ -132,10 +133,10 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
 
 def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare transformers' own `generate` at float32, with torch's fused attention."""
-    from benchmarks.kit.hugging_face import generate, to_hugging_face
+    from benchmarks.kit.hugging_face import generate_calls, to_hugging_face
     from benchmarks.kit.models import random_model
 
-    return generate(to_hugging_face(random_model(config)))
+    return generate_calls(to_hugging_face(random_model(config)))
 
 
 def heed_system(precision: str) -> System:

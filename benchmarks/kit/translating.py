@@ -10,7 +10,7 @@ import ctranslate2
 
 from service.bundle.manifest import Bundle
 from service.search.protocol import Hypothesis
-from service.serving.supervisor import Supervisor
+from service.serving.client import EngineClient, settle
 from service.settings.settings import Settings
 from service.wire.messages import Answer, Entry, Opened, Status
 
@@ -18,17 +18,17 @@ LARGEST_BATCH = 64  # sources that CTranslate2 decodes together
 Waiting = tuple[Entry, "asyncio.Future[Answer]"]
 
 
-class Translating(Supervisor):
+class Translating(EngineClient):
     """CTranslate2 int8 in the server's own process, with one worker per core.
 
     A free worker decodes all waiting entries as one batch, as servers built on CTranslate2 do.
     Only greedy search works: no stream, no attention. The model is in the folder `ctranslate2`
-    beside the bundle (`write_models`).
+    next to the bundle (`write_models`).
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        # super().__init__() would start the engine process that this class replaces.
-        self.bundle = bundle
+        super().__init__(bundle, settings)
+        self.opened = Opened(precision="int8", provider="cpu", workers=1, graphs=frozenset())
         self._translator = ctranslate2.Translator(
             str(bundle.root.parent / "ctranslate2"),
             compute_type="int8",
@@ -49,17 +49,14 @@ class Translating(Supervisor):
     async def status(self) -> Status:
         return Status(ready=True, rows=0)
 
-    @property
-    def opened(self) -> Opened:
-        return Opened(precision="int8", provider="cpu", workers=1, graphs=frozenset())
-
     def submit(
         self,
         entries: Sequence[Entry],
         on_progress: object = None,
         seconds: float = math.inf,
+        request_id: str = "",
     ) -> "list[asyncio.Future[Answer]]":
-        del on_progress, seconds  # nothing is streamed, and every request is accepted
+        del on_progress, seconds, request_id  # nothing is streamed, and every request is accepted
         futures = [self._loop.create_future() for _ in entries]
         self._waiting.extend(zip(entries, futures, strict=True))
         self._arrived.release()
@@ -82,14 +79,13 @@ class Translating(Supervisor):
             max_decoding_length=max(limits),
             return_end_token=True,
         )
-        for (entry, _), result in zip(batch, results, strict=True):
-            ids = [int(token) for token in result.hypotheses[0]]
-            entry.accept()
-            entry.answer.hypotheses = [Hypothesis(ids, [0.0] * len(ids), "length")]
-        self._loop.call_soon_threadsafe(deliver, batch)
+        found = [[int(token) for token in result.hypotheses[0]] for result in results]
+        answers = [
+            Answer(hypotheses=[Hypothesis(ids, [0.0] * len(ids), "length")]) for ids in found
+        ]
+        self._loop.call_soon_threadsafe(deliver, batch, answers)
 
 
-def deliver(batch: list[Waiting]) -> None:
-    for entry, future in batch:
-        if not future.done():  # a client that left has cancelled it
-            future.set_result(entry.answer)
+def deliver(batch: list[Waiting], answers: list[Answer]) -> None:
+    for (_, future), answer in zip(batch, answers, strict=True):
+        settle(future, answer)

@@ -1,4 +1,4 @@
-"""What a word waits beside the largest requests: requests take turns in the queue of a model."""
+"""The wait of a word among the largest requests: requests take turns in the queue of a model."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
 from service.settings.settings import DEFAULT_BUNDLE
 
-CLIENTS = 4  # that send the largest requests, each the next as soon as one is answered
+CLIENTS = 4  # each sends the next of the largest requests as soon as one is answered
 BATCH = [WORDS[i % len(WORDS)] for i in range(256)]
-BESIDE: dict[str, dict[str, Any] | None] = {
+LARGE_REQUESTS: dict[str, dict[str, Any] | None] = {
     "nothing": None,
     f"{CLIENTS} x 256 words": {"source": BATCH},
     f"{CLIENTS} x 256 words with 16 beams, 4,096 rows": {"source": BATCH, "beam_size": 16},
@@ -27,14 +27,14 @@ SETTLE = 2.0  # seconds in which the large requests fill the queue
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds until words were answered, and until the large requests beside them were."""
+    """Seconds until words were answered, and until the large requests sent with them were."""
 
     words: list[float] = field(default_factory=list[float])
     large: list[float] = field(default_factory=list[float])
     failed: int = 0  # of either kind: any status but 200
 
 
-async def measure_beside(port: int, beside: dict[str, Any] | None, seconds: float) -> Waits:
+async def measure_waits(port: int, large: dict[str, Any] | None, seconds: float) -> Waits:
     waits, running = Waits(), True
 
     async def send(body: bytes, into: list[float]) -> None:
@@ -45,9 +45,9 @@ async def measure_beside(port: int, beside: dict[str, Any] | None, seconds: floa
 
     async def send_large() -> None:
         while running:
-            await send(json.dumps(beside).encode(), waits.large)
+            await send(json.dumps(large).encode(), waits.large)
 
-    clients = [asyncio.create_task(send_large()) for _ in range(CLIENTS if beside else 0)]
+    clients = [asyncio.create_task(send_large()) for _ in range(CLIENTS if large else 0)]
     await asyncio.sleep(SETTLE)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -59,23 +59,23 @@ async def measure_beside(port: int, beside: dict[str, Any] | None, seconds: floa
 
 
 def measure(seconds: float) -> list[list[str]]:
-    """Return the rows of the table, one for each kind of request beside the words."""
+    """Return the rows of the table, one for each kind of large request."""
     rows: list[list[str]] = []
     with serving(DEFAULT_BUNDLE) as port:
-        for name, beside in BESIDE.items():
-            waits = asyncio.run(measure_beside(port, beside, seconds))
+        for name, large in LARGE_REQUESTS.items():
+            waits = asyncio.run(measure_waits(port, large, seconds))
             times = statistics.quantiles(waits.words, n=100)
-            large = f"{statistics.mean(waits.large):.2f} s" if waits.large else ""
+            mean = f"{statistics.mean(waits.large):.2f} s" if waits.large else ""
             columns = [f"{1000 * times[place]:.1f} ms" for place in (49, 98)]
-            rows.append([name, *columns, large, str(waits.failed)])
+            rows.append([name, *columns, mean, str(waits.failed)])
     return rows
 
 
 def render(rows: list[list[str]]) -> str:
     """Return the section of the page."""
-    columns = ["beside", "a word, p50", "p99", "a large request, mean", "failed"]
+    columns = ["alongside", "a word, p50", "p99", "a large request, mean", "failed"]
     return (
         "## Fairness\n\nRequests take turns, source by source. One client sends a word again and"
-        f" again, beside {CLIENTS} clients that send\nthe largest requests that the default limits"
-        " allow.\n\n" + table(columns, rows)
+        f" again, alongside {CLIENTS} clients that\nsend the largest requests that the default"
+        " limits allow.\n\n" + table(columns, rows)
     )

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import heed_system
 from benchmarks.kit.translating import Translating
 from service.bundle.manifest import load_bundle
+from service.serving.supervisor import Supervisor
 from service.text.tokenizer import open_tokenizers
 
 NEW_TOKENS = 8
@@ -40,9 +42,10 @@ T = TypeVar("T")
 
 def measure_load(folder: Path, seconds: float, shares: Sequence[float] = SHARES) -> Load:
     """Measure each load for `seconds` on each server. `write_models` has written `folder`."""
+    translating = partial(Supervisor, open_engine=Translating)
     with (
         serving(folder / "heed", max_requests=MOST) as ours,
-        serving(folder / "heed", Translating, max_requests=MOST) as theirs,
+        serving(folder / "heed", translating, max_requests=MOST) as theirs,
     ):
         ports: dict[Server, int] = {"Heed": ours, "CTranslate2": theirs}
         saturation: dict[Server, float] = {
@@ -77,8 +80,10 @@ def alternate(
     latencies: dict[Server, list[float]] = {name: [] for name in ports}
     for _ in range(TURNS):
         for name, port in ports.items():
-            run(closed_loop(port, min(0.3, seconds / TURNS), connections))  # warms up
-            latencies[name] += run(closed_loop(port, seconds / TURNS, connections))
+            run_without_pauses(
+                closed_loop(port, min(0.3, seconds / TURNS), connections)
+            )  # warms up
+            latencies[name] += run_without_pauses(closed_loop(port, seconds / TURNS, connections))
     return latencies
 
 
@@ -86,14 +91,16 @@ def measure_share(ports: dict[Server, int], seconds: float, share: float, slower
     rate = share * slower
     return {
         "share": share,
-        "Heed": run(open_loop(ports["Heed"], seconds, rate)),
-        "CTranslate2": run(open_loop(ports["CTranslate2"], seconds, rate)),
+        "Heed": run_without_pauses(open_loop(ports["Heed"], seconds, rate)),
+        "CTranslate2": run_without_pauses(open_loop(ports["CTranslate2"], seconds, rate)),
     }
 
 
 def measure_streams(port: int, seconds: float) -> Streams:
-    saturation = len(run(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
-    first, gaps = run(open_streams(port, seconds, STREAMED * saturation))
+    saturation = (
+        len(run_without_pauses(closed_loop(port, seconds, CONNECTIONS, stream=True))) / seconds
+    )
+    first, gaps = run_without_pauses(open_streams(port, seconds, STREAMED * saturation))
     return {
         "saturation": saturation,
         "rate": STREAMED * saturation,
@@ -115,7 +122,7 @@ def measure_engine(folder: Path, seconds: float) -> float:
     return 1000 * statistics.median(times)
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_without_pauses(coroutine: Coroutine[Any, Any, T]) -> T:
     with without_pauses():
         return asyncio.run(coroutine)
 

@@ -21,7 +21,7 @@ KINDS: list[tuple[int, str, dict[str, Any]]] = [  # share in percent, path, body
 TOLERANCE = 1e-4  # of a log-prob, weight or number of a vector
 
 
-def draw(chance: random.Random, count: int) -> list[bytes]:
+def draw_requests(chance: random.Random, count: int) -> list[bytes]:
     """Return requests of mixed kinds."""
     kinds = chance.choices(KINDS, [share for share, *_ in KINDS], k=count)
     return [

@@ -24,7 +24,7 @@ from benchmarks.kit.memory import family, memory_of, read_status
 from benchmarks.kit.raw_client import RawClient, status_of, write_request
 from benchmarks.kit.serving import serving
 from benchmarks.load.load import WORDS
-from benchmarks.load.mixed_requests import Judge, draw, write_body
+from benchmarks.load.mixed_requests import Judge, draw_requests, write_body
 from service.settings.settings import DEFAULT_BUNDLE
 
 CLIENTS = 24
@@ -41,7 +41,7 @@ TICKS = os.sysconf("SC_CLK_TCK")  # of CPU time, a second
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests of one load. Times are in seconds."""
+    """The fate of the requests of one load. Times are in seconds."""
 
     sent: int = 0
     unsent: int = 0  # arrivals for which the client had no connection or no time left
@@ -59,7 +59,7 @@ class Outcome:
     cpu: list[float] = field(default_factory=list[float])  # cores in use, of each of PROCESSES
 
 
-class Load:
+class LoadRun:
     """One run against a service."""
 
     def __init__(self, port: int, judge: Judge) -> None:
@@ -100,7 +100,10 @@ class Load:
 
     def closed(self, seconds: float, clients: int) -> None:
         """Let clients ask again as soon as they are answered."""
-        requests, until = cycle(draw(random.Random(0), DRAWN)), time.perf_counter() + seconds
+        requests, until = (
+            cycle(draw_requests(random.Random(0), DRAWN)),
+            time.perf_counter() + seconds,
+        )
         with self.measured():
             while time.perf_counter() < until:
                 for _ in range(clients - len(self.client)):
@@ -111,7 +114,7 @@ class Load:
     def open(self, seconds: float, rate: float) -> None:
         """Let requests arrive at random times. Then wait until the service answers as before."""
         chance = random.Random(1)
-        requests = cycle(draw(chance, DRAWN))
+        requests = cycle(draw_requests(chance, DRAWN))
         with self.measured():
             self.arrive(seconds, rate, chance, requests)
         self.recover()
@@ -155,7 +158,7 @@ class Load:
         self.outcome.recovery = time.perf_counter() - ended
 
 
-class Row(NamedTuple):
+class Overload(NamedTuple):
     """The outcome of a load, and those of the closed loops just before and after it, since the
     speed of a machine changes."""
 
@@ -169,26 +172,26 @@ class Row(NamedTuple):
         return statistics.mean(each.goodput for each in self.closed)
 
 
-def measure(factors: Sequence[float], seconds: float) -> list[Row]:
+def measure(factors: Sequence[float], seconds: float) -> list[Overload]:
     """Return the outcome at each multiple of the capacity, which the loop before it measured."""
-    rows: list[Row] = []
+    rows: list[Overload] = []
     with serving(DEFAULT_BUNDLE) as port:
         judge = Judge(port)
 
         def closed() -> Outcome:
-            load = Load(port, judge)
+            load = LoadRun(port, judge)
             load.closed(seconds / 2, CLIENTS)
             return load.outcome
 
         before = closed()
         for factor in factors:
-            load = Load(port, judge)
+            load = LoadRun(port, judge)
             load.outcome.memory.append(memory_of_service())
             load.open(seconds, factor * before.goodput)
             time.sleep(PAUSE)
             load.outcome.memory.append(memory_of_service())
             after = closed()
-            rows.append(Row(factor, (before, after), load.outcome))
+            rows.append(Overload(factor, (before, after), load.outcome))
             typer.echo(" | ".join(columns(rows[-1])))
             before = after
     return rows
@@ -236,7 +239,7 @@ def efficiency(found: Outcome) -> float:
     return found.goodput / sum(found.cpu[PROCESSES.index("client") + 1 :])
 
 
-def columns(row: Row) -> list[str]:
+def columns(row: Overload) -> list[str]:
     factor, closed, found = row
     others = sum(found.statuses.values()) - found.statuses[200] - found.statuses[429]
     live = [seconds for _, seconds in found.probes["/livez"]]

@@ -44,7 +44,7 @@ def main(
     factors: Annotated[str, typer.Option(help="Multiples of the capacity")] = "2,4,6,10",
     docs: Annotated[Path, typer.Option(help="Folder for reliability.md")] = DOCS,
 ) -> None:
-    """Measure the default model under overload, and beside the largest requests."""
+    """Measure the default model under overload, and among the largest requests."""
     rows = measure([float(each) for each in factors.split(",")], seconds)
     text = HEAD.format(
         machine=machine_line(describe_machine()),

@@ -114,7 +114,7 @@ class Soak:
         return await loop.create_connection(Answers, "127.0.0.1", self.port)
 
     def tenth(self, count: int) -> Sample:
-        """Send so many requests and return their sample."""
+        """Send `count` requests and return their sample."""
 
         async def clients() -> None:
             left = iter(range(count))
@@ -136,7 +136,7 @@ def memory_of_processes() -> tuple[int, int]:
     return http, memory_of(server.pid).held - http
 
 
-def judge(samples: list[Sample]) -> dict[str, Any]:
+def judge_growth(samples: list[Sample]) -> dict[str, Any]:
     """Return how much memory and latency grew after the warm-up, and whether too much."""
     warm = samples[WARM - 1 :]
     grown = {
@@ -167,7 +167,7 @@ def soak(port: int, count: int) -> dict[str, Any]:
         "failed": run.failed,
         "samples": [each._asdict() for each in samples],
     }
-    return {"machine": describe_machine(), **found, **judge(samples)}
+    return {"machine": describe_machine(), **found, **judge_growth(samples)}
 
 
 def paragraph(found: dict[str, Any]) -> str:

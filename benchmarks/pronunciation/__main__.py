@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.pronunciation.accuracy import decode
-from benchmarks.pronunciation.loss_curve import draw
+from benchmarks.pronunciation.accuracy import decode_as_served
+from benchmarks.pronunciation.loss_curve import draw_losses
 from benchmarks.pronunciation.peers import (
     G2P_EN,
     PHONETISAURUS,
@@ -19,12 +19,12 @@ from benchmarks.pronunciation.peers import (
     phonetisaurus_predictions,
 )
 from benchmarks.pronunciation.report import CURVE, Line, render, worst_words
+from benchmarks.speed.report import DOCS
 from model.data.pairs import Pair, read_pairs
 from model.evaluate import accuracy, by_source, without_stress
 from model.training.run import LOSSES
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 
-DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = {
     "int8, greedy": (Precision.int8, 1),
     "int8, 4 beams": (Precision.int8, 4),
@@ -50,7 +50,7 @@ def main(
     peer = theirs[0].found.plain.word
     text = render([*ours, *theirs], peer, worst)
     (DOCS / "pronunciation-accuracy.md").write_text(text, encoding="utf-8")
-    draw(run / LOSSES, DOCS / CURVE)
+    draw_losses(run / LOSSES, DOCS / CURVE)
 
 
 def ask_heed(references: list[Pair]) -> tuple[list[Line], list[list[str]]]:
@@ -59,7 +59,9 @@ def ask_heed(references: list[Pair]) -> tuple[list[Line], list[list[str]]]:
     predictions: list[dict[str, str]] = []
     for name, (precision, beam_size) in SETTINGS.items():
         settings = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, precision=precision)
-        found, rate = asyncio.run(decode(settings, list(by_source(references)), beam_size))
+        found, rate = asyncio.run(
+            decode_as_served(settings, list(by_source(references)), beam_size)
+        )
         lines.append(Line(f"Heed {name}", accuracy(found, references), rate))
         predictions.append(found)
     return lines, worst_words(predictions[0], references)

@@ -26,7 +26,7 @@ PRECISIONS = (Precision.fp32, Precision.int8)
 BEAM_SIZES = (1, 4)
 
 
-def read(model: Model, text: str) -> list[int]:
+def source_ids_of(model: Model, text: str) -> list[int]:
     """Tokenize a source. A language token before it counts as the language of a request.
 
     Raises BadParameter if the model does not know the language.
@@ -46,12 +46,12 @@ def read(model: Model, text: str) -> list[int]:
     )
 
 
-async def decode(
+async def decode_as_served(
     settings: Settings, sources: list[str], beam_size: int
 ) -> tuple[dict[str, str], float]:
     """Return the best target text by source, and the sources decoded per second.
 
-    The model's own options apply, but for the beam size.
+    All options but the beam size are the model's own.
     """
     registry = Registry(settings, Supervisor, on_change=lambda: None)
     await registry.open()
@@ -63,7 +63,7 @@ async def decode(
     options = SearchOptions(**own)
 
     async def answer(texts: list[str]) -> list[Answer]:
-        ids = [read(model, text) for text in texts]
+        ids = [source_ids_of(model, text) for text in texts]
         entries = [Entry(source_ids=np.array(each), search=options) for each in ids]
         return await asyncio.gather(*model.engine.submit(entries))
 
@@ -78,14 +78,16 @@ async def decode(
     return dict(zip(sources, texts, strict=True)), rate
 
 
-def lines(
+def served_error_rates(
     references: list[Pair], bundle: Path, precisions: Sequence[Precision], beam_sizes: Sequence[int]
 ) -> Iterator[str]:
     """Yield a line for each precision and beam size, as soon as it is measured."""
     for precision in precisions:
         settings = Settings(bundles=[bundle], provider=Provider.cpu, precision=precision)
         for beam_size in beam_sizes:
-            texts, rate = asyncio.run(decode(settings, list(by_source(references)), beam_size))
+            texts, rate = asyncio.run(
+                decode_as_served(settings, list(by_source(references)), beam_size)
+            )
             found = accuracy(texts, references)
             yield f"{precision}, beam_size {beam_size}: {found}; {rate:.0f} sources/s"
 
@@ -95,7 +97,7 @@ def main(
     bundle: Annotated[Path, typer.Option(help="Bundle to measure", exists=True)] = DEFAULT_BUNDLE,
 ) -> None:
     """Print word and phoneme error rates at fp32 and int8, greedy and with four beams."""
-    for line in lines(read_pairs(pairs), bundle, PRECISIONS, BEAM_SIZES):
+    for line in served_error_rates(read_pairs(pairs), bundle, PRECISIONS, BEAM_SIZES):
         typer.echo(line)
 
 

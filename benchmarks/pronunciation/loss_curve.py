@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 
-def draw(losses: Path, picture: Path) -> None:
+def draw_losses(losses: Path, picture: Path) -> None:
     """Draw the losses of training and held-out words, by epoch, as SVG."""
     rows = [[float(x) for x in line.split("\t")] for line in losses.read_text().splitlines()]
     epochs, training, dev = zip(*rows, strict=True)

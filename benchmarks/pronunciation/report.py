@@ -57,12 +57,12 @@ def render(lines: list[Line], peer: float, worst: list[list[str]]) -> str:
     head = HEAD.format(
         words=lines[0].found.plain.words, batch=BATCH, machine=machine_line(describe_machine())
     )
-    systems = table(COLUMNS, [columns_of(line, peer) for line in lines])
+    systems = table(COLUMNS, [cells_of(line, peer) for line in lines])
     notes = NOTES.format(curve=CURVE, worst=WORST)
     return head + systems + notes + table(["word", "reference", "answer", "edits"], worst)
 
 
-def columns_of(line: Line, peer: float) -> list[str]:
+def cells_of(line: Line, peer: float) -> list[str]:
     plain, stressed = line.found.plain, line.found.stressed
     with_stress = [f"{stressed.word:.2f}", f"{stressed.phoneme:.2f}", f"{line.found.stress:.1f}"]
     return [

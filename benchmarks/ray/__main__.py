@@ -34,7 +34,7 @@ from service.settings.settings import DEFAULT_BUNDLE
 GATE = 1.7
 CLIENTS = 8
 WARM_UP = 3.0  # seconds
-SENTENCES = 32
+NUM_SENTENCES = 32
 REPLICAS = {"one": 1, "two": 2}
 
 
@@ -63,13 +63,15 @@ def main(
             folder.mkdir()
             cluster = Cluster(folder, cores=sum(REPLICAS.values()))
             try:
-                found = compare(cluster, workload, seconds, turns)
+                found = measure_both(cluster, workload, seconds, turns)
             finally:
                 cluster.close()
             ratio = statistics.median(
                 two.rate / one.rate for one, two in zip(found["one"], found["two"], strict=True)
             )
-            typer.echo(f"{workload.name}: two replicas {ratio:.2f} times one; {describe(found)}")
+            typer.echo(
+                f"{workload.name}: two replicas {ratio:.2f} times one; {describe_turns(found)}"
+            )
     typer.echo(f"{machine_line(describe_machine())}, ray {version('ray')}")
     raise typer.Exit(ratio < GATE)  # of sentences, the last
 
@@ -85,12 +87,12 @@ def sentences(bundle: Path) -> Workload:
     card = Card(name="base", task="-", licence="CC0-1.0", attribution="-", notice="-")
     write_bundle(lettered(BASE.config), card, WeightType.fp32, bundle, Precision.int8)
     chance, letters = random.Random(0), string.ascii_lowercase  # a letter is a token
-    sources = ["".join(chance.choices(letters, k=BASE.length)) for _ in range(SENTENCES)]
+    sources = ["".join(chance.choices(letters, k=BASE.length)) for _ in range(NUM_SENTENCES)]
     body = {"source": sources, "max_new_tokens": BASE.length}
-    return Workload(f"{SENTENCES} sentences", bundle, json.dumps(body).encode())
+    return Workload(f"{NUM_SENTENCES} sentences", bundle, json.dumps(body).encode())
 
 
-def compare(
+def measure_both(
     cluster: Cluster, workload: Workload, seconds: float, turns: int
 ) -> dict[str, list[Turn]]:
     """Return the turns of each application. Raise RuntimeError if one is not deployed."""
@@ -118,7 +120,7 @@ def compare(
 
 
 def measure(cluster: Cluster, name: str, body: bytes, seconds: float) -> Turn:
-    """Ask for so many seconds, with CLIENTS clients. Raise RuntimeError for an answer but 200."""
+    """Ask for `seconds`, with CLIENTS clients. Raise RuntimeError for an answer but 200."""
     count = 0
 
     async def client(until: float) -> None:
@@ -149,7 +151,7 @@ def processor_time(pids: Sequence[int]) -> float:
     return ticks / TICKS
 
 
-def describe(found: dict[str, list[Turn]]) -> str:
+def describe_turns(found: dict[str, list[Turn]]) -> str:
     """Return the medians of both, wall and processor time."""
     return ", ".join(
         f"{name} {statistics.median(turn.rate for turn in measured):.2f} answers/s with"

@@ -15,7 +15,7 @@ from benchmarks.kit.memory import family
 from benchmarks.kit.serving import free_port
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "deploy" / "ray" / "heed.yaml"
+SERVE_CONFIG = ROOT / "deploy" / "ray" / "heed.yaml"
 BIN = Path(sys.executable).parent
 LATEST = 120  # seconds until a deployment must have an outcome
 # Prints the status of all applications, and Ray's messages, once all are deployed or have failed.
@@ -71,7 +71,7 @@ class Cluster:
 
     def deploy(self, *applications: Application) -> tuple[str, str]:
         """Deploy these, and return their status and Ray's messages once they have an outcome."""
-        config = yaml.safe_load(CONFIG.read_text())
+        config = yaml.safe_load(SERVE_CONFIG.read_text())
         config["http_options"]["port"] = self.port
         config["applications"] = applications
         file = self._folder / "heed.yaml"
@@ -106,7 +106,7 @@ class Cluster:
 def application(deployment: dict[str, Any], **arguments: Any) -> Application:
     """Return the application of heed.yaml with these settings. `deployment` holds Ray's options, as
     num_replicas, in the place of those for autoscaling."""
-    (found,) = yaml.safe_load(CONFIG.read_text())["applications"]
+    (found,) = yaml.safe_load(SERVE_CONFIG.read_text())["applications"]
     (heed,) = found["deployments"]
     del heed["autoscaling_config"]
     return {**found, "args": arguments, "deployments": [heed | deployment]}

@@ -1,6 +1,6 @@
 """Count the texts that int8 decodes to the tokens of fp32: python -m benchmarks.speed.agreement
 
-Heed's count stands beside CTranslate2's, which converts the same checkpoint and reads the same
+Heed's count stands next to CTranslate2's, which converts the same checkpoint and reads the same
 source ids. A control counts the texts that both decode alike at fp32.
 """
 
@@ -15,11 +15,12 @@ import typer
 from benchmarks.kit.document import describe_machine, machine_line
 from benchmarks.kit.results import Agreement, Alike
 from benchmarks.speed.agreement_report import agreement_columns
-from benchmarks.speed.report import read, write
+from benchmarks.speed.report import read_results, write_results
 from benchmarks.speed.witness import Ids, Witness
 from service.bundle.languages import Slot, fill, slots_of
 from service.bundle.manifest import Bundle, Manifest, load_bundle
 from service.engine.engine import Engine
+from service.engine.work import Job
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
@@ -55,14 +56,14 @@ def measure(
     with tempfile.TemporaryDirectory() as work:
         witness = Witness(checkpoint, Path(work), manifest) if checkpoint else None
         for beam_size in BEAM_SIZES:
-            found["searches"].append(compare(bundle, sources, witness, beam_size))
+            found["searches"].append(count_alike(bundle, sources, witness, beam_size))
     return found
 
 
-def compare(bundle: Bundle, sources: Sources, witness: Witness | None, beam_size: int) -> Alike:
+def count_alike(bundle: Bundle, sources: Sources, witness: Witness | None, beam_size: int) -> Alike:
     options = options_of(bundle.manifest, beam_size)
     int8, fp32 = (
-        decode(bundle, sources, precision, options)
+        decode_best(bundle, sources, precision, options)
         for precision in (Precision.int8, Precision.fp32)
     )
     found: Alike = {"beam_size": beam_size, "heed": count_equal(int8, fp32)}
@@ -89,18 +90,20 @@ def options_of(manifest: Manifest, beam_size: int) -> SearchOptions:
     )
 
 
-def decode(bundle: Bundle, sources: Sources, precision: Precision, options: SearchOptions) -> Ids:
+def decode_best(
+    bundle: Bundle, sources: Sources, precision: Precision, options: SearchOptions
+) -> Ids:
     """Return the ids of the best hypothesis of each source."""
     engine = Engine(bundle, Settings(provider=Provider.cpu, precision=precision))
     engine.start()
     found: Ids = []
     for first in range(0, len(sources.ids), CHUNK):
-        entries = [
-            Entry(np.array(ids), options, language=sources.language)
+        jobs = [
+            Job(Entry(np.array(ids), options, language=sources.language))
             for ids in sources.ids[first : first + CHUNK]
         ]
-        engine.queue.put(entries)
-        found += [entry.result.result().hypotheses[0].token_ids for entry in entries]
+        engine.queue.put(jobs)
+        found += [job.result.result().hypotheses[0].token_ids for job in jobs]
     engine.close()
     return found
 
@@ -139,7 +142,7 @@ def read_sources(bundle: Bundle, texts: Sequence[str], languages: Languages) -> 
     return Sources(ids, tuple(languages.get("target_language", ())))
 
 
-def read_texts(path: Path) -> list[str]:
+def read_source_texts(path: Path) -> list[str]:
     """Return the sources of a file, up to the tab of each line. Empty lines are skipped. Raises
     BadParameter if there is none."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -149,15 +152,15 @@ def read_texts(path: Path) -> list[str]:
     raise typer.BadParameter(f"{path} holds no text: give a file with a text on each line")
 
 
-def add(found: Agreement, docs: Path) -> None:
+def add_agreement(found: Agreement, docs: Path) -> None:
     """Add a line to docs/performance.md, in the place of that of the same family and machine."""
-    results = read(docs)
+    results = read_results(docs)
     lines = {
         (each["family"], machine_line(each["machine"])): each
         for each in results.get("agreement", [])
     }
     lines[found["family"], machine_line(found["machine"])] = found
-    write({**results, "agreement": [*lines.values()]}, docs)
+    write_results({**results, "agreement": [*lines.values()]}, docs)
 
 
 def main(
@@ -178,10 +181,10 @@ def main(
         codes["source_language"] = source_language
     if target_language:
         codes["target_language"] = target_language
-    found = measure(bundle, read_texts(texts), codes, checkpoint)
+    found = measure(bundle, read_source_texts(texts), codes, checkpoint)
     typer.echo(" | ".join(agreement_columns(found)))
     if docs:
-        add(found, docs)
+        add_agreement(found, docs)
 
 
 if __name__ == "__main__":

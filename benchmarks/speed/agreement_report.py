@@ -6,7 +6,7 @@ from benchmarks.kit.document import machine_line, table
 from benchmarks.kit.results import Agreement, Alike
 
 AGREEMENT = """
-## int8 beside fp32
+## int8 compared with fp32
 
 `python -m benchmarks.speed.agreement` writes this section. It decodes texts that the models have
 not learned from, and counts those for which int8 gives the same tokens as fp32: once in Heed and

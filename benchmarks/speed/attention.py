@@ -54,14 +54,14 @@ TYPE = """(word) => new Promise((resolve) => {
   source.value = word;
   source.dispatchEvent(new Event("input", { bubbles: true }));
 })"""
-Row = list[str]  # description and duration of a measurement
+Measurement = list[str]  # its description and duration
 
 
-def measure_formats(layers: int, heads: int, tokens: int, rounds: int) -> list[Row]:
+def measure_formats(layers: int, heads: int, tokens: int, rounds: int) -> list[Measurement]:
     """Measure how long each format takes to write cross-attention of this shape."""
     document = random_document(layers, heads, tokens)
     name = f"{layers} x {heads} x {tokens} x {tokens} weights"
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for form, write in WRITERS.items():
         ms = median_milliseconds(partial(write, document), rounds)
         rows.append([f"{name} as {form}", f"{ms:.2f} ms"])
@@ -95,10 +95,10 @@ def median_milliseconds(work: Callable[[], object], rounds: int) -> float:
     return statistics.median(times)
 
 
-def measure_large(address: str, tokens: int, name: str) -> list[Row]:
+def measure_large(address: str, tokens: int, name: str) -> list[Measurement]:
     """Ask for the attention of one source and target of random letters, in each format."""
     ids = np.random.default_rng(0).integers(4, 30, (2, tokens)).tolist()
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     with httpx2.Client(base_url=address, timeout=60) as client:
         for form in ("application/safetensors", "image/png", "image/svg+xml"):
             started = time.monotonic()
@@ -115,27 +115,27 @@ def measure_large(address: str, tokens: int, name: str) -> list[Row]:
 
 async def measure_gaps(
     address: str, form: str, *, seconds: float, phases: int, targets: int
-) -> Row:
-    """Measure the gaps between the tokens of streams, alone and beside large answers.
+) -> Measurement:
+    """Measure the gaps between the tokens of streams, alone and with large answers.
 
     Phases of `seconds` alternate: without, then with large answers, each for `targets` targets.
     """
     alone: list[float] = []
-    beside: list[float] = []
+    with_large: list[float] = []
     sizes: list[int] = []
     async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
         for _ in range(phases):
             await follow_streams(client, alone, time.monotonic() + seconds)
             until = time.monotonic() + seconds
-            streams = asyncio.ensure_future(follow_streams(client, beside, until))
+            streams = asyncio.ensure_future(follow_streams(client, with_large, until))
             sizes += await ask_large_answers(address, form, targets, until)
             await streams
     rate = len(sizes) / (phases * seconds)
     name = (
-        "Gaps between reads of a stream (p50, p99, largest), beside"
+        "Gaps between reads of a stream (p50, p99, largest), with"
         f" {rate:.1f} answers per second of {max(sizes) / 1e6:.0f} MB, {form}"
     )
-    return [name, f"{quantiles(beside)} ms; alone {quantiles(alone)} ms"]
+    return [name, f"{quantiles(with_large)} ms; alone {quantiles(alone)} ms"]
 
 
 def quantiles(gaps: list[float]) -> str:
@@ -178,7 +178,7 @@ async def ask_large_answers(address: str, form: str, targets: int, until: float)
     return sizes
 
 
-def measure_typing(address: str, words: Sequence[str]) -> list[Row]:
+def measure_typing(address: str, words: Sequence[str]) -> list[Measurement]:
     """Measure the time from typing a word to its heatmap. Return no row without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -197,7 +197,7 @@ def measure_typing(address: str, words: Sequence[str]) -> list[Row]:
     return [["A word typed on the page until its heatmap is drawn", took]]
 
 
-def write(rows: list[Row], document: Path) -> None:
+def write_document(rows: list[Measurement], document: Path) -> None:
     head = HEAD.format(machine=machine_line(describe_machine()))
     document.write_text(f"{head}{table(['measured', 'result'], rows)}", encoding="utf-8")
 
@@ -215,7 +215,7 @@ def main() -> None:
         with serving(Path(folder) / "heed") as port:
             address = f"http://127.0.0.1:{port}"
             rows += measure_large(address, tokens=512, name="6 layers, 8 heads, base model")
-    write(rows, DOCUMENT)
+    write_document(rows, DOCUMENT)
 
 
 if __name__ == "__main__":

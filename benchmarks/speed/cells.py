@@ -14,7 +14,7 @@ import typer
 
 from benchmarks.kit.models import MeasuredModel
 from benchmarks.kit.process import Call, Ids, Running, System
-from benchmarks.kit.results import Cell, Comparison, LengthRow, Precision
+from benchmarks.kit.results import Cell, Comparison, LengthRow, MeasuredPrecision
 from benchmarks.kit.systems import (
     bare_system,
     ctranslate2,
@@ -28,7 +28,10 @@ from benchmarks.speed.report import cell_columns
 from benchmarks.speed.runtimes import runtimes
 
 BatchAndBeams = tuple[int, int]
-COMPUTE_TYPES: dict[Precision, str] = {"int8": "int8", "fp32": "float32"}  # CTranslate2's names
+COMPUTE_TYPES: dict[MeasuredPrecision, str] = {
+    "int8": "int8",
+    "fp32": "float32",
+}  # CTranslate2's names
 Times = dict[str, list[float]]  # milliseconds of each round, by system
 CORES = os.cpu_count() or 1
 
@@ -71,7 +74,7 @@ def measure(systems: Sequence[Running], call: Call, rounds: int, warm_ups: int =
     return Measured(wall, cpu, answers)
 
 
-def compare(found: Measured, call: Call, precision: Precision) -> Comparison:
+def compare_servers(found: Measured, call: Call, precision: MeasuredPrecision) -> Comparison:
     """Compare Heed with the setting of CTranslate2 that answers soonest, with one ratio per
     round."""
     wall, cpu, answers = found
@@ -121,10 +124,10 @@ def measure_cells(
                 "model": model.name,
                 "batch": batch,
                 "beam_size": beam_size,
-                "int8": compare(found, call, "int8"),
+                "int8": compare_servers(found, call, "int8"),
             }
             if "fp32" in model.precisions:
-                cell["fp32"] = compare(found, call, "fp32")
+                cell["fp32"] = compare_servers(found, call, "fp32")
             typer.echo(" | ".join(cell_columns(cell)))
             cells.append(cell)
     return cells

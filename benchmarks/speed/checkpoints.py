@@ -21,13 +21,19 @@ import httpx2
 import typer
 
 from benchmarks.kit.document import describe_machine
-from benchmarks.kit.memory import memory_of, run
+from benchmarks.kit.memory import memory_of, run_command
+from benchmarks.kit.process import REPOSITORY
 from benchmarks.kit.results import Checkpoints, Conversion, Serving
 from benchmarks.kit.serving import free_port, is_ready
 from benchmarks.speed.random_checkpoint import MT5_LARGE, NLLB_600M, TINY, Shape, write_checkpoint
-from benchmarks.speed.report import DOCS, conversion_columns, read, serving_columns, write
+from benchmarks.speed.report import (
+    DOCS,
+    conversion_columns,
+    read_results,
+    serving_columns,
+    write_results,
+)
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 900.0  # seconds until a server must be ready
 PLAN: dict[Shape, Sequence[str]] = {  # precisions to convert to
     NLLB_600M: ("int8", "both"),
@@ -43,7 +49,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
     Yields all results so far after each shape: the next may not fit into memory or on the disk.
     """
     write_checkpoint(TINY, work / "least")
-    own = run(convert_command(work / "least", work / "bundle", "both"), REPOSITORY).peak
+    own = run_command(conversion_command(work / "least", work / "bundle", "both"), REPOSITORY).peak
     conversions: list[Conversion] = []
     servings: list[Serving] = []
     for shape, precisions in plan.items():
@@ -67,7 +73,7 @@ def measure(plan: Mapping[Shape, Sequence[str]], work: Path) -> Generator[Checkp
 
 
 def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) -> Conversion:
-    ran = run(convert_command(folder, bundle, precision), REPOSITORY)
+    ran = run_command(conversion_command(folder, bundle, precision), REPOSITORY)
     return {
         "checkpoint": name,
         "bytes": (folder / "model.safetensors").stat().st_size,
@@ -80,7 +86,7 @@ def measure_conversion(name: str, folder: Path, bundle: Path, precision: str) ->
     }
 
 
-def convert_command(folder: Path, bundle: Path, precision: str) -> list[str | Path]:
+def conversion_command(folder: Path, bundle: Path, precision: str) -> list[str | Path]:
     return [sys.executable, "-m", "model", "convert", folder, bundle, "--precision", precision]
 
 
@@ -151,7 +157,7 @@ def main(
     """Measure memory, time and disk of large checkpoints, and add them to docs/performance.md."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         for found in measure(PLAN, Path(folder)):
-            write({**read(docs), "checkpoints": found}, docs)
+            write_results({**read_results(docs), "checkpoints": found}, docs)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import typer
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from model.export.graphs.rewrite import MICROSOFT
+
 SHAPES = [  # rows, heads, head_dim, capacity or length of the source
     (1, 4, 64, 16),
     (8, 4, 64, 16),
@@ -24,8 +26,7 @@ SHAPES = [  # rows, heads, head_dim, capacity or length of the source
     (32, 8, 64, 64),
 ]
 REPEATED = 8
-MICROSOFT = "com.microsoft"
-Shape = tuple[int, int, int, int]
+AttentionShape = tuple[int, int, int, int]
 node = helper.make_node
 
 
@@ -51,7 +52,7 @@ def standard(i: int) -> list[NodeProto]:
     ]
 
 
-def grouped(i: int, heads: int) -> list[NodeProto]:
+def grouped_query(i: int, heads: int) -> list[NodeProto]:
     """Attend with one operator, which also writes the KV cache in place."""
     inputs = [f"packed{i}_one", "", "", f"keys{i}", f"values{i}", "position32", "capacity"]
     outputs = [f"mixed{i}_one", f"keys{i}_out", f"values{i}_out"]
@@ -83,7 +84,7 @@ def multi_head(i: int, heads: int) -> list[NodeProto]:
     ]
 
 
-def own_cache(shape: Shape, rounds: int, *, fast: bool) -> float:
+def own_cache(shape: AttentionShape, rounds: int, *, fast: bool) -> float:
     """Return the microseconds that one attention over the decoder's KV cache takes: by the fused
     operator of the step graph if `fast`, else by standard ONNX operators."""
     rows, heads, head_dim, capacity = shape
@@ -101,12 +102,14 @@ def own_cache(shape: Shape, rounds: int, *, fast: bool) -> float:
         "position32": np.full(rows, 7, np.int32),
         "length": np.full(rows, 8),
     }
-    nodes = [each for i in range(REPEATED) for each in (grouped(i, heads) if fast else standard(i))]
+    nodes = [
+        each for i in range(REPEATED) for each in (grouped_query(i, heads) if fast else standard(i))
+    ]
     written = {f"{name}_out": name for name in shapes if not name.startswith("packed")}
     return microseconds(model_of(nodes, shapes, constants, written), shapes, written, rounds)
 
 
-def source(shape: Shape, rounds: int, *, fast: bool) -> float:
+def source(shape: AttentionShape, rounds: int, *, fast: bool) -> float:
     """Return the microseconds of an attention over a source."""
     rows, heads, head_dim, length = shape
     query = (rows, 1, heads * head_dim) if fast else (rows, heads, 1, head_dim)
@@ -173,7 +176,7 @@ def microseconds(
     return 1e6 * statistics.median(times) / REPEATED
 
 
-def lines(shapes: Sequence[Shape], rounds: int) -> Iterator[str]:
+def durations(shapes: Sequence[AttentionShape], rounds: int) -> Iterator[str]:
     """Yield one line for each shape, with both times in microseconds per attention."""
     for name, measure in (("own cache", own_cache), ("source", source)):
         yield f"{name}, rows x heads x head_dim, capacity: by standard ONNX, by the step graph"
@@ -184,8 +187,8 @@ def lines(shapes: Sequence[Shape], rounds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print microseconds per attention, standard ONNX beside the step graph's operators."""
-    for line in lines(SHAPES, rounds=100):
+    """Print microseconds per attention, by standard ONNX and by the step graph's operators."""
+    for line in durations(SHAPES, rounds=100):
         typer.echo(line)
 
 

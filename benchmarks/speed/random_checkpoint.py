@@ -46,7 +46,7 @@ class Shape:
 
 
 def nllb_config(changed: Mapping[str, int]) -> Any:
-    """Return the configuration of NLLB-600M, but for what is changed."""
+    """Return the configuration of NLLB-600M with changes."""
     sizes: dict[str, Any] = {
         "vocab_size": 256_206,
         "d_model": 1024,
@@ -159,15 +159,15 @@ def write_checkpoint(shape: Shape, folder: Path) -> int:
 
 
 def random_source(name: str, shape: tuple[int, ...], embedding: float) -> Source:
-    """Return a tensor by its name. An output projection is an embedding, but for its size."""
+    """Return a tensor by its name. An output projection is like an embedding of another size."""
     if "norm" in name or name.endswith(".bias"):
         value = float(name.endswith("weight"))
         return Source(torch.float32, shape, lambda: iter([torch.full(shape, value)]))
     deviation = {"shared": embedding, "lm_head": 0.3}.get(name.split(".")[-2], SMALL)
-    return Source(torch.float32, shape, partial(random_rows, shape, deviation))
+    return Source(torch.float32, shape, partial(random_pieces, shape, deviation))
 
 
-def random_rows(shape: tuple[int, ...], deviation: float) -> Iterator[Tensor]:
+def random_pieces(shape: tuple[int, ...], deviation: float) -> Iterator[Tensor]:
     generator = torch.Generator().manual_seed(0)
     rows = max(1, PIECE // shape[1])
     for start in range(0, shape[0], rows):

@@ -31,8 +31,8 @@ def columns_of(ours: str, theirs: str) -> list[str]:
 COLUMNS = ["cell", *columns_of("int8", "int8"), *columns_of("fp32", "float32")]
 HEAD = """# Performance
 
-After this page you know how fast Heed is beside CTranslate2 and Hugging Face, and what its options
-cost.
+After this page you know how fast Heed is compared with CTranslate2 and Hugging Face, and what its
+options cost.
 
 `python -m benchmarks` writes this page; do not edit it. Times are milliseconds per call, medians of
 {rounds} rounds. A ratio above 1 means that Heed is faster; the quartiles of the rounds' ratios are
@@ -126,12 +126,12 @@ source and one beam.
 """
 
 
-def write(results: Results, docs: Path) -> None:
+def write_results(results: Results, docs: Path) -> None:
     (docs / "performance.md").write_text(render(results), encoding="utf-8")
     (docs / NUMBERS).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def read(docs: Path) -> Results:
+def read_results(docs: Path) -> Results:
     """Return the numbers of the last run."""
     return cast("Results", json.loads((docs / NUMBERS).read_text(encoding="utf-8")))
 

@@ -33,7 +33,7 @@ def runtimes(config: "TransformerConfig") -> list[System]:
 
 def optimum(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare Optimum's ONNX export, quantised to int8 with scales measured in each run."""
-    from benchmarks.kit.hugging_face import generate
+    from benchmarks.kit.hugging_face import generate_calls
 
     onnx_export_from_model = import_module("optimum.exporters.onnx").onnx_export_from_model
     optimum_onnx = import_module("optimum.onnxruntime")
@@ -43,19 +43,19 @@ def optimum(_: Path, config: "TransformerConfig") -> Decode:
         for graph in [*Path(folder).glob("*.onnx")]:
             quantizer = optimum_onnx.ORTQuantizer.from_pretrained(folder, file_name=graph.name)
             quantizer.quantize(scheme, folder, file_suffix="")
-        return generate(optimum_onnx.ORTModelForSeq2SeqLM.from_pretrained(folder))
+        return generate_calls(optimum_onnx.ORTModelForSeq2SeqLM.from_pretrained(folder))
 
 
 def openvino(_: Path, config: "TransformerConfig") -> Decode:
     """Prepare OpenVINO's export with int8 weights, its default for int8."""
-    from benchmarks.kit.hugging_face import generate
+    from benchmarks.kit.hugging_face import generate_calls
 
     export_from_model = import_module("optimum.exporters.openvino").export_from_model
     intel = import_module("optimum.intel")
     with tempfile.TemporaryDirectory() as folder:
         int8 = intel.OVConfig(quantization_config=intel.OVWeightQuantizationConfig(bits=8))
         export_from_model(network(config), Path(folder), task=TASK, ov_config=int8)
-        return generate(intel.OVModelForSeq2SeqLM.from_pretrained(folder))
+        return generate_calls(intel.OVModelForSeq2SeqLM.from_pretrained(folder))
 
 
 def network(config: "TransformerConfig") -> Any:

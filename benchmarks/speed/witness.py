@@ -10,10 +10,9 @@ import ctranslate2
 import torch
 from ctranslate2.converters import TransformersConverter
 
+from benchmarks.kit.process import Ids
 from service.bundle.manifest import Manifest
 from service.search.options import SearchOptions
-
-Ids = list[list[int]]
 
 BATCH = 64  # sources that are decoded together
 # CTranslate2 reads these keys of old configurations; today's classes no longer have them.

@@ -44,7 +44,7 @@ class Heed:
 
     async def check_health(self) -> None:
         """Raise Unavailable while /readyz answers 503: Ray replaces a replica that stays so."""
-        await check_ready(self.app.state.service.registry)
+        await check_ready(self.app.state.service)
 
     def __del__(self) -> None:
         if tracing := getattr(self, "tracing", None):

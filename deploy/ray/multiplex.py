@@ -74,7 +74,7 @@ class Multiplexing:
             return False
         registry, settings = self._service.registry, self._service.settings
         if model := registry.served.get(name):
-            return model.engine.bundle.root not in settings.bundles
+            return model.bundle.root not in settings.bundles
         folders = settings.models.iterdir() if settings.models else ()
         return name in [folder.name for folder in folders]
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import DeadlineExceeded, HeedError, Unavailable
 from service.http.messages.problems import PROBLEM, Refusal, write_problem
 from service.http.messages.security import SECURITY_HEADERS
-from service.http.middleware.basics import request_id_of
+from service.http.middleware.observe import request_id_of
 from service.pace import refuse
 
 REQUEST_ID = b"x-request-id"
@@ -87,7 +87,7 @@ def drop_repeated_id(message: Message) -> None:
 
 
 async def answer(scope: Scope, send: Send, error: HeedError) -> None:
-    request_id = request_id_of(scope)
+    request_id = request_id_of(scope["headers"])
     content = write_problem(error, scope["path"], request_id)
     headers = {
         "Content-Type": PROBLEM,

@@ -11,7 +11,7 @@ import torch
 
 from model.checkpoint import TOKENIZERS, WEIGHTS, TrainedModel
 from model.export.checks.parity import parity
-from model.export.checks.samples import Pairs, samples
+from model.export.checks.samples import IdPairs, samples
 from model.export.files.manifest import (
     Card,
     Precision,
@@ -131,7 +131,7 @@ def write_model(
 
 
 def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> SaveGraph:
-    """Write the weights, and return a function that saves a graph beside them."""
+    """Write the weights, and return a function that saves a graph next to them."""
     folder.mkdir()
     sources = exact_sources(model.state_dict(), weight_type.dtype)
     stored = write_tensors(folder / WEIGHTS, sources)
@@ -143,8 +143,8 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
     return save
 
 
-def write_fp16(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
-    """Write the weights as float16, and return a function that halves a graph and saves it beside
+def write_fp16(model: Transformer, folder: Path, pairs: IdPairs) -> SaveGraph:
+    """Write the weights as float16, and return a function that halves a graph and saves it next to
     them. Raises InputError if the model's numbers exceed float16."""
     check_half_range(model, pairs)
     folder.mkdir()
@@ -160,7 +160,7 @@ def write_fp16(model: Transformer, folder: Path, pairs: Pairs) -> SaveGraph:
 
 
 def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGraph:
-    """Write the weights, and return a function that quantises a graph and saves it beside them."""
+    """Write the weights, and return a function that quantises a graph and saves it next to them."""
     tensors = model.state_dict()
     names = int8_names(model, found.fp32)
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}

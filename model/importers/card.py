@@ -35,7 +35,7 @@ def read_front_matter(folder: Path) -> dict[str, Any]:
 def find_licence(checkpoint: Checkpoint, licence: str) -> str:
     """Return `licence`, or what README.md says. A model of one's own, which heed.toml describes,
     may have none; for others raise InputError."""
-    found = licence or text_of(read_front_matter(checkpoint.folder).get("license"))
+    found = licence or joined_text(read_front_matter(checkpoint.folder).get("license"))
     if not found and checkpoint.config_name != OWN:
         readme = checkpoint.folder / "README.md"
         lacks = f"{readme} names no license at its head"
@@ -56,7 +56,7 @@ def write_card(
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
-    task = text_of(head.get("pipeline_tag")) or "text to text"
+    task = joined_text(head.get("pipeline_tag")) or "text to text"
     origin = f"converted from {checkpoint.folder.resolve().name}, a checkpoint of kind {kind}"
     languages = name_languages(head, usage)
     files = [f"| {path} | {digest} |" for path, digest in hashes.items()]
@@ -94,11 +94,11 @@ def write_card(
 def name_languages(head: Mapping[str, Any], usage: Usage) -> str:
     """Return the languages that README.md names, or else those of requests."""
     codes = ", ".join(usage.source_languages | usage.target_languages)
-    return text_of(head.get("language")) or codes or "not said"
+    return joined_text(head.get("language")) or codes or "not said"
 
 
 def language_lines(usage: Usage) -> list[str]:
-    """Return the language codes that a request may give; nothing if there is no choice.
+    """Return the language codes that a request may give; an empty list if there is no choice.
 
     README.md may write the same languages in another way.
     """
@@ -157,7 +157,7 @@ def request_fields(options: Mapping[str, Any], forced: int) -> list[str]:
     return fields
 
 
-def text_of(value: Any) -> str:
+def joined_text(value: Any) -> str:
     """Return a text, or the texts of a list joined by commas."""
     if isinstance(value, list):
         return ", ".join(map(str, cast("list[Any]", value)))

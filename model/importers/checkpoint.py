@@ -7,11 +7,11 @@ refuses everything but tensors.
 
 import json
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, dtype
 
@@ -19,12 +19,12 @@ from model.export.files.tensor_file import pieces_of
 from model.importers.files.foreign import describe_files
 from model.importers.files.names import AVERAGED, shared_prefix, without_wrappers
 from model.importers.files.pickle_file import open_pickle
-from model.importers.files.reading import check_pointer, read
+from model.importers.files.reading import StoredTensor, check_pointer, read
 from model.network.config import InputError
 
 GENERATION = "generation_config.json"
-OWN = "heed.toml"  # beside it, config.json is not read: it may be of another program
-WEIGHTS = (  # the first of these that exists is read
+OWN = "heed.toml"  # if it exists, config.json is not read: it may be of another program
+WEIGHT_FILES = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -39,12 +39,15 @@ class Checkpoint:
     """The configuration and the tensors of a folder; `unread` names those that were never read.
 
     Weights are memory-mapped: pages that were read count as memory of this process until `close`
-    and until all tensors are freed. They are rounded to the number type `rounding`.
+    and until all tensors are freed. They are rounded to the number type `rounding`. With
+    `shapes_only`, `tensor` reads nothing: it returns tensors on torch's meta device.
     """
 
-    def __init__(self, folder: Path, rounding: dtype | None = None) -> None:
+    def __init__(
+        self, folder: Path, rounding: dtype | None = None, *, shapes_only: bool = False
+    ) -> None:
         """Raise InputError if the configuration or the weights are missing or damaged."""
-        self.folder, self.rounding = folder, rounding
+        self.folder, self.rounding, self.shapes_only = folder, rounding, shapes_only
         self.config_name = OWN if (folder / OWN).is_file() else "config.json"
         path = folder / self.config_name
         if not path.is_file():
@@ -55,22 +58,20 @@ class Checkpoint:
         self.config = read_toml(path) if path.name == OWN else read_json(path)
         own = self.config if path.name == OWN else {}
         found = open_weights(folder, str(own.get("weights", "")), str(own.get("state", "")))
-        found = {without_wrappers(name): read for name, read in found.items()}
+        found = {without_wrappers(name): stored for name, stored in found.items()}
         self._prefix = shared_prefix(
             [name for name in found if name != AVERAGED], PREFIXES if own else PREFIXES[:1]
         )
         self._tensors = {
-            self.unwrapped(name): read for name, read in found.items() if name != AVERAGED
+            self.unwrapped(name): stored for name, stored in found.items() if name != AVERAGED
         }
+        self.names = sorted(self._tensors)
         self._unread = set(self._tensors)
+        self._files: dict[str, dict[str, Any]] = {}
 
     def unwrapped(self, name: str) -> str:
         """Return a name without what wrappers, such as DataParallel, put before all names."""
         return without_wrappers(name).removeprefix(self._prefix)
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(self._tensors)
 
     @property
     def unread(self) -> list[str]:
@@ -80,21 +81,33 @@ class Checkpoint:
         return name in self._tensors
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor as it is stored. Raise InputError if there is none of this name, or if it
-        is empty or holds NaN or infinity."""
+        """Return a tensor as it is stored, or its shape alone with `shapes_only`. Raise InputError
+        if there is none of this name, or if it is empty or holds NaN or infinity."""
+        if self.shapes_only:
+            return torch.empty(self.shape(name), device="meta")
+        return self.numbers(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, which counts as read. Raise InputError as `tensor` does."""
         if name not in self._tensors:
             raise InputError(
                 f"{self.folder} has no tensor {name}: the checkpoint is incomplete, so download its"
                 f" weights again, or {self.config_name} belongs to another model"
             )
-        read = self._tensors[name]
-        self._unread.difference_update(n for n, other in self._tensors.items() if other is read)
-        tensor = read()
-        if not tensor.numel():
+        stored = self._tensors[name]
+        self._unread.difference_update(n for n, other in self._tensors.items() if other is stored)
+        if 0 in stored.shape:
             raise InputError(
                 f"{self.folder}: tensor {name} is empty, as DeepSpeed leaves it where it splits the"
                 " weights: run its zero_to_fp32.py, and give the weights that it writes"
             )
+        return stored.shape
+
+    def numbers(self, name: str) -> Tensor:
+        """Return a tensor as it is stored, even with `shapes_only`. Raise InputError as `tensor`
+        does."""
+        self.shape(name)
+        tensor = self._tensors[name].read()
         if not all(piece.isfinite().all() for piece in pieces_of(tensor)):
             raise InputError(f"{self.folder}: tensor {name} holds NaN or infinity")
         rounds = self.rounding is not None and tensor.is_floating_point()
@@ -109,9 +122,11 @@ class Checkpoint:
         self._unread.difference_update(names)
 
     def optional_json(self, name: str) -> dict[str, Any]:
-        """Return a JSON file of the folder; {} if there is none."""
-        path = self.folder / name
-        return read_json(path) if path.is_file() else {}
+        """Return a JSON file of the folder, which is read once; {} if there is none."""
+        if name not in self._files:
+            path = self.folder / name
+            self._files[name] = read_json(path) if path.is_file() else {}
+        return self._files[name]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -131,18 +146,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], Tensor]]:
-    """Return, for each tensor's name, a function that reads it.
+def open_weights(folder: Path, name: str, entry: str) -> dict[str, StoredTensor]:
+    """Return the tensors of a folder by their names.
 
     `name` is the file; "" for the first that has a name of Hugging Face's. `entry` is the key of a
     pickle that holds the state dict; "" if the pickle is the state dict.
     """
     if name and not (folder / name).is_file():
         raise InputError(f"{folder / OWN} has weights {name!r}, but the folder has no such file")
-    names = (name,) if name else WEIGHTS
+    names = (name,) if name else WEIGHT_FILES
     path = next((folder / each for each in names if (folder / each).is_file()), None)
     if path is None:
-        raise InputError(f"{folder} {describe_missing(folder)}")
+        raise InputError(f"{folder} {describe_weights(folder)}")
     if path.suffix in (".json", ".safetensors"):
         if entry:
             raise InputError(
@@ -152,20 +167,20 @@ def open_weights(folder: Path, name: str, entry: str) -> dict[str, Callable[[], 
     return open_file(path, entry)
 
 
-def describe_missing(folder: Path) -> str:
-    lacks = f"has no weights: it needs {' or '.join(WEIGHTS)}"
+def describe_weights(folder: Path) -> str:
+    lacks = f"has no weights: it needs {' or '.join(WEIGHT_FILES)}"
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS)
     if others and (folder / OWN).is_file():
         return f'{lacks}; or name a file in {OWN}, such as weights = "{others[-1]}"'
     return describe_files(folder) or lacks
 
 
-def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
+def open_shards(folder: Path, index: str) -> dict[str, StoredTensor]:
     places = read_json(folder / index).get("weight_map")
     if not isinstance(places, dict):
         raise InputError(f"{folder / index} has no weight_map")
     files: list[str] = sorted({str(name) for name in cast("dict[str, Any]", places).values()})
-    tensors: dict[str, Callable[[], Tensor]] = {}
+    tensors: dict[str, StoredTensor] = {}
     for i, name in enumerate(files, 1):
         path = folder / name
         if not path.is_file() or path.name != name:  # a link into a cache is fine, a path is not
@@ -174,17 +189,20 @@ def open_shards(folder: Path, index: str) -> dict[str, Callable[[], Tensor]]:
     return tensors
 
 
-def open_file(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
+def open_file(path: Path, entry: str = "") -> dict[str, StoredTensor]:
     check_pointer(path)
     return open_safetensors(path) if path.suffix == ".safetensors" else open_pickle(path, entry)
 
 
-def open_safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     try:
         file = cast("Any", safe_open(path, "pt"))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is damaged or cut short: {error}") from error
-    tensors = {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
+    tensors = {
+        name: StoredTensor(tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name))
+        for name in file.keys()  # noqa: SIM118
+    }
     aliases = cast("dict[str, str]", file.metadata() or {})  # of tied matrices, stored once
     kept = {alias: tensors[name] for alias, name in aliases.items() if name in tensors}
     return kept | tensors

@@ -10,7 +10,7 @@ import torch
 from model.checkpoint import TrainedModel
 from model.export.bundle import Progress, check_target, write_bundle
 from model.export.checks.answers import answer
-from model.export.checks.samples import Pairs, decode
+from model.export.checks.samples import IdPairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
 from model.importers.card import find_licence, hash_files, write_card
@@ -77,7 +77,8 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     """Write the bundle of a checkpoint, and return its proofs. `progress` is called with the name
     of each stage as it starts.
 
-    One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime.
+    One network is in memory at a time: Hugging Face's, then ours, then that of ONNX Runtime. So
+    names and shapes are read first, which show what does not fit, and the numbers once, later.
     Raise InputError naming what is missing, damaged or not expressed by our network, and
     FailedProof if the converted model does not give the original's numbers.
     """
@@ -86,10 +87,10 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     check_folder(folder)
     progress("reading the checkpoint")
     rounding = options.weights.dtype if options.weights else None
-    checkpoint = Checkpoint(folder, rounding)
-    network = read_model(checkpoint, options.max_length)
-    config, weights = network.config, sum(each.numel() for each in network.parameters())
-    del network  # one is in memory at a time
+    checkpoint = Checkpoint(folder, rounding, shapes_only=True)
+    planned = read_model(checkpoint, options.max_length)
+    config, weights = planned.config, sum(each.numel() for each in planned.parameters())
+    del planned  # it may hold the matrices that were compared
     licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
@@ -97,7 +98,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     for sentence in describe_differences(checkpoint):
         progress(f"note: {sentence}")
     if options.examples:
-        check_languages(usage)
+        check_example_languages(usage)
     checkpoint.close()
     progress("comparing the tokenizers with the checkpoint's own")
     proofs = prove_pieces(vocabularies)
@@ -162,8 +163,8 @@ def own_texts(checkpoint: Checkpoint) -> Path | None:
     return checkpoint.folder / name if name else None
 
 
-def halves(pairs: Pairs) -> tuple[Pairs, Pairs]:
-    """Return pairs to measure int8 on, and others to prove it on; the same if there is only one."""
+def halves(pairs: IdPairs) -> tuple[IdPairs, IdPairs]:
+    """Return pairs to measure int8 on, and others to prove it on; a single pair serves both."""
     return pairs[::2], pairs[1::2][:PROVED] or pairs
 
 
@@ -223,7 +224,7 @@ def check_sizes(
             )
 
 
-def check_languages(usage: Usage) -> None:
+def check_example_languages(usage: Usage) -> None:
     """Raise InputError if a request must name languages: --example gives a text alone."""
     if max(len(usage.source_languages), len(usage.target_languages)) > 1:
         raise InputError(

@@ -193,7 +193,7 @@ class Generation:
         return InputError(f"{self._checkpoint.folder / self._name} has {name} {value!r}: {reason}")
 
 
-def check_limits(checkpoint: Checkpoint, config: TransformerConfig, usage: Usage) -> None:
+def check_lengths(checkpoint: Checkpoint, config: TransformerConfig, usage: Usage) -> None:
     """Raise InputError for what no bundle may hold, naming the checkpoint's key."""
     is_own = checkpoint.config_name == OWN
     for key, value, expected in find_faults(config, usage):

@@ -248,6 +248,6 @@ def default_values(kind: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def bias_of(weight: str) -> str:
-    """Return the name of the bias beside a weight; "" if the weight is not named so."""
+    """Return the name of the bias of a weight; "" if the weight is not named so."""
     start, dot, last = weight.rpartition(".")
     return f"{start}{dot}bias" if last == "weight" else ""

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import Activation, InputError
 
-ACTIVATIONS = {
+ACTIVATION_NAMES = {
     "relu": Activation.relu,
     "gelu": Activation.gelu,
     "gelu_accurate": Activation.gelu_tanh,
@@ -38,7 +38,7 @@ def named(checkpoint: Checkpoint, name: str) -> str:
 
 
 def number(checkpoint: Checkpoint, name: str, default: int | None = None) -> int:
-    """Return a size, from 1. Raise InputError if it is missing without a default, or no size."""
+    """Return a size, from 1. Raise InputError if it is missing without a default, or not a size."""
     name = named(checkpoint, name)
     value = checkpoint.config.get(name)
     value = default if value is None else value
@@ -78,9 +78,9 @@ def common(checkpoint: Checkpoint, *names: str) -> int:
 
 
 def activation(checkpoint: Checkpoint, name: str, value: object) -> Activation:
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise unsupported(checkpoint, name, f"one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[value]
+    if not isinstance(value, str) or value not in ACTIVATION_NAMES:
+        raise unsupported(checkpoint, name, f"one of {', '.join(ACTIVATION_NAMES)}")
+    return ACTIVATION_NAMES[value]
 
 
 def special_id(checkpoint: Checkpoint, *names: str, below: float = math.inf) -> int:

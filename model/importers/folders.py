@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from model.importers.checkpoint import OWN, WEIGHTS
+from model.importers.checkpoint import OWN, WEIGHT_FILES
 from model.importers.files.foreign import describe_files
 from model.network.config import InputError
 
@@ -14,7 +14,7 @@ HUB_ID = re.compile(r"([\w.-]+/)?[\w.-]+")
 def check_folder(folder: Path) -> None:
     """Raise InputError if `folder` is missing, or known not to be a checkpoint."""
     if not folder.is_dir():
-        raise InputError(f"{folder} {describe_missing(folder)}")
+        raise InputError(f"{folder} {describe_place(folder)}")
     if (folder / ADAPTER).is_file():
         raise InputError(
             f"{folder} holds an adapter ({ADAPTER}): merge it into its model, and give the"
@@ -36,11 +36,11 @@ def has_weights(folder: Path) -> bool:
     has them in model.pt, which is a name of many programs."""
     if (folder / OWN).is_file():
         return True
-    names = WEIGHTS if (folder / "config.json").is_file() else WEIGHTS[:-1]
+    names = WEIGHT_FILES if (folder / "config.json").is_file() else WEIGHT_FILES[:-1]
     return any((folder / name).is_file() for name in names)
 
 
-def describe_missing(folder: Path) -> str:
+def describe_place(folder: Path) -> str:
     if folder.exists():
         return "is a file: give the folder of a checkpoint, with config.json and the weights"
     if HUB_ID.fullmatch(str(folder)):

@@ -4,45 +4,45 @@ from dataclasses import dataclass
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.fields import CONFIG, id_of, special_id, start_id
-from model.importers.tokenizers.added_tokens import HIDDEN, OPTIONS, STORED
+from model.importers.tokenizers.added_tokens import HIDDEN, STORED, TOKENIZER_CONFIG
 from model.importers.tokenizers.kinds import GENERIC, class_of, is_byte_level, kind_of
 from model.importers.tokenizers.tokenizer_file import open_whole
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError
 from model.usage import Codes, Slot
 
-SOURCE: Slot = "source_language"
-TARGET: Slot = "target_language"
-Ids = list[int | Slot]
+SOURCE_SLOT: Slot = "source_language"
+TARGET_SLOT: Slot = "target_language"
+SlottedIds = list[int | Slot]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """Templates of the ids before and after a source."""
 
-    prefix: Ids
-    suffix: Ids
+    prefix: SlottedIds
+    suffix: SlottedIds
 
     @property
     def has_language(self) -> bool:
-        return SOURCE in (*self.prefix, *self.suffix)
+        return SOURCE_SLOT in (*self.prefix, *self.suffix)
 
 
 def read_frame(checkpoint: Checkpoint, vocabularies: Vocabularies) -> Frame:
     """Return the ids around a source. Raise InputError if the token at its end is missing."""
     kind, languages = kind_of(checkpoint), vocabularies.languages
-    target: Ids = [TARGET] if languages and kind in ("marian", "t5") else []
+    target: SlottedIds = [TARGET_SLOT] if languages and kind in ("marian", "t5") else []
     if frame := deciding_frame(checkpoint, languages):
         return Frame([*target, *frame.prefix], frame.suffix)
     eos = id_of_role(checkpoint, vocabularies, "eos_token", "</s>")
-    options = checkpoint.optional_json(OPTIONS)
+    options = checkpoint.optional_json(TOKENIZER_CONFIG)
     match kind:
         case "mbart" if not is_mbart_50(checkpoint, languages):
-            return Frame([], [eos, SOURCE])
+            return Frame([], [eos, SOURCE_SLOT])
         case "nllb" if options.get("legacy_behaviour"):
-            return Frame([], [eos, SOURCE])
+            return Frame([], [eos, SOURCE_SLOT])
         case "nllb" | "m2m_100" | "mbart":
-            return Frame([SOURCE], [eos])
+            return Frame([SOURCE_SLOT], [eos])
         case "bart":
             return Frame([id_of(checkpoint, CONFIG, "bos_token_id")], [eos])
         case "t5" if is_byte_level(checkpoint):  # CodeT5 has the tokenizer of RoBERTa
@@ -60,11 +60,11 @@ def stored_frame(checkpoint: Checkpoint, languages: Codes) -> Frame | None:
     if "model" not in checkpoint.optional_json(STORED):
         return None
     encoding = open_whole(checkpoint.folder / STORED).encode("a")
-    slots: dict[int, Slot] = {ids[0]: SOURCE for ids in languages.values() if len(ids) == 1}
+    slots: dict[int, Slot] = {ids[0]: SOURCE_SLOT for ids in languages.values() if len(ids) == 1}
     inner = [i for i, added in enumerate(encoding.special_tokens_mask) if not added]
     if not inner:  # the text is unknown to it
         return None
-    ids: Ids = [slots.get(i, i) for i in encoding.ids]
+    ids: SlottedIds = [slots.get(i, i) for i in encoding.ids]
     return Frame(ids[: inner[0]], ids[inner[-1] + 1 :])
 
 
@@ -92,13 +92,13 @@ def is_mbart_50(checkpoint: Checkpoint, languages: Codes) -> bool:
         return True
     frame = stored_frame(checkpoint, languages)
     if frame and frame.has_language:
-        return SOURCE in frame.prefix
+        return SOURCE_SLOT in frame.prefix
     return start_id(checkpoint) == special_id(checkpoint, "eos_token_id")
 
 
 def id_of_role(checkpoint: Checkpoint, vocabularies: Vocabularies, role: str, default: str) -> int:
     """Return the id that the tokenizer gives a role in sources. The network may have another."""
-    named = checkpoint.optional_json(OPTIONS).get(role) or default
+    named = checkpoint.optional_json(TOKENIZER_CONFIG).get(role) or default
     name = str(named.get("content", default) if isinstance(named, dict) else named)
     tokenizer = vocabularies.source.tokenizer
     found = (tokenizer.token_to_id(each) for each in (name + HIDDEN, name))

@@ -1,10 +1,10 @@
 """Read how a checkpoint is used: the ids around its texts, its languages, how it decodes."""
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.decoding import Generation, check_limits
+from model.importers.decoding import Generation, check_lengths
 from model.importers.description import read_description
 from model.importers.fields import start_id
-from model.importers.framing import SOURCE, TARGET, Ids, is_mbart_50, read_frame
+from model.importers.framing import SOURCE_SLOT, TARGET_SLOT, SlottedIds, is_mbart_50, read_frame
 from model.importers.tokenizers.kinds import kind_of
 from model.importers.tokenizers.own import refused_unknown
 from model.importers.vocabularies import Vocabularies
@@ -27,7 +27,7 @@ def read_usage(
                 own, vocabularies.source.tokenizer, vocabularies.target.tokenizer
             ),
         )
-        check_limits(checkpoint, config, usage)
+        check_lengths(checkpoint, config, usage)
         return usage
     compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
     if len(compose) > 1:
@@ -44,33 +44,33 @@ def read_usage(
         source_prefix=frame.prefix,
         source_suffix=frame.suffix,
         decoder_start=start,
-        source_languages=codes if SOURCE in around else {},
-        target_languages=codes if TARGET in (*around, *start) else {},
+        source_languages=codes if SOURCE_SLOT in around else {},
+        target_languages=codes if TARGET_SLOT in (*around, *start) else {},
         default_target=language,
         decoding=decoding,
         max_new_tokens=most,
         unknown_id=None,  # real models were trained to read it
         compose=compose.pop(),
     )
-    check_limits(checkpoint, config, usage)
+    check_lengths(checkpoint, config, usage)
     return usage
 
 
 def read_start(
     checkpoint: Checkpoint, vocabularies: Vocabularies, generation: Generation
-) -> tuple[Ids, str | None]:
+) -> tuple[SlottedIds, str | None]:
     """Return what the decoder reads before it generates, and the language of targets if the files
     fix one: by a forced first token, or by the decoder's first id, as in mBART-25."""
     start, forced = start_id(checkpoint), generation.forced_bos_id
-    fixed: Ids = [] if forced is None else [forced]
+    fixed: SlottedIds = [] if forced is None else [forced]
     kind, languages = kind_of(checkpoint), vocabularies.languages
     if kind not in ("nllb", "m2m_100", "mbart"):
         return [start, *fixed], None
     codes = {ids[0]: code for code, ids in languages.items() if len(ids) == 1}
     if forced in codes and forced != start:
-        return [start, TARGET], codes[forced]
+        return [start, TARGET_SLOT], codes[forced]
     if start in codes:
-        return [TARGET, *([TARGET] if forced == start else fixed)], codes[start]
+        return [TARGET_SLOT, *([TARGET_SLOT] if forced == start else fixed)], codes[start]
     if kind == "mbart" and not fixed and not is_mbart_50(checkpoint, languages):
-        return [TARGET], None
-    return [start, *(fixed or [TARGET])], None
+        return [TARGET_SLOT], None
+    return [start, *(fixed or [TARGET_SLOT])], None

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.fields import number
-from model.importers.tokenizers.added_tokens import OPTIONS, STORED, Lexicon, extend
+from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
 from model.importers.tokenizers.kinds import (
@@ -62,7 +62,7 @@ LISTS = {  # languages that no file lists, by `language_codes` of tokenizer_conf
 class Side:
     """The tokenizer of one side, and its original if they can be compared: a sentencepiece model,
     whose pieces have the ids of `names`, or one of the tokenizers library. `typed` are the tokens
-    beside the original's own that texts may hold.
+    besides the original's own that texts may hold.
     """
 
     converted: Converted
@@ -75,7 +75,7 @@ class Side:
         return self.converted.tokenizer
 
     def hides(self, name: str) -> bool:
-        """Whether a typed name is text, though it is that of a token in the original."""
+        """Whether a typed name is text here, although the original reads it as a token."""
         return self.tokenizer.token_to_id(name) is None
 
 
@@ -89,7 +89,7 @@ class Vocabularies:
 
 
 def side_of(path: Path, lexicon: Lexicon, special: Collection[str] = ()) -> Side:
-    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, beside
+    """Return the side of a sentencepiece model. `special` are tokens that no text reaches, besides
     those that other files list."""
     file = read_pieces(path)
     return Side(convert_lexicon(file, lexicon, special), file, lexicon.names, lexicon.typed_tokens)
@@ -113,7 +113,7 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
         case "pegasus":
             return read_pegasus(checkpoint)
         case "t5":
-            return read_t5(checkpoint)
+            return read_t5_pieces(checkpoint)
         case _:
             return read_fairseq(checkpoint, kind)
 
@@ -184,17 +184,17 @@ def read_pegasus(checkpoint: Checkpoint) -> Vocabularies:
     return Vocabularies(side, side)
 
 
-def read_t5(checkpoint: Checkpoint) -> Vocabularies:
+def read_t5_pieces(checkpoint: Checkpoint) -> Vocabularies:
     """Read T5's pieces, and its extra ids after them, from the last to the first. MADLAD's
     languages are pieces."""
     (path,) = need(checkpoint, "t5")
     file, rows = read_pieces(path), rows_of(checkpoint)
-    options = checkpoint.optional_json(OPTIONS)
+    options = checkpoint.optional_json(TOKENIZER_CONFIG)
     listed = options.get("extra_ids")
     listed = 100 if listed is None else listed
     if type(listed) is not int or listed < 0:
         raise InputError(
-            f"{checkpoint.folder / 'tokenizer_config.json'} has extra_ids {listed!r}; expected a"
+            f"{checkpoint.folder / TOKENIZER_CONFIG} has extra_ids {listed!r}; expected a"
             " whole number"
         )
     extra = min(listed, max(rows - len(file.names), 0))
@@ -231,7 +231,7 @@ def read_fairseq(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     code, rows = CODE[kind], rows_of(checkpoint)
     lexicon = extend(checkpoint, names, rows, code)
     if kind == "m2m_100" and not languages_of(lexicon.names, code):
-        listed = checkpoint.optional_json(OPTIONS).get("language_codes")
+        listed = checkpoint.optional_json(TOKENIZER_CONFIG).get("language_codes")
         implied = [f"__{each}__" for each in LISTS.get(str(listed), "").split()]
         lexicon = extend(checkpoint, names, rows, code, implied)
     found = languages_of(lexicon.names, code)
@@ -254,7 +254,7 @@ def languages_of(names: Sequence[str], code: re.Pattern[str] | None) -> dict[int
 
 
 def check_languages(checkpoint: Checkpoint, languages: Codes) -> None:
-    """Raise InputError if there are none: the model cannot be used without."""
+    """Raise InputError if there are no languages: the model needs them."""
     if not languages:
         raise InputError(
             f"{checkpoint.folder} names no languages: give its tokenizer.json,"

@@ -6,9 +6,9 @@ from torch import nn
 
 from model.network.config import Tied, TransformerConfig
 
-SOURCE = "encoder.embedding.tokens.weight"
-TARGET = "decoder.embedding.tokens.weight"
-OUTPUT = "generator.weight"
+SOURCE_WEIGHT = "encoder.embedding.tokens.weight"
+TARGET_WEIGHT = "decoder.embedding.tokens.weight"
+OUTPUT_WEIGHT = "generator.weight"
 
 
 def tied_names(config: TransformerConfig) -> dict[str, str]:
@@ -17,11 +17,11 @@ def tied_names(config: TransformerConfig) -> dict[str, str]:
         case Tied.no:
             return {}
         case Tied.target:
-            return {OUTPUT: TARGET}
+            return {OUTPUT_WEIGHT: TARGET_WEIGHT}
         case Tied.embeddings:
-            return {TARGET: SOURCE}
+            return {TARGET_WEIGHT: SOURCE_WEIGHT}
         case Tied.all:
-            return {TARGET: SOURCE, OUTPUT: SOURCE}
+            return {TARGET_WEIGHT: SOURCE_WEIGHT, OUTPUT_WEIGHT: SOURCE_WEIGHT}
 
 
 def tie(model: nn.Module, names: dict[str, str]) -> None:

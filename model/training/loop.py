@@ -88,7 +88,9 @@ def train_epoch(
     model.train()
     torch.manual_seed(options.seed * 1_000_003 + epoch)
     concatenation_seed, order_seed = torch.randint(2**31, (2,)).tolist()
-    examples = concatenate_examples(examples, options.joined, model.config, concatenation_seed)
+    examples = concatenate_examples(
+        examples, options.concatenated, model.config, concatenation_seed
+    )
     per_epoch = math.ceil(len(examples) / options.batch_size)
     batches = shuffled_batches(examples, options.batch_size, model.config, order_seed)
     for i, batch in enumerate(batches):

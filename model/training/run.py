@@ -1,8 +1,4 @@
-"""A training run on disk: its options, soft labels and checkpoints, and how it is resumed.
-
-File names and the keys of training.json must not change, so that older runs can be resumed. A run
-can be resumed with any value of an option that it did not record, unless UNRECORDED has the option.
-"""
+"""A training run on disk: its options, soft labels and checkpoints, and how it is resumed."""
 
 import hashlib
 import json
@@ -33,10 +29,7 @@ from model.training.teachers import add_soft_labels, label_sources, synthetic_so
 CHECKPOINT = "checkpoint.pt"
 LOSSES = "losses.tsv"
 OPTIONS = "training.json"
-SOFT_LABELS = "lessons.pt"
-
-# Options that decide what is learned, each with the value of runs that did not record it.
-UNRECORDED: dict[str, object] = {"start": None, "teachers": [], "made_up": 0.0}
+SOFT_LABELS = "soft-labels.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +40,13 @@ class TrainingOptions:
     warmup: float  # share of all steps, linear; a cosine to 0 follows
     weight_decay: float
     label_smoothing: float
-    joined: float  # share of the examples that an epoch concatenates in threes
+    concatenated: float  # share of the examples that an epoch concatenates in threes
     average: int  # number of last epochs whose weights are averaged
     seed: int
     pairs_sha256: str  # SHA-256 of the file of training pairs
     start: str | None  # a run or bundle whose weights are the initial ones
     teachers: list[str]  # runs or bundles
-    made_up: float  # synthetic sources for each source of the pairs
+    synthetic_sources: float  # for each source of the pairs
 
 
 def hash_pairs(path: Path) -> str:
@@ -62,7 +55,7 @@ def hash_pairs(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabularies:
+class Splitting:
     """How the texts of a new model are split. `model.data.tokenizers.Unit` says which unit has a
     case to keep, and which a vocabulary of a chosen size."""
 
@@ -73,7 +66,7 @@ class Vocabularies:
 
 
 def choose_tokenizers(
-    pairs: Path, wanted: Vocabularies, options: TrainingOptions
+    pairs: Path, wanted: Splitting, options: TrainingOptions
 ) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of the start model or the teachers; if there is neither, build them."""
     if models := models_of(options):
@@ -119,8 +112,8 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
 
     All must share one vocabulary, because soft labels are probabilities of its tokens.
     """
-    if options.made_up and not options.teachers:
-        raise InputError("--made-up needs a --teacher to label the synthetic sources")
+    if options.synthetic_sources and not options.teachers:
+        raise InputError("--synthetic-sources needs a --teacher to label the synthetic sources")
     models = models_of(options)
     vocabularies = [[tokenizer.to_str() for tokenizer in load_tokenizers(m)] for m in models]
     for model, own in zip(models, vocabularies, strict=True):
@@ -130,7 +123,7 @@ def check_models(config: TransformerConfig, options: TrainingOptions) -> None:
             )
     if options.start:
         shape = asdict(replace(load_config(Path(options.start)), dropout=config.dropout))
-        if different := describe_differences(shape, asdict(config)):
+        if different := describe_changes(shape, asdict(config)):
             raise InputError(
                 f"--start {options.start} has {different}: give the same values as that model"
             )
@@ -173,17 +166,17 @@ def check_same_settings(
         if keeps_case(old) is not keeps_case(new):
             word = "with" if keeps_case(old) else "without"
             raise InputError(f"{run} was started {word} --keep-case: {advice}")
-    found = UNRECORDED | asdict(load_config(run)) | started
-    if different := describe_differences(found, asdict(config) | asdict(options)):
+    found = asdict(load_config(run)) | started
+    if different := describe_changes(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")
 
 
-def describe_differences(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Describe the keys of both whose values differ; empty if none do."""
+def describe_changes(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """Describe the wanted keys whose values differ; empty if none do."""
     return "; ".join(
-        f"{name} {found[name]}, not {value}"
+        f"{name} {found.get(name)}, not {value}"
         for name, value in wanted.items()
-        if name in found and found[name] != value
+        if found.get(name) != value
     )
 
 
@@ -209,7 +202,7 @@ def write_soft_labels(
     """Store the teachers' labels: 2 bytes for every token of the vocabulary at every position."""
     teachers = [load_model(Path(teacher)).transformer for teacher in options.teachers]
     known = {tuple(example.source_ids) for example in examples}
-    count = round(options.made_up * len(known))
+    count = round(options.synthetic_sources * len(known))
     sources = synthetic_sources(known, count, config.max_source_length, options.seed)
     synthetic = label_sources(teachers, sources, config.max_target_length)
     labelled = add_soft_labels(teachers, examples, options.label_smoothing) + synthetic

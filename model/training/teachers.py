@@ -35,7 +35,7 @@ def synthetic_sources(
 ) -> list[SourceIds]:
     """Sample `count` different sources, none in `sources`, from n-gram models of `sources`.
 
-    Raise InputError if `sources` are too few to yield so many.
+    Raise InputError if `sources` are too few to yield that many.
     """
     generator = random.Random(seed)
     models = [(order, count_n_grams(sources, order)) for order in ORDERS]
@@ -49,7 +49,7 @@ def synthetic_sources(
     if len(found) < count:
         raise InputError(
             f"only {len(found)} of {count} synthetic sources could be sampled from {len(known)}"
-            " sources: lower --made-up or train on more pairs"
+            " sources: lower --synthetic-sources or train on more pairs"
         )
     return [*found]
 

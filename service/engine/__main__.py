@@ -19,6 +19,7 @@ try:
     from service.bundle.manifest import GraphName
     from service.engine.engine import Engine
     from service.engine.opening import open_engine
+    from service.engine.work import Job
     from service.errors import HeedError, PassFailed, StartupError
     from service.logs import configure_logs, flush_logs, log_error
     from service.memory import collect_rarely, trim_heaps_regularly
@@ -28,7 +29,6 @@ try:
         AskStatus,
         Cancel,
         Close,
-        Entry,
         Open,
         Opened,
         Order,
@@ -70,7 +70,7 @@ class EngineServer:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = FairLock()  # held while one frame is sent
-        self._entries: dict[int, Entry] = {}  # unfinished ones, by the client's number
+        self._jobs: dict[int, Job] = {}  # unfinished ones, by the client's number
 
     def run(self) -> None:
         """Obey orders until the connection is closed, by either end."""
@@ -93,7 +93,7 @@ class EngineServer:
         try:
             engine = open_engine(order.bundle, order.settings)
         except StartupError as error:
-            self._send(order.number, error)
+            self.send(order.number, error)
             return None
         session = engine.session
         graphs = frozenset[GraphName](
@@ -102,7 +102,7 @@ class EngineServer:
         engine.start()
         collect_rarely()
         trim_heaps_regularly()
-        self._send(
+        self.send(
             order.number, Opened(session.precision, session.provider, session.workers, graphs)
         )
         return engine
@@ -112,39 +112,41 @@ class EngineServer:
             match order:
                 case Submit():
                     self._submit(engine, order)
-                case Cancel(number) if entry := self._entries.get(number):
-                    entry.result.cancel()
+                case Cancel(number) if job := self._jobs.get(number):
+                    job.result.cancel()
                 case AskStatus(number):
-                    self._send(number, engine.status)
+                    self.send(number, engine.status)
                 case Close():  # in a thread, so that orders to cancel are still obeyed
                     threading.Thread(target=self._close, args=(engine,), daemon=True).start()
                 case _:  # an order to cancel an entry that already has its outcome
                     pass
 
     def _submit(self, engine: Engine, order: Submit) -> None:
-        for number, entry in order.entries:
-            entry.on_progress = partial(self._send, number)
+        jobs = {
+            number: Job(entry, order.request_id, order.arrived, partial(self.send, number))
+            for number, entry in order.entries
+        }
         try:
-            engine.queue.put([entry for _, entry in order.entries], order.seconds)
+            engine.queue.put([*jobs.values()], order.seconds)
         except HeedError as refusal:
-            for number, entry in order.entries:
-                self._send(number, refusal, entry.request_id)
+            for number in jobs:
+                self.send(number, refusal, order.request_id)
             return
-        self._entries.update(order.entries)
-        for number, entry in order.entries:
-            entry.result.add_done_callback(partial(self._answer, number))
+        self._jobs |= jobs
+        for number, job in jobs.items():
+            job.result.add_done_callback(partial(self._answer, number))
 
     def _answer(self, number: int, result: Future[Answer]) -> None:
-        """Send the outcome of an entry; one that was cancelled gets none."""
-        entry = self._entries.pop(number)
+        """Send the outcome of a job; one that was cancelled gets none."""
+        job = self._jobs.pop(number)
         if not result.cancelled():
-            self._send(number, result.exception() or result.result(), entry.request_id)
+            self.send(number, result.exception() or result.result(), job.request_id)
 
     def _close(self, engine: Engine) -> None:
         engine.close()
         self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, number: int, message: object, request_id: str = "") -> None:
+    def send(self, number: int, message: object, request_id: str = "") -> None:
         """Send a message, or PassFailed if the message cannot be pickled.
 
         Ends the process if the message cannot be sent whole: the connection is then useless.

@@ -21,7 +21,7 @@ STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
 
 class Engine:
-    """Takes entries from `queue` and computes their results on the threads of its workers."""
+    """Takes jobs from `queue` and computes their results on the threads of its workers."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         """Open the graphs of a bundle. Raises StartupError."""
@@ -47,7 +47,7 @@ class Engine:
             thread.start()
 
     def close(self) -> None:
-        """Accept no more entries, finish the accepted ones and end the workers."""
+        """Accept no more jobs, finish the accepted ones and end the workers."""
         self.queue.close()
         for thread in self._threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""Decide which entries run together. A pure policy: it sees how many rows and positions each entry
+"""Decide which jobs run together. A pure policy: it sees how many rows and positions each job
 may come to hold, but no tensor, queue or clock.
 
 Rows of a batch are padded to the longest, so budgets count padded positions. In an encoder or
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much besides
+MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
 DELAY = 8  # weight of a position in a pass that delays rows being decoded
 
 
-class Size(NamedTuple):
+class JobSize(NamedTuple):
     """Positions of a source; the rows that decode it; and the most positions of one of these rows,
     source and target together."""
 
@@ -24,7 +24,7 @@ class Size(NamedTuple):
 
 
 class PassSize(NamedTuple):
-    """Positions of an entry in a teacher-forcing pass, and how many of them get logits: those of a
+    """Positions of a job in a teacher-forcing pass, and how many of them get logits: those of a
     target that is scored."""
 
     positions: int
@@ -33,13 +33,13 @@ class PassSize(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """Rows that a worker holds, by rows per source. Entries with the same number are one batch, so
+    """Rows that a worker holds, by rows per source. Jobs with the same number are one batch, so
     their rows are padded to the longest of them."""
 
     rows: dict[int, int] = field(default_factory=dict[int, int])
     longest: dict[int, int] = field(default_factory=dict[int, int])
 
-    def add(self, size: Size) -> None:
+    def add(self, size: JobSize) -> None:
         self.rows[size.rows] = self.rows.get(size.rows, 0) + size.rows
         self.longest[size.rows] = max(self.longest.get(size.rows, 0), size.positions)
 
@@ -50,17 +50,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The budgets of a model, per worker unless noted, and which entries fit into them."""
+    """The budgets of a model, per worker unless noted, and which jobs fit into them."""
 
     max_batch_tokens: int  # padded positions that are decoded
     max_pass_tokens: int  # padded positions of one encoder or teacher-forcing pass
     max_logits_bytes: int  # float32 logits of a step (every row) or a scoring pass (every position)
     target_vocab_size: int
-    pass_cost: int = 1  # how often each position of a pass counts
+    pass_cost: int = 1  # how many times each position of a pass counts
 
-    def admit(self, waiting: Iterable[Size], running: Iterable[Size]) -> int:
-        """Return how many of the first waiting entries may be encoded now and then decoded beside
-        the running ones. An entry larger than a budget runs alone."""
+    def admit(self, waiting: Iterable[JobSize], running: Iterable[JobSize]) -> int:
+        """Return how many of the first waiting jobs may be encoded now and then decoded along with
+        the running ones. A job larger than a budget runs alone."""
         held = Held()
         for size in running:
             held.add(size)
@@ -76,7 +76,7 @@ class Scheduler:
         return admitted
 
     def one_pass(self, sizes: Iterable[PassSize], delays: bool) -> int:
-        """Return how many of the first entries one teacher-forcing pass may hold: at least one, and
+        """Return how many of the first jobs one teacher-forcing pass may hold: at least one, and
         few if the pass delays rows that wait for their next token."""
         longest = longest_scored = count = 0
         for size in sizes:

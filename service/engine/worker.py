@@ -1,4 +1,4 @@
-"""One thread that encodes, decodes and scores entries of a model, with KV caches of its own."""
+"""One thread that encodes, decodes and scores for a model, with KV caches of its own."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,38 +13,30 @@ from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.queue import Queue
 from service.engine.scheduler import PassSize, Scheduler
+from service.engine.work import Job, as_failure
 from service.errors import Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
-from service.wire.messages import Answer, Entry, Steps, as_failure
-
-
-@dataclass(slots=True)
-class DecodedEntry:
-    """An entry whose targets are complete and wait for teacher forcing; `cross` holds
-    the cross-attention keys and values of its source."""
-
-    entry: Entry
-    cross: CrossCache
+from service.wire.messages import Answer, Steps
 
 
 @dataclass(slots=True)
 class AttentionRow:
-    """One target of an entry, and the dict to which a pass writes its attention."""
+    """One target of a job, and the dict to which a pass writes its attention."""
 
-    decoded: DecodedEntry
-    target: list[int]
+    job: Job
+    target: Sequence[int]
     weights: dict[AttentionKind, FloatArray]
 
     @property
     def positions(self) -> int:
-        return self.decoded.entry.pass_positions(self.target)
+        return self.job.pass_positions(self.target)
 
 
 class Worker:
-    """The loop of one thread: new entries join between two steps, finished ones leave at once."""
+    """The loop of one thread: new jobs join between two steps, finished ones leave at once."""
 
     def __init__(
         self,
@@ -64,17 +56,17 @@ class Worker:
         self._queue = queue
         self._detokenize = detokenize
         self._batches: dict[BatchKey, Batch] = {}
-        self._decoded: list[DecodedEntry] = []
-        self._to_repeat: list[Entry] = []  # each by itself, since a pass with others failed
-        self._repeated: Entry | None = None  # the one of them that is computed now
+        self._decoded: list[Job] = []  # they wait for teacher forcing
+        self._to_repeat: list[Job] = []  # each by itself, since a pass with others failed
+        self._repeated: Job | None = None  # the one of them that is computed now
 
     def run(self) -> None:
         """Work until the queue is closed and empty.
 
-        If the loop raises, every entry that the worker holds gets Unavailable, and the error
+        If the loop raises, every job that the worker holds gets Unavailable, and the error
         propagates.
         """
-        newcomers: list[Entry] | None = []
+        newcomers: list[Job] | None = []
         try:
             while (newcomers := self._next()) is not None:
                 self.busy_since = time.monotonic()
@@ -89,14 +81,14 @@ class Worker:
     @property
     def rows(self) -> int:
         """Rows that are being decoded; may be read on any thread."""
-        return sum(entry.rows for entry in self._running)
+        return sum(job.rows for job in self._running)
 
     @property
-    def _running(self) -> list[Entry]:
-        return [entry for batch in [*self._batches.values()] for entry in batch.entries]
+    def _running(self) -> list[Job]:
+        return [job for batch in [*self._batches.values()] for job in batch.jobs]
 
-    def _next(self) -> list[Entry] | None:
-        """Return the entries to encode next, or None when there will be no more.
+    def _next(self) -> list[Job] | None:
+        """Return the jobs to encode next, or None when there will be no more.
 
         Waits for them if there is nothing else to do.
         """
@@ -112,167 +104,166 @@ class Worker:
             self.busy_since = None
         return self._queue.take(self._number, running, busy=bool(running))
 
-    def _next_to_repeat(self, running: Sequence[Entry]) -> list[Entry]:
-        """Return an entry to compute by itself, once nothing else is being computed."""
+    def _next_to_repeat(self, running: Sequence[Job]) -> list[Job]:
+        """Return a job to compute by itself, once nothing else is being computed."""
         if self._repeated or running:
             return []
         self._repeated = self._to_repeat.pop(0)
         return [self._repeated]
 
     def _remove_abandoned(self) -> None:
-        """Remove entries that were cancelled, or that failed while they were encoded or scored."""
+        """Remove jobs that were cancelled, or that failed while they were encoded or scored."""
         for key, batch in [*self._batches.items()]:
-            if abandoned := [entry for entry in batch.entries if entry.abandoned]:
-                self._guard(batch.entries, partial(batch.remove, abandoned), key)
-        self._decoded = [one for one in self._decoded if not one.entry.abandoned]
-        self._to_repeat = [entry for entry in self._to_repeat if not entry.abandoned]
+            if abandoned := [job for job in batch.jobs if job.abandoned]:
+                self._guard(batch.jobs, partial(batch.remove, abandoned), key)
+        self._decoded = [job for job in self._decoded if not job.abandoned]
+        self._to_repeat = [job for job in self._to_repeat if not job.abandoned]
         if self._repeated and self._repeated.abandoned:  # or it has its answer
             self._repeated = None
 
     def _step_all(self) -> None:
         for key, batch in [*self._batches.items()]:
-            if batch.entries:
-                self._guard(batch.entries, partial(self._step, batch), key)
+            if batch.jobs:
+                self._guard(batch.jobs, partial(self._step, batch), key)
             elif key.rows_per_source > 1:
                 del self._batches[key]  # else each number of rows would keep a cache
 
     def _teacher_force_some(self) -> None:
-        """Run teacher forcing for as many entries as a pass may hold now."""
-        sizes = [one.entry.pass_size for one in self._decoded]
+        """Run teacher forcing for as many jobs as a pass may hold now."""
+        sizes = [job.pass_size for job in self._decoded]
         count = self._scheduler.one_pass(sizes, delays=bool(self._running))
-        some = self._decoded[:count]
-        self._guard([one.entry for one in some], partial(self._teacher_force, some))
+        jobs = self._decoded[:count]
+        self._guard(jobs, partial(self._teacher_force, jobs))
 
     def _guard(
-        self, entries: Sequence[Entry], work: Callable[[], None], key: BatchKey | None = None
+        self, jobs: Sequence[Job], work: Callable[[], None], key: BatchKey | None = None
     ) -> None:
-        """Do `work`. If it raises, discard the batch it was changing, and repeat each entry by
+        """Do `work`. If it raises, discard the batch it was changing, and repeat each job by
         itself, so that a bad one fails alone. Those that were alone already fail."""
         try:
             work()
         except Exception as error:  # noqa: BLE001  the clients must hear of whatever broke
             if key:
                 self._batches.pop(key, None)
-            repeated = self._queue_repeats(entries)
-            counts = {"entries": len(entries), "repeated": len(repeated)}
-            asked = sorted({entry.request_id for entry in entries})
+            repeated = self._queue_repeats(jobs)
+            counts = {"entries": len(jobs), "repeated": len(repeated)}
+            asked = sorted({job.request_id for job in jobs})
             name = self._manifest.name
             try:
                 log_error("pass failed", model=name, **counts, request_ids=asked, exc_info=error)
             finally:  # even if there is no memory for the line
                 failure = as_failure(error)
-                for entry in entries:
-                    if entry not in repeated:
-                        entry.finish(failure)
+                for job in jobs:
+                    if job not in repeated:
+                        job.finish(failure)
 
-    def _queue_repeats(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Queue entries to be computed again, one at a time, and return them. Skip an entry that
+    def _queue_repeats(self, jobs: Sequence[Job]) -> list[Job]:
+        """Queue jobs to be computed again, one at a time, and return them. Skip a job that
         was alone in the pass, that is abandoned, or whose tokens were already streamed."""
-        if len(entries) == 1:
+        if len(jobs) == 1:
             return []
-        chosen = [entry for entry in entries if not (entry.abandoned or entry.reported)]
-        self._decoded = [one for one in self._decoded if one.entry not in chosen]
-        for entry in chosen:
-            entry.answer = Answer()
+        chosen = [job for job in jobs if not (job.abandoned or job.reported)]
+        self._decoded = [job for job in self._decoded if job not in chosen]
+        for job in chosen:
+            job.answer, job.cross = Answer(), None
         self._to_repeat += chosen
         return chosen
 
-    def _fail_all(self, newcomers: Sequence[Entry]) -> None:
-        """Fail the entries that this worker holds and, if it is the last, those that wait."""
-        decoded = [one.entry for one in self._decoded]
-        held = [*newcomers, *self._running, *decoded, *self._to_repeat]
+    def _fail_all(self, newcomers: Sequence[Job]) -> None:
+        """Fail the jobs that this worker holds and, if it is the last, those that wait."""
+        held = [*newcomers, *self._running, *self._decoded, *self._to_repeat]
         left = [*held, *self._queue.leave(self._number)]
         failure = Unavailable(f"model {self._manifest.name} has lost a worker; try again")
-        for entry in left:
-            entry.finish(failure)
+        for job in left:
+            job.finish(failure)
 
-    def _encode(self, entries: Sequence[Entry]) -> None:
-        """Encode sources; then each entry joins a batch, waits for teacher forcing, or is done."""
+    def _encode(self, jobs: Sequence[Job]) -> None:
+        """Encode sources; then each job joins a batch, waits for teacher forcing, or is done."""
         started = time.monotonic()
-        memory, cross = self._session.encode([entry.source_ids for entry in entries])
+        memory, cross = self._session.encode([job.entry.source_ids for job in jobs])
         ended = time.monotonic()
-        joining: dict[BatchKey, list[int]] = {}  # places in `entries`
-        for i, entry in enumerate(entries):
-            entry.answer.seconds = {"queue": started - entry.arrived, "encode": ended - started}
-            if entry.search:
-                key = BatchKey(entry.rows, beams=entry.search.beam_size > 1)
+        joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
+        for i, job in enumerate(jobs):
+            job.answer.seconds = {"queue": started - job.arrived, "encode": ended - started}
+            if job.entry.search:
+                key = BatchKey(job.rows, beams=job.entry.search.beam_size > 1)
                 joining.setdefault(key, []).append(i)
-            elif entry.needs_teacher_forcing:
-                self._decoded.append(DecodedEntry(entry, cross.pick([i])))
+            elif job.needs_teacher_forcing:
+                job.cross = cross.pick([i])
+                self._decoded.append(job)
             else:
-                entry.answer.memory = memory[i]
-                entry.finish(entry.answer)
+                job.answer.memory = memory[i]
+                job.finish(job.answer)
         for key, places in joining.items():
-            joining_now = [entries[i] for i in places]
-            there = self._batches[key].entries if key in self._batches else []
-            # A failure may damage the KV cache of the entries already there.
+            joining_now = [jobs[i] for i in places]
+            there = self._batches[key].jobs if key in self._batches else []
+            # A failure may damage the KV cache of the jobs already there.
             join = partial(self._join, key, joining_now, cross, places)
             self._guard([*there, *joining_now], join, key)
 
-    def _join(
-        self, key: BatchKey, entries: list[Entry], cross: CrossCache, places: list[int]
-    ) -> None:
-        """Add entries to the batch of their key; `places` are theirs in `cross`."""
+    def _join(self, key: BatchKey, jobs: list[Job], cross: CrossCache, places: list[int]) -> None:
+        """Add jobs to the batch of their key; `places` are theirs in `cross`."""
         if key not in self._batches:
             self._batches[key] = Batch(self._session, key, self._manifest, self._detokenize)
         whole = len(places) == len(cross.source_length)
-        self._batches[key].join(entries, cross if whole else cross.pick(places))
+        self._batches[key].join(jobs, cross if whole else cross.pick(places))
 
     def _step(self, batch: Batch) -> None:
         started, rows = time.monotonic(), batch.rows
         ended = batch.step()
         self.steps.observe(time.monotonic() - started, rows)
-        for entry, cross in ended:
-            if cross is None:
-                entry.finish(entry.answer)
+        for job in ended:
+            if job.cross:
+                self._decoded.append(job)
             else:
-                self._decoded.append(DecodedEntry(entry, cross))
+                job.finish(job.answer)
 
-    def _teacher_force(self, some: list[DecodedEntry]) -> None:
+    def _teacher_force(self, jobs: list[Job]) -> None:
         """Run teacher forcing: decoder passes over whole targets, which give the attention of each
         step as it was when the target was decoded, or the log-probs of given targets."""
         started = time.monotonic()
-        for one in some:
-            one.entry.answer.attention = [{} for _ in one.entry.targets]
-        self._attend_sources([one.entry for one in some])
-        self._attend_targets(some)
-        self._score([one for one in some if one.entry.scores])
-        del self._decoded[: len(some)]
-        for one in some:
-            stage = "score" if one.entry.scores else "attention"
-            one.entry.answer.seconds[stage] = time.monotonic() - started
-            one.entry.finish(one.entry.answer)
+        for job in jobs:
+            job.answer.attention = [{} for _ in job.targets]
+        self._attend_sources(jobs)
+        self._attend_targets(jobs)
+        self._score([job for job in jobs if job.entry.scores])
+        del self._decoded[: len(jobs)]
+        for job in jobs:
+            stage = "score" if job.entry.scores else "attention"
+            job.answer.seconds[stage] = time.monotonic() - started
+            job.finish(job.answer)
 
-    def _score(self, some: list[DecodedEntry]) -> None:
+    def _score(self, jobs: list[Job]) -> None:
         """Write the log-probs of given targets; those of the start ids are left out."""
-        if not some:
+        if not jobs:
             return
-        starts = [self._manifest.start_ids(one.entry.language) for one in some]
-        pairs = list(zip(starts, (one.entry.target_ids for one in some), strict=True))
+        entries = [job.entry for job in jobs]
+        starts = [self._manifest.start_ids(each.language) for each in entries]
+        pairs = [*zip(starts, (each.target_ids for each in entries), strict=True)]
         inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
         targets = [np.array([*start[1:], *target]) for start, target in pairs]
-        log_probs = self._session.score(inputs, targets, [one.cross for one in some])
-        for one, start, each in zip(some, starts, log_probs, strict=True):
-            one.entry.answer.log_probs = each[len(start) - 1 :]
+        log_probs = self._session.score(inputs, targets, [job.cross for job in jobs if job.cross])
+        for job, start, each in zip(jobs, starts, log_probs, strict=True):
+            job.answer.log_probs = each[len(start) - 1 :]
 
-    def _attend_sources(self, entries: list[Entry]) -> None:
-        """Write encoder attention; the hypotheses of an entry share it."""
-        wanted = [entry for entry in entries if "encoder" in entry.selection.layers]
+    def _attend_sources(self, jobs: list[Job]) -> None:
+        """Write encoder attention; the hypotheses of a job share it."""
+        wanted = [job for job in jobs if "encoder" in job.entry.selection.layers]
         if not wanted:
             return
-        weights = self._session.encoder_attention([entry.source_ids for entry in wanted])
-        for entry, all_layers in zip(wanted, weights, strict=True):
-            picked = entry.selection.pick("encoder", all_layers)
-            for attention in entry.answer.attention:
+        weights = self._session.encoder_attention([job.entry.source_ids for job in wanted])
+        for job, all_layers in zip(wanted, weights, strict=True):
+            picked = job.entry.selection.pick("encoder", all_layers)
+            for attention in job.answer.attention:
                 attention["encoder"] = picked
 
-    def _attend_targets(self, some: list[DecodedEntry]) -> None:
+    def _attend_targets(self, jobs: list[Job]) -> None:
         """Write decoder and cross-attention, in as many passes as the targets need."""
-        wanted = [one for one in some if one.entry.selection.layers.keys() - {"encoder"}]
         rows = [
-            AttentionRow(one, target, weights)
-            for one in wanted
-            for target, weights in zip(one.entry.targets, one.entry.answer.attention, strict=True)
+            AttentionRow(job, target, weights)
+            for job in jobs
+            if job.entry.selection.layers.keys() - {"encoder"}
+            for target, weights in zip(job.targets, job.answer.attention, strict=True)
         ]
         while rows:
             sizes = [PassSize(row.positions, 0) for row in rows]
@@ -281,18 +272,17 @@ class Worker:
             rows = rows[count:]
 
     def _attend(self, rows: list[AttentionRow]) -> None:
-        before = [
-            [*self._manifest.start_ids(row.decoded.entry.language), *row.decoded.entry.prefix]
-            for row in rows
-        ]
+        entries = [row.job.entry for row in rows]
+        before = [[*self._manifest.start_ids(each.language), *each.prefix] for each in entries]
         inputs = [np.array([*ids, *row.target[:-1]]) for ids, row in zip(before, rows, strict=True)]
-        computed = self._session.attention(inputs, [row.decoded.cross for row in rows])
+        crosses = [row.job.cross for row in rows if row.job.cross]
+        computed = self._session.attention(inputs, crosses)
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
-            entry = row.decoded.entry
+            selection = row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
-            steps = entry.selection.steps(len(row.target))
+            steps = selection.steps(len(row.target))
             wanted = slice(first + steps.start, first + steps.stop)
-            if "decoder" in entry.selection.layers:
-                row.weights["decoder"] = entry.selection.pick("decoder", decoder, wanted)
-            if "cross" in entry.selection.layers:
-                row.weights["cross"] = entry.selection.pick("cross", cross, wanted)
+            if "decoder" in selection.layers:
+                row.weights["decoder"] = selection.pick("decoder", decoder, wanted)
+            if "cross" in selection.layers:
+                row.weights["cross"] = selection.pick("cross", cross, wanted)

@@ -16,7 +16,7 @@ from service.bundle.manifest import Config
 SOURCE_STEP, TARGET_STEP = 8, 16  # capacity for S and T grows by this many positions
 FEWEST_ROWS = 8
 CacheType = type[np.float32] | type[np.float16]
-KEPT = 64 << 20  # bytes that are never freed: allocating them again takes longer than a step
+KEPT_BYTES = 64 << 20  # never freed: allocating them again takes longer than a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Cache:
     """The keys and values of one batch. Rows b * W to (b + 1) * W - 1 belong to source b.
 
     The arrays have room for more rows and positions than are in use, so that rows come and go
-    without an allocation each time. Above KEPT bytes, memory that is mostly unused is freed.
+    without an allocation each time. Above KEPT_BYTES, memory that is mostly unused is freed.
     `bindings` holds what a session binds to this memory; it is emptied when the memory moves.
     """
 
@@ -141,7 +141,7 @@ class Cache:
 
     @property
     def _is_large(self) -> bool:
-        return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT
+        return sum(array.nbytes for array in (*self._self, *self._cross)) > KEPT_BYTES
 
     def _fit_rows(self, held: int, needed: int) -> int:
         """Return how many rows to hold. If `held` is too few: twice `held`, which avoids a copy at

@@ -29,7 +29,7 @@ MOVE: dict[CacheType, Path] = {
 }
 
 
-class Place(NamedTuple):
+class Block(NamedTuple):
     """The address of one layer's keys or values on the device, and their shape (R, H, T, D)."""
 
     address: int
@@ -118,12 +118,12 @@ class DeviceCache:
         return length_of(self._self)
 
     @property
-    def self_places(self) -> list[Place]:
+    def self_places(self) -> list[Block]:
         """Where key and value of each layer in turn lie."""
         return self._places(self._self)
 
     @property
-    def cross_places(self) -> list[Place]:
+    def cross_places(self) -> list[Block]:
         """Where key and value of each layer in turn lie."""
         return self._places(self._cross)
 
@@ -201,13 +201,13 @@ class DeviceCache:
             return [self._mover.pick(each, order) for each in values]
         return [self._mover.join(each, each, order, length) for each in values]
 
-    def _places(self, values: list[ort.OrtValue]) -> list[Place]:
-        found: list[Place] = []
+    def _places(self, values: list[ort.OrtValue]) -> list[Block]:
+        found: list[Block] = []
         for layer in range(self._layers):
             for value in values:
                 _, *shape = value.shape()
                 size = prod(shape) * np.dtype(self.dtype).itemsize  # bytes of a layer
-                found.append(Place(value.data_ptr() + layer * size, shape))
+                found.append(Block(value.data_ptr() + layer * size, shape))
         return found
 
 

@@ -29,12 +29,12 @@ NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |(Load model from .*? failed|Exception during \w+): ?"
     r"|/onnxruntime_src/\S+ .*?\)( const)? (?=[A-Z!\[])|\S+\.cc:\d+ \w+ "
 )
-LONGEST_REASON = 200  # characters
+LONGEST_ERROR = 200  # characters
 
 # A graph that multiplies u8 rows by s8 weights of 127 (tests/write_product.py), and the rows with
 # the largest product.
 PRODUCT = Path(__file__).with_name("product.onnx")
-LARGEST = np.full((1, 256), 255, np.uint8)
+LARGEST_ROWS = np.full((1, 256), 255, np.uint8)
 
 
 @once
@@ -49,8 +49,8 @@ def products_saturate() -> bool:
     options.intra_op_num_threads = 1
     provider = PROVIDERS[Provider.cpu]
     session = ort.InferenceSession(str(PRODUCT), options, providers=[provider])
-    (product,) = cast("list[IntArray]", session.run(None, {"rows": LARGEST}))
-    return int(product[0, 0]) != 127 * int(LARGEST.sum())
+    (product,) = cast("list[IntArray]", session.run(None, {"rows": LARGEST_ROWS}))
+    return int(product[0, 0]) != 127 * int(LARGEST_ROWS.sum())
 
 
 @once
@@ -112,7 +112,7 @@ def start_session(
 def reason_of(error: Exception) -> str:
     """Return an error of ONNX Runtime without its codes, paths and places in its source."""
     text = NOISE.sub("", f"{error or type(error).__name__}")
-    return shorten_line(text, LONGEST_REASON)
+    return shorten_line(text, LONGEST_ERROR)
 
 
 def installed_provider(wanted: Provider) -> str:

@@ -14,7 +14,7 @@ from service.bundle.files import MIB, check_size
 from service.bundle.manifest import Config, GraphName
 from service.errors import StartupError
 
-LARGEST = 64 * MIB  # bytes of parity.npz, and of its arrays; that of T5-11B has about 10 MB
+LARGEST_REFERENCE = 64 * MIB  # bytes of parity.npz, and of its arrays; T5-11B's has about 10 MB
 LARGEST_IDS = 16  # log-probs at a position that parity.npz lists first, in descending order
 Torch = dict[str, NDArray[Any]]
 
@@ -22,10 +22,10 @@ Torch = dict[str, NDArray[Any]]
 def read_reference(path: Path, config: Config, graphs: Collection[GraphName]) -> Torch:
     """Return the arrays of parity.npz that these graphs are compared with.
 
-    Raises StartupError naming the array that is missing, is no plain array of its size, or
+    Raises StartupError naming the array that is missing, is not a plain array of its size, or
     contradicts the configuration.
     """
-    check_size(path, LARGEST)
+    check_size(path, LARGEST_REFERENCE)
     try:
         arrays = read_arrays(path)
         check_arrays(arrays, config, graphs)
@@ -40,8 +40,8 @@ def read_arrays(path: Path) -> Torch:
     with zipfile.ZipFile(path) as file:
         members = {each.filename.removesuffix(".npy"): each for each in file.infolist()}
         size = sum(each.file_size for each in members.values())  # of which no more is unpacked
-        if size > LARGEST:
-            raise ValueError(f"its arrays have {size} bytes; the limit is {LARGEST}")
+        if size > LARGEST_REFERENCE:
+            raise ValueError(f"its arrays have {size} bytes; the limit is {LARGEST_REFERENCE}")
         return {name: read_array(file, each) for name, each in members.items()}
 
 
@@ -53,7 +53,9 @@ def read_array(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         shape, fortran_order, dtype = read(content)
         size = prod(shape) * dtype.itemsize
         if fortran_order or dtype.kind not in "if" or size != member.file_size - content.tell():
-            raise ValueError(f"{member.filename} is no plain array of {dtype} with shape {shape}")
+            raise ValueError(
+                f"{member.filename} is not a plain array of {dtype} with shape {shape}"
+            )
         return np.frombuffer(content.read(size), dtype).reshape(shape)
 
 

@@ -17,11 +17,12 @@ from service.runtime.cache import CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
 from service.runtime.session import Session
+from service.search.rules import log_softmax
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
 
 
-class Limits(NamedTuple):
+class Tolerance(NamedTuple):
     """Largest error of rounded graphs, relative to the Euclidean norm of torch's numbers."""
 
     tensor: float
@@ -31,10 +32,10 @@ class Limits(NamedTuple):
 ROUNDED = {
     # Exact products give 0.02 to 0.04 for log-probs, products that saturate (x86 without VNNI)
     # about 0.18.
-    "int8": Limits(0.2, 0.1),
+    "int8": Tolerance(0.2, 0.1),
     # Torch in half precision is off by 0.0016 at most for the default model and a random one.
     # Deeper networks round more often, and a wrong kernel is off by much more than these.
-    "fp16": Limits(0.05, 0.02),
+    "fp16": Tolerance(0.05, 0.02),
 }
 Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
 
@@ -132,12 +133,6 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
                 largest = theirs[: top.log_probs.shape[1]]
                 yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
                 yield f"top_log_probs[{i}, {position}]", log_probs[i, top.ids[i]], largest
-
-
-def log_softmax(logits: FloatArray) -> FloatArray:
-    """(R, V) -> (R, V)."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:

@@ -6,6 +6,7 @@ K best tokens.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import RLock
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,6 @@ from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
 from service.runtime.device_binding import DeviceBinding
 from service.runtime.device_cache import DeviceCache, Mover
-from service.runtime.graph import LazyGraph
 from service.runtime.providers import (
     PROVIDERS,
     cache_device,
@@ -61,6 +61,7 @@ class Session:
         self._config = bundle.manifest.config
         layers = range(self._config.num_decoder_layers)
         self._cache_names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
+        self._encoded_names = ["memory", *(f"cross_{name}" for name in self._cache_names)]
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
@@ -97,8 +98,8 @@ class Session:
     def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
         """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
         ids, lengths = self._padded(sources)
-        names = ["memory", *(f"cross_{name}" for name in self._cache_names)]
-        memory, *cross = self._run("encoder", names, {"source_ids": ids, "source_length": lengths})
+        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
+        memory, *cross = self._run("encoder", self._encoded_names, feeds)
         return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
             [*cross], lengths
         )
@@ -221,6 +222,39 @@ class Session:
             cache_type = CACHE_TYPES[self._cache_type]
             if fault := describe_mismatch(session, graph, self._config, cache_type):
                 raise StartupError(f"{path}: {fault}: export the bundle again")
+
+
+class LazyGraph:
+    """A graph that is opened when it is first needed. Any number of threads may open it; the first
+    one opens and checks it for all."""
+
+    def __init__(self, open_session: Callable[[], ort.InferenceSession]) -> None:
+        self._open_session = open_session
+        self._lock = RLock()  # the check runs the graph, on the thread that opened it
+        self._session: ort.InferenceSession | None = None
+        self._refusal: str | None = None
+        self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
+
+    def open(self) -> ort.InferenceSession:
+        """Raises PassFailed if the check found something wrong, now or before.
+
+        If it cannot be opened or checked now, for want of memory, the next call tries again.
+        """
+        with self._lock:
+            if self._refusal:
+                raise PassFailed(self._refusal)
+            if self._session:
+                return self._session
+            self._session = session = self._open_session()
+            try:
+                self._refusal = self.check() if self.check else None
+            except Exception:
+                self._session = None
+                raise
+            if self._refusal:
+                self._session = None
+                raise PassFailed(self._refusal)
+            return session
 
 
 def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precision:

@@ -19,7 +19,7 @@ from service.search.protocol import (
     Needed,
     Progress,
     Step,
-    TokenEvent,
+    TokenProgress,
 )
 from service.search.rules import Rules, rules_of
 from service.search.sampling import draw
@@ -60,12 +60,12 @@ class Sequence:
         elif len(self.token_ids) == self.options.max_new_tokens:
             self.finish_reason = "length"
 
-    def events(self, sample: int) -> list[TokenEvent]:
+    def events(self, sample: int) -> list[TokenProgress]:
         """Return the tokens that were not reported yet, and count them as reported."""
         new = range(self.reported, len(self.token_ids))
         self.reported = len(self.token_ids)
         return [
-            TokenEvent(sample, self.token_ids[i], self.log_probs[i], self._alternatives(i))
+            TokenProgress(sample, self.token_ids[i], self.log_probs[i], self._alternatives(i))
             for i in new
         ]
 

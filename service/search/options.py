@@ -1,6 +1,6 @@
 """The options of one request's search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class SearchOptions:
     """
 
     max_new_tokens: int  # counts eos, but neither start ids nor the target prefix
-    min_new_tokens: int = 0  # eos is forbidden before so many
+    min_new_tokens: int = 0  # eos is forbidden before that
     beam_size: int = 1
     num_hypotheses: int = 1  # to return: at most beam_size, or any number of samples
     length_penalty: float = 1.0  # 0: rank by log_prob; larger values favour longer targets
@@ -32,12 +32,12 @@ class SearchOptions:
     target_prefix: tuple[int, ...] = ()  # ids that the decoder reads before the first choice
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
-    top_log_probs: int = 0  # alternatives to report beside each token
+    top_log_probs: int = 0  # alternatives to report with each token
+    rows: int = field(init=False)  # decoded at once: beams, or samples
 
-    @property
-    def rows(self) -> int:
-        """Rows that are decoded at once: beams, or samples."""
-        return self.beam_size if self.beam_size > 1 else self.num_hypotheses
+    def __post_init__(self) -> None:
+        rows = self.beam_size if self.beam_size > 1 else self.num_hypotheses
+        object.__setattr__(self, "rows", rows)  # the class is frozen
 
     @property
     def samples(self) -> bool:

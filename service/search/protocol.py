@@ -54,7 +54,7 @@ class Hypothesis:
         return sum(self.log_probs) / length**self.length_penalty
 
 
-class TokenEvent(NamedTuple):
+class TokenProgress(NamedTuple):
     """A token that one hypothesis has taken and keeps."""
 
     hypothesis: int
@@ -70,7 +70,7 @@ class BeamProgress(NamedTuple):
     best: list[int]  # ids of the hypothesis that is the best now
 
 
-Progress = list[TokenEvent] | BeamProgress
+Progress = list[TokenProgress] | BeamProgress
 
 
 class Needed(NamedTuple):

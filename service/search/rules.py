@@ -83,14 +83,14 @@ class Rules:
         if self._penalizes and not lowers:
             return None
         count = max(self._least, options.top_k, options.top_log_probs)
-        seen = len(self._given) + length  # at most so many different tokens
+        seen = len(self._given) + length  # at most this many different tokens
         if self._penalizes:
             count += seen
         if self._bans:  # the best may be suppressed tokens, eos, and one per earlier position
             repeated = seen if options.no_repeat_ngram_size else 0
             count += len(options.suppress_tokens) + 1 + repeated
         if options.beam_size > 1:
-            count += self.most_ending  # W beams must continue beside those that stop
+            count += self.most_ending  # W beams must continue in addition to those that stop
         # A power of two: the runtime binds buffers for each count, so few counts should occur
         count = 1 << (count - 1).bit_length()
         return count if count <= MOST_CANDIDATES else None
@@ -155,7 +155,7 @@ class Rules:
         return log_softmax(penalize(logits, seen, penalty))
 
     def _banned(self, history: list[int], length: int) -> set[int]:
-        """Return the tokens that are banned at this step, besides those that always are."""
+        """Return the tokens that are banned at this step, in addition to those that always are."""
         banned = repeating(history, self._options.no_repeat_ngram_size)
         if length < self._options.min_new_tokens:
             banned.add(self._eos_id)
@@ -179,8 +179,9 @@ def rules_of(
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    shifted = logits - logits.max()
-    return shifted - np.log(np.exp(shifted).sum())
+    """(..., V) -> (..., V)."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def penalize(values: FloatArray, places: IntArray, penalty: float) -> FloatArray:
@@ -196,8 +197,8 @@ def penalize(values: FloatArray, places: IntArray, penalty: float) -> FloatArray
 
 
 def are_in(tokens: set[int], ids: IntArray) -> NDArray[np.bool_]:
-    """Return which of a row's candidates (N,) are among the tokens. For so few of them a set takes
-    a tenth of the time of np.isin."""
+    """Return which of a row's candidates (N,) are among the tokens. For a few tokens, a set
+    takes a tenth of the time of np.isin."""
     return np.array([token in tokens for token in ids.tolist()], bool)
 
 

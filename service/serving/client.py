@@ -7,6 +7,7 @@ import math
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,10 +34,10 @@ from service.wire.messages import (
     Submit,
 )
 
-CLOSING = 0.1  # share of settings.shutdown_timeout in which an engine finishes accepted entries
+CLOSING_SHARE = 0.1  # of settings.shutdown_timeout, in which an engine finishes accepted entries
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
-AT_ONCE = 8  # messages handled in one turn of the event loop
+MESSAGES_PER_TURN = 8  # messages handled in one turn of the event loop
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -47,16 +48,16 @@ class EngineClient(asyncio.Protocol):
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self.bundle = bundle
-        self.close_timeout = CLOSING * settings.shutdown_timeout  # seconds
+        self.process: Process | None = None
+        self.ended = asyncio.Event()  # another engine has another client
+        self.close_timeout = CLOSING_SHARE * settings.shutdown_timeout  # seconds
         self._settings = settings
         self._pending: dict[int, asyncio.Future[Any]] = {}  # of replies, by their number
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
         self._decoder = FrameDecoder()
         self._messages = deque[Message]()  # received, and not handled yet
-        self._process: Process | None = None
         self._is_open = self._closing = False
-        self._ended = asyncio.Event()
 
     async def start(self) -> None:
         """Start the process and wait until it has opened the bundle. Raises StartupError, also
@@ -66,10 +67,10 @@ class EngineClient(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=ours)
+        await loop.create_unix_connection(lambda: self, sock=ours)
         command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
+            self.process = await asyncio.create_subprocess_exec(
                 *command,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C reaches only this process, which ends the engine
@@ -104,34 +105,35 @@ class EngineClient(asyncio.Protocol):
         killed at once.
         """
         again, self._closing = self._closing, True
-        if self._process is None:
+        if self.process is None:
             return
         try:
             if self._is_open:
                 if not again:
                     self._order(Close())
                 async with asyncio.timeout(self.close_timeout):
-                    await self._ended.wait()
-                    await self._process.wait()
+                    await self.ended.wait()
+                    await self.process.wait()
         except TimeoutError:
             name, pending = self.bundle.manifest.name, len(self._pending)
             log_error("engine killed", model=name, timeout=self.close_timeout, pending=pending)
         finally:
             self.kill()  # it ignores SIGTERM
             self._transport.abort()
-        await self._process.wait()
-        await self._ended.wait()
+        await self.process.wait()
+        await self.ended.wait()
 
     def kill(self) -> None:
         """End the process at once. Everything that is pending fails with Unavailable."""
-        if self._process and self._process.returncode is None:
-            self._process.kill()
+        if self.process and self.process.returncode is None:
+            self.process.kill()
 
     def submit(
         self,
         entries: Sequence[Entry],
         on_progress: OnProgress | None = None,
         seconds: float = math.inf,
+        request_id: str = "",
     ) -> list[asyncio.Future[Answer]]:
         """Send the entries of a request to the engine, which accepts all of them or none.
 
@@ -140,13 +142,14 @@ class EngineClient(asyncio.Protocol):
         Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
         Unavailable if the engine has ended or is closing, Overloaded if it reads no more orders.
         """
-        if not self.gone and self._transport.get_write_buffer_size() > MOST_UNSENT:
+        if not self.ended.is_set() and self._transport.get_write_buffer_size() > MOST_UNSENT:
             raise Overloaded(
                 f"{MOST_UNSENT >> 20} MiB of requests wait for the engine, which is the limit:"
                 " try again later"
             )
         asked = [(*self._expect(), entry) for entry in entries]
-        self._order(Submit([(number, entry) for number, _, entry in asked], seconds))
+        numbered = [(number, entry) for number, _, entry in asked]
+        self._order(Submit(numbered, request_id, time.monotonic(), seconds))
         for place, (number, future, entry) in enumerate(asked):
             if entry.streams and on_progress:
                 self._listeners[number] = partial(on_progress, place)
@@ -162,21 +165,16 @@ class EngineClient(asyncio.Protocol):
         finally:
             self._pending.pop(number, None)  # nobody waits for it any more
 
-    @property
-    def gone(self) -> bool:
-        """Return whether the engine has ended. Another one has another client (Supervisor)."""
-        return self._ended.is_set()
-
     def _expect(self) -> tuple[int, asyncio.Future[Any]]:
         """Return a new number, and the future that its reply will resolve."""
-        if self.gone or self._closing:
+        if self.ended.is_set() or self._closing:
             raise self._unavailable
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         return number, future
 
     def _order(self, order: Order) -> None:
-        if not self.gone:
+        if not self.ended.is_set():
             self._transport.write(b"".join(encode_message(0, order)))
 
     def _forget(self, number: int, future: asyncio.Future[Answer]) -> None:
@@ -184,6 +182,9 @@ class EngineClient(asyncio.Protocol):
         self._listeners.pop(number, None)
         if future.cancelled() and self._pending.pop(number, None):
             self._order(Cancel(number))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Handle the messages that `data` completes, in turns of the event loop.
@@ -194,7 +195,7 @@ class EngineClient(asyncio.Protocol):
         waiting = bool(self._messages)
         self._messages.extend(self._decoder.feed(data))
         if not waiting:
-            self._handle(AT_ONCE)
+            self._handle(MESSAGES_PER_TURN)
 
     def _handle(self, most: int) -> None:
         """Handle messages; long ones are read in a thread. The others get their turn even if one
@@ -205,7 +206,7 @@ class EngineClient(asyncio.Protocol):
                 if message.is_long:
                     self._load_in_thread(message)
                 else:
-                    self._receive(message.number, load(message))
+                    self._receive(message.number, load_message(message))
         finally:
             if self._messages:
                 asyncio.get_running_loop().call_soon(self._handle, most)
@@ -215,12 +216,12 @@ class EngineClient(asyncio.Protocol):
         if future is None:  # it was cancelled
             return
         try:
-            loading = asyncio.get_running_loop().run_in_executor(None, load, message)
+            loading = asyncio.get_running_loop().run_in_executor(None, load_message, message)
             loading.add_done_callback(
                 lambda loaded: settle(future, loaded.exception() or loaded.result())
             )
         except RuntimeError:  # no thread can be started now
-            settle(future, load(message))
+            settle(future, load_message(message))
 
     def _receive(self, number: int, content: object) -> None:
         """Pass on progress, or resolve the future of a reply."""
@@ -234,7 +235,7 @@ class EngineClient(asyncio.Protocol):
         """Fail everything that is pending: the engine has ended, whether told to or by a crash."""
         del exc
         self._handle(len(self._messages))
-        self._ended.set()
+        self.ended.set()
         pending = [*self._pending]
         for number in pending:
             self._receive(number, self._unavailable)
@@ -248,11 +249,11 @@ class EngineClient(asyncio.Protocol):
 
     async def _exit_code(self) -> int | None:
         """Return the exit code of an engine that has ended, or minus the signal that ended it."""
-        assert self._process is not None
+        assert self.process is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT):
-                await self._process.wait()
-        return self._process.returncode
+                await self.process.wait()
+        return self.process.returncode
 
     @property
     def _unavailable(self) -> Unavailable:
@@ -275,7 +276,7 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
         future.set_result(outcome)
 
 
-def load(message: Message) -> object:
+def load_message(message: Message) -> object:
     """Unpickle a message. Return PassFailed if there is no memory for it."""
     try:
         return message.load()

@@ -1,30 +1,31 @@
 """A model for the endpoints: its engine and both tokenizers."""
 
 import asyncio
-from dataclasses import dataclass, field
 
-from service.bundle.manifest import Manifest
+from service.serving.client import EngineClient
 from service.serving.supervisor import Supervisor
 from service.text.tokenizer import Tokenizer
 
 
-@dataclass(slots=True, eq=False)
 class Model:
-    """A model's engine, and the tokenizers of both sides. Requests tell when they use it, so that
-    none loses its engine."""
+    """A model's supervised engine, and the tokenizers of both sides. Requests tell when they use
+    it, so that none loses its engine."""
 
-    engine: Supervisor
-    source: Tokenizer
-    target: Tokenizer
-    name: str = field(init=False)
-    manifest: Manifest = field(init=False)
-    users: int = field(default=0, init=False)  # requests that are not answered yet
-    unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-
-    def __post_init__(self) -> None:
-        self.unused.set()
-        self.manifest = self.engine.bundle.manifest
+    def __init__(self, supervisor: Supervisor, source: Tokenizer, target: Tokenizer) -> None:
+        self.supervisor = supervisor
+        self.source = source
+        self.target = target
+        self.bundle = supervisor.bundle
+        self.manifest = self.bundle.manifest
         self.name = self.manifest.name
+        self.users = 0  # requests that are not answered yet
+        self.unused = asyncio.Event()
+        self.unused.set()
+
+    @property
+    def engine(self) -> EngineClient:
+        """The engine that runs now."""
+        return self.supervisor.engine
 
     def use(self) -> None:
         self.users += 1

@@ -43,12 +43,6 @@ class Registry:
         self._changing = set[str]()
         self._retiring = set[Model]()
 
-    @property
-    def ready(self) -> bool:
-        """Whether every model was opened, and is ready by the latest report of its engine."""
-        reports = [model.engine.reported.ready for model in self.served.values()]
-        return not self.failed and bool(reports) and all(reports)
-
     async def open(self) -> None:
         """Open the bundles of the settings. One that fails is logged and kept in `failed`.
 
@@ -85,15 +79,15 @@ class Registry:
 
     async def _start(self, bundle: Bundle) -> Model:
         """Return a model whose engine runs. Raise StartupError."""
-        engine = self._open_engine(bundle, self._settings)
+        supervisor = self._open_engine(bundle, self._settings)
         try:
-            await engine.start()
+            await supervisor.start()
             # The engine opens the tokenizers first: a bad one may end the process that opens it.
             tokenizers = await asyncio.to_thread(open_tokenizers, bundle)
         except BaseException:  # also if the service ends meanwhile: nothing else ends the process
-            await engine.close()
+            await supervisor.close()
             raise
-        opened = engine.opened
+        opened = supervisor.engine.opened
         logger.info(
             "model opened",
             model=bundle.manifest.name,
@@ -102,12 +96,12 @@ class Registry:
             provider=opened.provider,
             workers=opened.workers,
         )
-        return Model(engine, *tokenizers)
+        return Model(supervisor, *tokenizers)
 
     async def close(self) -> None:
         """Close all engines once they have finished accepted entries."""
         models = [*self.served.values(), *self._retiring]
-        await asyncio.gather(*(model.engine.close() for model in models))
+        await asyncio.gather(*(model.supervisor.close() for model in models))
 
     async def load(self, name: str, folder: Path) -> Model:
         """Serve the model of a bundle. Raise Conflict if it is served, Invalid if it fails."""
@@ -121,7 +115,7 @@ class Registry:
         before has finished its requests. Raise Invalid if it fails: nothing has changed then."""
         with self._changes(name):
             before = self.served.get(name)
-            folder = before.engine.bundle.root if before else self._failure(name).folder
+            folder = before.bundle.root if before else self._failure(name).folder
             model = await self._serve(name, folder)
             if before:
                 await self._retire(before)
@@ -156,7 +150,7 @@ class Registry:
         return self.failed[name]
 
     async def _serve(self, name: str, folder: Path) -> Model:
-        """Open a bundle beside what runs, and serve it under its name. Raise Invalid."""
+        """Open a bundle while others run, and serve it under its name. Raise Invalid."""
         try:
             bundle = await asyncio.to_thread(load_bundle, folder)
             if bundle.manifest.name != name:
@@ -184,6 +178,6 @@ class Registry:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.timeout):
                 await model.unused.wait()
-        await model.engine.close()
+        await model.supervisor.close()
         self._retiring.discard(model)
-        logger.info("model closed", model=model.name, folder=str(model.engine.bundle.root))
+        logger.info("model closed", model=model.name, folder=str(model.bundle.root))

@@ -1,17 +1,16 @@
 """Keep the engine of a model running: start another when it dies or makes no progress."""
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from service.bundle.manifest import Bundle
 from service.errors import HeedError
 from service.logs import log_error
-from service.serving.client import EngineClient, OnProgress
+from service.serving.client import EngineClient
 from service.settings.settings import Settings
-from service.wire.messages import Answer, Entry, Opened, Status, Steps
+from service.wire.messages import Status, Steps
 
 CHECK_EVERY = 1.0  # seconds
 PATIENCE = 5.0  # seconds for an engine to report its status
@@ -20,22 +19,24 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a new engine is started
 STABLE_AFTER = 60.0  # seconds of life after which the next pause is the first again
 GONE = Status(ready=False, rows=0)
 
-OpenEngine = Callable[[Bundle, Settings], EngineClient]
-
 
 class Supervisor:
-    """Answers like the engine that runs now. While there is none, it raises Unavailable."""
+    """Keeps an engine running: `engine`, which may have ended while another one is being started.
+    It then raises Unavailable."""
 
     def __init__(
-        self, bundle: Bundle, settings: Settings, open_engine: OpenEngine = EngineClient
+        self,
+        bundle: Bundle,
+        settings: Settings,
+        open_engine: Callable[[Bundle, Settings], EngineClient] = EngineClient,
     ) -> None:
         self.bundle = bundle
+        self.engine = open_engine(bundle, settings)
         self.restarts = 0  # engines started in the place of others
         self.reported = GONE  # the latest report of the present engine
         self._steps_before = Steps()  # those of earlier engines
         self._settings = settings
         self._open_engine = open_engine
-        self._engine = open_engine(bundle, settings)
         self._watching: asyncio.Task[None] | None = None
         self._closing = set[asyncio.Task[None]]()
 
@@ -44,7 +45,7 @@ class Supervisor:
 
         Call close() afterwards, even if this raises or is cancelled: it ends the process.
         """
-        await self._engine.start()
+        await self.engine.start()
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -53,26 +54,8 @@ class Supervisor:
             self._watching.cancel()
             await asyncio.wait([self._watching])
         if self._closing:
-            await asyncio.wait(self._closing, timeout=self._engine.close_timeout)
-        await self._engine.close()
-
-    @property
-    def opened(self) -> Opened:
-        """Return how the bundle was opened."""
-        return self._engine.opened
-
-    def submit(
-        self,
-        entries: Sequence[Entry],
-        on_progress: OnProgress | None = None,
-        seconds: float = math.inf,
-    ) -> list[asyncio.Future[Answer]]:
-        """Send entries to the engine: see EngineClient.submit."""
-        return self._engine.submit(entries, on_progress, seconds)
-
-    async def status(self) -> Status:
-        """Ask the engine for its status. Raises Unavailable if there is none now."""
-        return await self._engine.status()
+            await asyncio.wait(self._closing, timeout=self.engine.close_timeout)
+        await self.engine.close()
 
     @property
     def steps(self) -> Steps:
@@ -83,12 +66,12 @@ class Supervisor:
         pause = FIRST_PAUSE
         while True:
             started = time.monotonic()
-            reason = await self._until_failed(self._engine)
+            reason = await self._until_failed(self.engine)
             if time.monotonic() - started > STABLE_AFTER:
                 pause = FIRST_PAUSE
             log_error("engine failed", model=self.bundle.manifest.name, reason=reason)
             self._steps_before, self.reported = self.steps, GONE
-            self._engine.kill()
+            self.engine.kill()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             await self._replace()
@@ -100,7 +83,7 @@ class Supervisor:
         settings.timeout seconds: by then no client waits for what it computes.
         """
         missed = idle = 0  # reports in a row
-        while not engine.gone:
+        while not engine.ended.is_set():
             await asyncio.sleep(CHECK_EVERY)
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -128,8 +111,8 @@ class Supervisor:
             log_error("engine not restarted", model=name, error=str(error) or repr(error))
             self._close(engine)
         else:
-            self._close(self._engine)
-            self._engine = engine
+            self._close(self.engine)
+            self.engine = engine
             self.restarts += 1
             log_error("engine restarted", model=name, restarts=self.restarts)
 

@@ -193,8 +193,8 @@ class Settings(BaseSettings):
     max_requests: int = Field(
         default=200,
         ge=1,
-        description="Most POST requests whose answers have not begun. More are accepted while they"
-        " would wait less than 0.25 seconds. That is measured only above about 64 requests",
+        description="Most POST requests in progress: their answers have not begun. More are"
+        " accepted if they will wait less than 0.25 seconds; this rate is known above about 64",
     )
     timeout: float = Field(
         default=60.0,

@@ -12,19 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-HEADER = struct.Struct("!Q?Q")  # bytes that follow, whether the message has more frames, its number
+# Bytes that follow, whether the message has more frames, its number
+FRAME_HEADER = struct.Struct("!Q?Q")
 FRAME = 1 << 18  # most bytes of content in one frame
 
 
 def encode_message(number: int, message: object) -> Iterator[bytes]:
     """Pickle a message and return its frames. Errors of pickling are raised here."""
-    return cut(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    return cut_frames(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
-def cut(number: int, content: bytes) -> Iterator[bytes]:
+def cut_frames(number: int, content: bytes) -> Iterator[bytes]:
     for start in range(0, len(content), FRAME):
         part = content[start : start + FRAME]
-        yield HEADER.pack(len(part), start + FRAME < len(content), number) + part
+        yield FRAME_HEADER.pack(len(part), start + FRAME < len(content), number) + part
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,19 @@ class FrameDecoder:
         self._received = bytearray()
         self._parts: dict[int, list[bytes]] = {}  # frames of incomplete messages, by number
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the messages that `data` completes."""
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that `data` completes."""
+        messages: list[Message] = []
         self._received += data
-        while len(self._received) >= HEADER.size:
-            length, more, number = HEADER.unpack_from(self._received)
-            end = HEADER.size + length
+        while len(self._received) >= FRAME_HEADER.size:
+            length, more, number = FRAME_HEADER.unpack_from(self._received)
+            end = FRAME_HEADER.size + length
             if len(self._received) < end:
-                return
-            part = bytes(memoryview(self._received)[HEADER.size : end])
+                break
+            part = bytes(memoryview(self._received)[FRAME_HEADER.size : end])
             del self._received[:end]
             parts = self._parts.setdefault(number, [])
             parts.append(part)
             if not more:
-                yield Message(number, self._parts.pop(number))
+                messages.append(Message(number, self._parts.pop(number)))
+        return messages

@@ -1,20 +1,15 @@
 """The messages between the HTTP process and an engine."""
 
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Selection
 from service.bundle.manifest import Bundle, GraphName
-from service.engine.scheduler import PassSize, Size
-from service.errors import HeedError, PassFailed
 from service.histogram import ROWS, SECONDS, Histogram
 from service.search.options import SearchOptions
-from service.search.protocol import Hypothesis, Progress
+from service.search.protocol import Hypothesis
 from service.settings.settings import Settings
 
 Weights = dict[AttentionKind, FloatArray]
@@ -52,113 +47,27 @@ class Answer:
         return self.memory
 
 
-def ignore(_: Progress) -> None:
-    """Do nothing with the progress of an entry that nobody follows."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(NamedTuple):
     """One source and the work it asks for.
 
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
     `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
-    log-probs of `target_ids` are computed. `language` holds the ids of the target language, if the
-    model's decoder starts with them. If `streams`, the worker's thread calls `on_progress` after
-    each step. `request_id` is for the log.
-
-    The queue that accepts an entry gives it a `result` and an `answer`: the HTTP process holds
-    thousands of entries, and needs neither. Cancelling `result` frees the rows before the next
-    step.
+    log-probs of `target_ids` are computed. If `streams`, the engine sends progress after each step.
+    `language` holds the ids of the target language, if the model's decoder starts with them.
     """
 
     source_ids: IntArray
     search: SearchOptions | None = None
-    target_ids: list[int] = field(default_factory=list[int])
+    target_ids: Sequence[int] = ()
     selection: Selection = NO_ATTENTION
     scores: bool = False
     streams: bool = False
     language: tuple[int, ...] = ()
-    arrived: float = field(default_factory=time.monotonic)
-    request_id: str = ""
-    result: Future[Answer] = field(init=False, repr=False)
-    answer: Answer = field(init=False, repr=False)
-    on_progress: Callable[[Progress], None] = field(default=ignore, init=False)
-    reported: bool = field(default=False, init=False)  # progress, which cannot be taken back
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the question only: the result stays in the process that computes it."""
-        asked = (
-            self.source_ids,
-            self.search,
-            self.target_ids,
-            self.selection,
-            self.scores,
-            self.streams,
-            self.language,
-            self.arrived,
-            self.request_id,
-        )
-        return Entry, asked
-
-    def accept(self) -> None:
-        self.result, self.answer = Future(), Answer()
-
-    def report(self, progress: Progress) -> None:
-        self.reported = True
-        self.on_progress(progress)
-
-    def finish(self, outcome: Answer | HeedError) -> None:
-        """Set the result, unless the entry has been cancelled or has failed already."""
-        with suppress(InvalidStateError):
-            if isinstance(outcome, HeedError):
-                self.result.set_exception(outcome)
-            else:
-                self.result.set_result(outcome)
-
-    @property
-    def rows(self) -> int:
-        """Rows that are decoded at once: beams or samples."""
-        return self.search.rows if self.search else 1
-
-    @property
-    def size(self) -> Size:
-        """Return the size that the scheduler budgets."""
-        target = len(self.target_ids)
-        if self.search:
-            target = len(self.search.target_prefix) + self.search.max_new_tokens
-        return Size(len(self.source_ids), self.rows, len(self.source_ids) + target)
-
-    @property
-    def needs_teacher_forcing(self) -> bool:
-        """Return whether a pass over whole targets follows encoding and decoding."""
-        return self.scores or bool(self.selection.layers)
-
-    @property
-    def targets(self) -> list[list[int]]:
-        """Ids that are scored or whose attention is shown, each without its prefix."""
-        if self.target_ids:
-            return [self.target_ids]
-        return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]
 
     @property
     def prefix(self) -> tuple[int, ...]:
         """Ids of the request's target prefix, with which every decoded target begins."""
         return self.search.target_prefix if self.search else ()
-
-    def pass_positions(self, target: list[int]) -> int:
-        """Positions of source and target that teacher forcing computes for one target."""
-        return len(self.source_ids) + len(self.prefix) + len(target)
-
-    @property
-    def pass_size(self) -> PassSize:
-        """Positions that teacher forcing computes for all targets, and how many get logits."""
-        scored = len(self.target_ids) if self.scores else 0
-        return PassSize(sum(map(self.pass_positions, self.targets)), scored)
-
-    @property
-    def abandoned(self) -> bool:
-        """Return whether nobody waits for this entry: it was cancelled, or has failed."""
-        return self.result.done()
 
 
 class Open(NamedTuple):
@@ -170,11 +79,16 @@ class Open(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """An order to compute the entries of a request, for which its client waits so many seconds.
+    """An order to compute the entries of a request, for which its client waits `seconds` from
+    `arrived`, on the clock of time.monotonic(). `request_id` is for the log.
+
     Each entry gets a reply under its own number, an Answer or a HeedError; progress may come
-    before it."""
+    before it.
+    """
 
     entries: list[tuple[int, Entry]]
+    request_id: str
+    arrived: float
     seconds: float
 
 
@@ -231,14 +145,3 @@ class Status:
     rows: int
     waiting: int = 0
     steps: Steps = field(default_factory=Steps, compare=False)  # the past, not the state
-
-
-def as_failure(error: Exception) -> HeedError:
-    """Return what the clients are told: an error that was written for them, without its frames,
-    which hold the batch."""
-    if isinstance(error, HeedError):
-        return error.forget_frames()
-    return PassFailed(
-        f"the model failed on a source of this request ({type(error).__name__}): send it again,"
-        " and report the request_id if it fails again"
-    )

@@ -56,7 +56,7 @@ def test_a_line_replaces_that_of_the_same_family_and_machine(tmp_path):
     (tmp_path / "performance.json").write_text(json.dumps(numbers))
     other = {**FOUND, "machine": {"cpu": "B"}}
     for found in (FOUND, other, {**FOUND, "texts": 10}):
-        agreement.add(found, tmp_path)
+        agreement.add_agreement(found, tmp_path)
     stored = json.loads((tmp_path / "performance.json").read_text())
     assert stored == {**numbers, "agreement": [{**FOUND, "texts": 10}, other]}
     assert (tmp_path / "performance.md").read_text().count("| one |") == 2
@@ -64,13 +64,13 @@ def test_a_line_replaces_that_of_the_same_family_and_machine(tmp_path):
 
 def test_texts_are_read_up_to_a_tab(tmp_path):
     (tmp_path / "texts").write_text("one\tx\n\ntwo words\n \t\n", encoding="utf-8")
-    assert agreement.read_texts(tmp_path / "texts") == ["one", "two words"]
+    assert agreement.read_source_texts(tmp_path / "texts") == ["one", "two words"]
 
 
 def test_a_file_without_texts_is_refused(tmp_path):
     (tmp_path / "texts").write_text("\n\n")
     with pytest.raises(typer.BadParameter, match="holds no text: give a file with a text on each"):
-        agreement.read_texts(tmp_path / "texts")
+        agreement.read_source_texts(tmp_path / "texts")
 
 
 def test_the_default_model_has_no_peer():
@@ -122,6 +122,6 @@ def test_ctranslate2_decodes_what_heed_does_at_fp32(kind, tmp_path):
     witness = Witness(checkpoint, tmp_path, bundle.manifest)
     for beam_size in (1, 4):
         options = agreement.options_of(bundle.manifest, beam_size)
-        ours = agreement.decode(bundle, sources, Precision.fp32, options)
+        ours = agreement.decode_best(bundle, sources, Precision.fp32, options)
         assert witness.decode(sources.ids, (), "float32", options) == ours
         assert len(set(map(len, ours))) > 1

@@ -11,7 +11,7 @@ from benchmarks.pronunciation import report as pronunciation_report
 from benchmarks.pronunciation.report import Line, render, worst_words
 from benchmarks.speed import attention
 from benchmarks.speed.report import render as render_performance
-from benchmarks.speed.report import write as write_performance
+from benchmarks.speed.report import write_results as write_performance
 from model.evaluate import accuracy
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,7 +57,7 @@ def test_a_document_has_the_text_of_its_template(name, template):
 
 
 def test_attention_rows_are_written(tmp_path):
-    attention.write([["a thing", "1 ms"]], tmp_path / "attention.md")
+    attention.write_document([["a thing", "1 ms"]], tmp_path / "attention.md")
     assert (tmp_path / "attention.md").read_text().endswith("| a thing | 1 ms |\n")
 
 

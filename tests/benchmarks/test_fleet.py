@@ -22,7 +22,7 @@ from benchmarks.fleet.replicas import (
     fewest_rows,
     in_turn,
 )
-from benchmarks.fleet.report import picture_of, render, verdict, write
+from benchmarks.fleet.report import picture_of, render, verdict, write_scale
 from benchmarks.fleet.scenarios import mixed_rows, one_row, simulate
 from benchmarks.load.load import percentiles
 from tests.benchmarks.two_stages import two_stages
@@ -94,7 +94,7 @@ def test_a_service_of_two_stages(monkeypatch):
             for seed in range(10, 20)
         ]
         expected = one_replica.median_of([*map(percentiles, turns)])
-        found = [*map(percentiles, one_replica.simulate(times, rate))]
+        found = [*map(percentiles, one_replica.simulate_replica(times, rate))]
         assert one_replica.median_of(found) == pytest.approx(expected, rel=tolerance)
 
 
@@ -179,7 +179,7 @@ def test_the_page_is_what_its_numbers_give(tmp_path):
     numbers = json.loads((DOCS / "scale.json").read_text())
     assert render(numbers) == (DOCS / "scale.md").read_text()
     assert picture_of(numbers) == (DOCS / "scale.svg").read_bytes()
-    write(numbers, tmp_path)
+    write_scale(numbers, tmp_path)
     for name in ("scale.md", "scale.json", "scale.svg"):
         assert (tmp_path / name).read_bytes() == (DOCS / name).read_bytes()
 

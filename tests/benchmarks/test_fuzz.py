@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.fuzz.__main__ import Answer, fuzz, judge
-from benchmarks.fuzz.cases import Case, draw
+from benchmarks.fuzz.__main__ import Reply, fuzz, judge
+from benchmarks.fuzz.cases import Case, case_of
 from benchmarks.kit.serving import serving
 from service.settings.settings import DEFAULT_BUNDLE
 
@@ -24,17 +24,17 @@ def test_nothing_is_wrong_with_two_thousand_requests():
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
-        (Answer(200, JSON, b'{"a": 1}'), ""),
-        (Answer(200, JSON, b'{"a": NaN}'), "malformed application/json"),
-        (Answer(200, {"content-type": "image/svg+xml"}, b"<svg>\x00</svg>"), "malformed image/svg"),
-        (Answer(200, {"content-type": "image/png"}, b"\x89PNG"), "malformed image/png"),
-        (Answer(200, {"content-type": "application/npz"}, b"PK"), "malformed application/npz"),
-        (Answer(200, {"content-type": "text/event-stream"}, b"event: token\ndata: 1\n\n"), "malf"),
-        (Answer(500, PROBLEM, b"{}"), "status 500"),
-        (Answer(422, PROBLEM, b"{}"), "an invalid problem document"),
-        (Answer(422, PROBLEM, b" " * 5000), "a problem document of 5000 bytes"),
-        (Answer(422, JSON, b"{}"), "a refusal of type 'application/json'"),
-        (Answer(429, PROBLEM, b"{}"), "429 without Retry-After"),
+        (Reply(200, JSON, b'{"a": 1}'), ""),
+        (Reply(200, JSON, b'{"a": NaN}'), "malformed application/json"),
+        (Reply(200, {"content-type": "image/svg+xml"}, b"<svg>\x00</svg>"), "malformed image/svg"),
+        (Reply(200, {"content-type": "image/png"}, b"\x89PNG"), "malformed image/png"),
+        (Reply(200, {"content-type": "application/npz"}, b"PK"), "malformed application/npz"),
+        (Reply(200, {"content-type": "text/event-stream"}, b"event: token\ndata: 1\n\n"), "malf"),
+        (Reply(500, PROBLEM, b"{}"), "status 500"),
+        (Reply(422, PROBLEM, b"{}"), "an invalid problem document"),
+        (Reply(422, PROBLEM, b" " * 5000), "a problem document of 5000 bytes"),
+        (Reply(422, JSON, b"{}"), "a refusal of type 'application/json'"),
+        (Reply(429, PROBLEM, b"{}"), "429 without Retry-After"),
     ],
 )
 def test_a_wrong_answer_is_found(answer, wrong):
@@ -44,4 +44,6 @@ def test_a_wrong_answer_is_found(answer, wrong):
 
 
 def test_a_case_is_always_the_same():
-    assert [draw(1, number) for number in range(300)] == [draw(1, number) for number in range(300)]
+    assert [case_of(1, number) for number in range(300)] == [
+        case_of(1, number) for number in range(300)
+    ]

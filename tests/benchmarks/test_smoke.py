@@ -23,10 +23,10 @@ from benchmarks.kit.systems import ctranslate2_systems, heed_system
 from benchmarks.load import fairness, mixed_requests, overload
 from benchmarks.load.load import WORDS, measure_load
 from benchmarks.pronunciation import accuracy
-from benchmarks.run import PARTS, SHORT, Plan, add, check, measure
+from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
 from benchmarks.speed import attention, cells, checkpoints, operators
 from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
-from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write
+from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
 from model.network.config import TransformerConfig
 from service.settings.settings import DEFAULT_BUNDLE, Precision
 
@@ -145,13 +145,13 @@ def test_overload(monkeypatch):
 
 
 def test_operators():
-    lines = [*operators.lines([(1, 4, 16, 16)], rounds=1)]
+    lines = [*operators.durations([(1, 4, 16, 16)], rounds=1)]
     assert [line.startswith("1 x 4 x 16, 16: ") for line in lines] == [False, True] * 2
 
 
 def test_accuracy():
     pairs = [("HEED", "HH IY1 D"), ("THE", "DH AH0"), ("THE", "DH IY0")]
-    (line,) = accuracy.lines(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
+    (line,) = accuracy.served_error_rates(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
     assert line.startswith("int8, beam_size 4: 2 words, stress stripped: WER 0.00 %")
 
 
@@ -172,7 +172,7 @@ def test_a_large_document(address):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_gaps_beside_large_answers(address):
+def test_gaps_among_large_answers(address):
     measured = attention.measure_gaps(
         address, "application/safetensors", seconds=0.5, phases=1, targets=2
     )
@@ -208,7 +208,7 @@ def test_a_peer_of_the_default_model_that_comes_trained():
 def test_a_learning_curve(tmp_path):
     curve = pytest.importorskip("benchmarks.pronunciation.loss_curve", exc_type=ImportError)
     (tmp_path / "losses.tsv").write_text("1\t2.5\t2.6\n2\t1.5\t1.7\n")
-    curve.draw(tmp_path / "losses.tsv", tmp_path / "curve.svg")
+    curve.draw_losses(tmp_path / "losses.tsv", tmp_path / "curve.svg")
     assert "held-out words" in (tmp_path / "curve.svg").read_text()
 
 
@@ -223,14 +223,14 @@ def whole_run(tmp_path_factory):
     served = dataclasses.replace(served, transformer=random_model(config))
     results = {"machine": describe_machine(), "rounds": plan.rounds}
     for part in measure(plan, served, work):
-        add(results, part)
+        add_part(results, part)
     return results, work
 
 
 def test_cells_of_a_model_replace_those_it_had():
     results = {"cells": [{"model": "a", "batch": 1}, {"model": "b", "batch": 1}], "load": 1}
-    add(results, {"cells": [{"model": "a", "batch": 8}]})
-    add(results, {"load": 2})
+    add_part(results, {"cells": [{"model": "a", "batch": 8}]})
+    add_part(results, {"load": 2})
     cells = [{"model": "b", "batch": 1}, {"model": "a", "batch": 8}]
     assert results == {"cells": cells, "load": 2}
 
@@ -238,7 +238,9 @@ def test_cells_of_a_model_replace_those_it_had():
 def test_parts_are_added_to_a_run_on_the_same_machine_only():
     last = {"machine": {"cpu": "A"}, "rounds": 3}
     check(["base", *PARTS], SHORT, last, last)
-    with pytest.raises(typer.BadParameter, match="lode is no part: give some of base, small, load"):
+    with pytest.raises(
+        typer.BadParameter, match="lode is not a part: give some of base, small, load"
+    ):
         check(["lode"], SHORT, last, last)
     with pytest.raises(typer.BadParameter, match="another machine"):
         check(["load"], SHORT, last | {"machine": {"cpu": "B"}}, last)
@@ -246,7 +248,7 @@ def test_parts_are_added_to_a_run_on_the_same_machine_only():
 
 @pytest.mark.long
 def test_a_whole_run_is_written(whole_run, tmp_path):
-    write(whole_run[0], tmp_path)
+    write_results(whole_run[0], tmp_path)
     page, numbers = (tmp_path / f"performance.{form}" for form in ("md", "json"))
     assert page.read_text().count("tiny, batch 1, beams 1") == 1
     assert json.loads(numbers.read_text()) == whole_run[0]
@@ -295,8 +297,10 @@ def test_checkpoints(tmp_path):
 
 def test_fairness(monkeypatch):
     monkeypatch.setattr(fairness, "SETTLE", 0.1)
-    monkeypatch.setattr(fairness, "BESIDE", {"nothing": None, "few": {"source": ["heed"] * 9}})
-    alone, beside = fairness.measure(seconds=0.5)
+    monkeypatch.setattr(
+        fairness, "LARGE_REQUESTS", {"nothing": None, "few": {"source": ["heed"] * 9}}
+    )
+    alone, among = fairness.measure(seconds=0.5)
     assert (alone[0], alone[3], alone[4]) == ("nothing", "", "0")
-    assert (beside[0], beside[4]) == ("few", "0")
-    assert "| few |" in fairness.render([alone, beside])
+    assert (among[0], among[4]) == ("few", "0")
+    assert "| few |" in fairness.render([alone, among])

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.kit.serving import serving
-from benchmarks.load.soak import WARM, Sample, is_complete, judge, paragraph, soak
+from benchmarks.load.soak import WARM, Sample, is_complete, judge_growth, paragraph, soak
 from service.settings.settings import DEFAULT_BUNDLE
 
 MB = 1_000_000
@@ -31,12 +31,12 @@ def test_a_short_run_fails_nowhere_and_is_described():
 )
 def test_growth_after_the_warm_up_is_found(changes, grew, drifted):
     later = [sample._replace(**changes) for sample in FLAT[5:]]
-    found = judge([*FLAT[:5], *later])
+    found = judge_growth([*FLAT[:5], *later])
     assert (found["memory_grew"], found["latency_drifted"]) == (grew, drifted)
 
 
 def test_growth_during_the_warm_up_is_none():
-    found = judge([FLAT[0]._replace(http=1)] * (WARM - 1) + FLAT[WARM - 1 :])
+    found = judge_growth([FLAT[0]._replace(http=1)] * (WARM - 1) + FLAT[WARM - 1 :])
     assert not found["memory_grew"]
 
 

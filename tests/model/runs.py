@@ -10,11 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from model.__main__ import app
-from model.checkpoint import (
-    WEIGHTS,
-    create_run,
-    save_weights,
-)
+from model.checkpoint import WEIGHTS, create_run, save_weights
 from model.data.tokenizers import Unit, build_tokenizer
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
@@ -42,13 +38,13 @@ OPTIONS = TrainingOptions(
     warmup=0.05,
     weight_decay=0.02,
     label_smoothing=0.1,
-    joined=0.3,
+    concatenated=0.3,
     average=2,
     seed=0,
     pairs_sha256="",
     start=None,
     teachers=[],
-    made_up=0.0,
+    synthetic_sources=0.0,
 )
 
 

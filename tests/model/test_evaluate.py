@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint import load_model
 from model.data.tokenizers import Unit, build_tokenizer
-from model.evaluate import (
-    accuracy,
-    edit_distance,
-    error_rates,
-    predict,
-    score,
-    stress_accuracy,
-)
+from model.evaluate import accuracy, edit_distance, error_rates, predict, score, stress_accuracy
 from model.network.config import InputError
 from model.training.loop import train
 from tests.model.runs import OPTIONS, copying_run

@@ -13,6 +13,7 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.engine.opening import open_engine
+from service.engine.work import Job
 from service.errors import PassFailed, StartupError
 from service.logs import configure_logs
 from service.search.options import SearchOptions
@@ -68,9 +69,9 @@ def answers_of(folder, every_weight):
         asked += [Entry(ids, search), Entry(ids), Entry(ids, None, [5, 6, 2], scores=True)]
         asked.append(Entry(ids, None, [5, 6, 2], every_weight(bundle)))
     engine.start()
-    engine.queue.put(asked)
+    engine.queue.put(jobs := [*map(Job, asked)])
     engine.close()
-    outcomes = [entry.result.exception(0) or entry.result.result(0) for entry in asked]
+    outcomes = [job.result.exception(0) or job.result.result(0) for job in jobs]
     return [[*map(numbers_of, outcomes)], target.decode([5, 6]).text]
 
 
@@ -170,7 +171,7 @@ async def open_and_watch(client):
 def resident(client):
     """Bytes that the engine's process has ever held; 0 if there is none."""
     with suppress(OSError, AttributeError, TypeError):
-        status = Path(f"/proc/{client._process.pid}/status").read_text()
+        status = Path(f"/proc/{client.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) << 10
     return 0
 

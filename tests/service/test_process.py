@@ -81,7 +81,7 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
         ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
         ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
         ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
-        (["--host", "a" * 64], {}, f"{'a' * 64} is no host name: change HEED_HOST"),
+        (["--host", "a" * 64], {}, f"{'a' * 64} is not a host name: change HEED_HOST"),
         ([], {"HEED_MODELS": "/nowhere"}, "settings: models must be an existing folder"),
         (["--prot", "9000"], {}, "the flag --prot is unknown: did you mean --port?"),
         (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),

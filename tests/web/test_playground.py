@@ -95,12 +95,9 @@ def test_the_picture_has_the_colours_of_the_theme(open_playground, scheme):
     assert found.violations_count == 0, found.generate_report()
 
 
-@pytest.mark.parametrize(
-    ("path", "landmark"), [("/docs", ".opblock-summary"), ("/redoc", "[data-section-id]")]
-)
-def test_the_reference_loads_without_a_network(visit, path, landmark):
-    page = visit(path)
-    expect(page.locator(landmark).first).to_be_visible()
+def test_the_reference_loads_without_a_network(visit):
+    page = visit("/docs")
+    expect(page.locator(".opblock-summary").first).to_be_visible()
     expect(page.locator("body")).to_contain_text("/v1/decode")
     expect(page.locator("body")).to_contain_text("First request")
 

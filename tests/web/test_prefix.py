@@ -54,8 +54,3 @@ def test_docs_send_their_example(page):
     expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text(
         "200"
     )
-
-
-def test_redoc_shows_the_endpoints(page):
-    page.goto(f"{PREFIX}/redoc")
-    expect(page.locator("body")).to_contain_text("/v1/decode")

@@ -1,4 +1,4 @@
-"""The error of a bundle's graphs beside torch's answers."""
+"""The error of a bundle's graphs, compared with torch's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Difference:
 
 
 def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Difference:
-    """Run the graphs in `folder` over what torch has answered: pairs whose targets torch decoded
-    greedily after `start` ids.
+    """Run the graphs in `folder` over the answers of torch, which decoded their targets greedily
+    after `start` ids.
 
     One graph is open at a time, and one target's log-probs exist at a time: a model and its
     vocabulary may be large.
@@ -53,7 +53,7 @@ def compare(folder: Path, answers: Sequence[Answer], start: int = 1) -> Differen
     errors: list[Array] = []
     same: list[Array] = []
     for exact, feeds in zip(answers, encoded, strict=True):
-        log_probs = decode(step, feeds, exact.target)
+        log_probs = forced_log_probs(step, feeds, exact.target)
         errors.append(np.abs(exact.log_probs - log_probs[exact.places]))
         same.append(exact.best == log_probs.argmax(-1))
     written = [
@@ -96,18 +96,20 @@ def open_graph(path: Path) -> ort.InferenceSession:
 
 
 def encode(encoder: ort.InferenceSession, sources: Sequence[list[int]]) -> dict[str, Array]:
-    """Return what the step graph reads of sources. Padding is not read, so that any id will do."""
+    """Return the inputs of the step graph for sources. Padding is not read, so any id will do."""
     lengths = np.array([len(source) for source in sources])
     ids = np.ones((len(sources), lengths.max()), np.int64)
     for row, source in zip(ids, sources, strict=True):
         row[: len(source)] = source
     feeds = {"source_ids": ids, "source_length": lengths}
     names = [each.name for each in encoder.get_outputs() if each.name != "memory"]
-    encoded = run(encoder, names, feeds)
+    encoded = run_session(encoder, names, feeds)
     return {"source_length": feeds["source_length"], **dict(zip(names, encoded, strict=True))}
 
 
-def decode(step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]) -> Array:
+def forced_log_probs(
+    step: ort.InferenceSession, encoded: dict[str, Array], target: list[int]
+) -> Array:
     """Return log-probs (T, V) after each decoder input of `target` (T,), step by step."""
     steps = Steps(step, encoded, len(target))
     return np.stack([log_softmax(steps.logits(np.array([token]))[0]) for token in target])
@@ -156,12 +158,14 @@ class Steps:
     def logits(self, token: Array) -> Array:
         """Return (R, V) after the tokens (R,), which are written to the caches."""
         feeds = {**self._feeds, "token": token, "position": self._position}
-        logits, *caches = run(self._step, ["logits", *self._written], feeds)
+        logits, *caches = run_session(self._step, ["logits", *self._written], feeds)
         for name, cache in zip(self._written, caches, strict=True):
             self._feeds[name.removesuffix("_out")] = cache
         self._position = self._position + 1
         return logits
 
 
-def run(session: ort.InferenceSession, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+def run_session(
+    session: ort.InferenceSession, outputs: list[str], feeds: dict[str, Array]
+) -> list[Array]:
     return cast("list[Array]", session.run(outputs, feeds))

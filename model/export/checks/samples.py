@@ -11,7 +11,8 @@ from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 
 IdArray = NDArray[np.int64]
-Pairs = Sequence[tuple[list[int], list[int]]]  # ids that the encoder and the decoder read
+IdPair = tuple[list[int], list[int]]  # ids that the encoder and the decoder read
+IdPairs = Sequence[IdPair]
 SAMPLES = 32
 LONGEST = 24  # ids of a random sample
 ROWS = 32  # sources that are decoded at once
@@ -36,7 +37,7 @@ def random_rows(ids: IdArray, lengths: list[int], random: np.random.Generator) -
     return [ids[random.integers(0, len(ids), length)].tolist() for length in lengths]
 
 
-def samples(model: Transformer, seed: int = 0) -> Pairs:
+def samples(model: Transformer, seed: int = 0) -> IdPairs:
     """Return random sources, and the decoder inputs that greedy search makes of them."""
     config = model.config
     random = np.random.default_rng(seed)
@@ -50,7 +51,7 @@ def samples(model: Transformer, seed: int = 0) -> Pairs:
 @torch.no_grad()
 def decode(
     model: Transformer, sources: Sequence[list[int]], start: list[int], longest: int
-) -> Pairs:
+) -> IdPairs:
     """Return each source with `start` and the tokens that greedy search puts after it, but eos.
 
     At most `longest` tokens are decoded, of which the last is not in the pair: no step reads it.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model.export.checks.answers import Array
-from model.export.checks.compare import decode, encode, open_graph, run
+from model.export.checks.compare import encode, forced_log_probs, open_graph, run_session
 
 MARGIN = 0.8  # share of the service's limits that may be used up here
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
@@ -25,8 +25,8 @@ class Limits(NamedTuple):
     log_probs: float  # all of parity.npz together, centred
 
 
-ROUNDED = {"int8": Limits(0.2, 0.1), "fp16": Limits(0.05, 0.02)}
-Pair = tuple[str, Array, Array]  # the tensor's name, the graphs', torch's
+ROUNDED_LIMITS = {"int8": Limits(0.2, 0.1), "fp16": Limits(0.05, 0.02)}
+Compared = tuple[str, Array, Array]  # the tensor's name, the graphs', torch's
 
 
 def check_like_service(bundle: Path, precision: str) -> str | None:
@@ -44,18 +44,18 @@ def check_like_service(bundle: Path, precision: str) -> str | None:
         if name.startswith("log_probs"):
             ours.append(found - found.mean())
             theirs.append(expected - expected.mean())
-    if precision not in ROUNDED:
+    if precision not in ROUNDED_LIMITS:
         return None
     error = relative_error(np.concatenate(ours), np.concatenate(theirs))
-    limit = ROUNDED[precision].log_probs
+    limit = ROUNDED_LIMITS[precision].log_probs
     if error <= limit * MARGIN:
         return None
     return f"log-probs differ from torch's by {error:.1%}; the service's limit is {limit:.0%}"
 
 
 def describe_difference(precision: str, ours: Array, theirs: Array) -> str | None:
-    if precision in ROUNDED:
-        error, limit = relative_error(ours, theirs), ROUNDED[precision].tensor
+    if precision in ROUNDED_LIMITS:
+        error, limit = relative_error(ours, theirs), ROUNDED_LIMITS[precision].tensor
         within = error <= limit * MARGIN
         return None if within else f"by {error:.1%}; the service's limit is {limit:.0%}"
     if np.allclose(ours, theirs, rtol=RELATIVE * MARGIN, atol=ABSOLUTE * MARGIN):
@@ -68,20 +68,22 @@ def relative_error(ours: Array, theirs: Array) -> float:
     return float(np.linalg.norm(ours - theirs) / max(np.linalg.norm(theirs), ABSOLUTE))
 
 
-def compare_decoding(graphs: Path, torch: dict[str, Array]) -> Iterator[Pair]:
+def compare_decoding(graphs: Path, torch: dict[str, Array]) -> Iterator[Compared]:
     """Yield memory and log-probs of every source, without padding, each with torch's."""
     encoder = open_graph(graphs / "encoder.onnx")
     encoded: list[dict[str, Array]] = []
     for i, length in enumerate(torch["source_length"]):
         source = torch["source_ids"][i, :length]
         feeds = {"source_ids": source[None], "source_length": torch["source_length"][i : i + 1]}
-        (memory,) = run(encoder, ["memory"], feeds)
+        (memory,) = run_session(encoder, ["memory"], feeds)
         yield f"memory[{i}]", memory[0], torch["memory"][i, :length]
         encoded.append(encode(encoder, [source.tolist()]))
     del encoder
     step = open_graph(graphs / "step.onnx")
     for i, length in enumerate(torch["decoder_length"]):
-        log_probs = decode(step, encoded[i], torch["decoder_input_ids"][i, :length].tolist())
+        log_probs = forced_log_probs(
+            step, encoded[i], torch["decoder_input_ids"][i, :length].tolist()
+        )
         for position, row in enumerate(log_probs):  # (V,)
             expected = torch["log_probs"][i, position]
             yield f"log_probs[{i}, {position}]", row[torch["log_prob_ids"][i, position]], expected

@@ -51,7 +51,7 @@ def release_weights(model: Transformer) -> None:
 
 
 def exact_sources(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Source]:
-    """Return all weights as `dtype`, but at fp32 those that `dtype` does not hold exactly.
+    """Return all weights as `dtype`. Weights that `dtype` does not hold exactly stay fp32.
 
     A converted checkpoint has weights that are not its own: a query projection times sqrt(d_qk), or
     a computed position table.

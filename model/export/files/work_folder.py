@@ -1,4 +1,4 @@
-"""Write a new bundle in a folder beside the old one, and then swap the two."""
+"""Write a new bundle in a folder next to the old one, and then swap the two."""
 
 import fcntl
 import os

@@ -88,7 +88,7 @@ class EncoderAttentionGraph(ModelGraph):
 
 
 def encoder_graph(model: Transformer) -> GraphSpec:
-    outputs = ["memory", *names_of("cross", model)]
+    outputs = ["memory", *cache_names("cross", model)]
     return GraphSpec(EncoderGraph(model), SOURCE_EXAMPLE, SOURCE_AXES, outputs)
 
 
@@ -102,10 +102,10 @@ def step_graph(model: Transformer) -> GraphSpec:
         "position": {0: ROWS},
         "source_length": {0: SOURCES},
         "k": None,
-        **{name: {0: ROWS, 2: CAPACITY} for name in names_of("self", model)},
-        **{name: {0: SOURCES, 2: SOURCE} for name in names_of("cross", model)},
+        **{name: {0: ROWS, 2: CAPACITY} for name in cache_names("self", model)},
+        **{name: {0: SOURCES, 2: SOURCE} for name in cache_names("cross", model)},
     }
-    written = [f"{name}_out" for name in names_of("self", model)]
+    written = [f"{name}_out" for name in cache_names("self", model)]
     outputs = ["top_log_probs", "top_ids", "logits", *written]
     return GraphSpec(StepGraph(model), example, inputs, outputs)
 
@@ -117,7 +117,7 @@ def attention_graph(model: Transformer) -> GraphSpec:
         "decoder_input_ids": {0: SOURCES, 1: TARGET},
         "decoder_length": {0: SOURCES},
         "source_length": {0: SOURCES},
-        **{name: {0: SOURCES, 2: SOURCE} for name in names_of("cross", model)},
+        **{name: {0: SOURCES, 2: SOURCE} for name in cache_names("cross", model)},
     }
     layers = range(model.config.num_decoder_layers)
     outputs = [f"{kind}_attention_{layer}" for kind in ("decoder", "cross") for layer in layers]
@@ -142,7 +142,7 @@ def encoder_attention_graph(model: Transformer) -> GraphSpec:
     return GraphSpec(EncoderAttentionGraph(model), SOURCE_EXAMPLE, SOURCE_AXES, outputs)
 
 
-def names_of(side: str, model: Transformer) -> list[str]:
+def cache_names(side: str, model: Transformer) -> list[str]:
     """Names of keys and values, in the order of `flat`."""
     layers = range(model.config.num_decoder_layers)
     return [f"{side}_{part}_{layer}" for layer in layers for part in ("key", "value")]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from model.data.pairs import pad
-from model.export.checks.samples import Pairs
+from model.export.checks.samples import IdPairs
 from model.export.files.weights import int8_modules, linear_layers
 from model.export.precision.choose import ON_RANDOM_IDS, choose, size_of
 from model.export.precision.damage import Damage
@@ -35,7 +35,7 @@ class Calibration:
     summary: str
 
 
-def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS) -> Calibration:
+def calibrate(model: Transformer, pairs: IdPairs, tolerance: float = ON_RANDOM_IDS) -> Calibration:
     """Measure the inputs of each linear layer on `pairs`, and what int8 does to the log-probs.
 
     `tolerance` is the most damage allowed, as a share of the entropy of the log-probs.
@@ -56,7 +56,7 @@ def calibrate(model: Transformer, pairs: Pairs, tolerance: float = ON_RANDOM_IDS
     return Calibration(kept, left, summary)
 
 
-def affordable(model: Transformer, pairs: Pairs) -> tuple[Pairs, int]:
+def affordable(model: Transformer, pairs: IdPairs) -> tuple[IdPairs, int]:
     """Return the first pairs, one at least, that a pass computes with A_PASS multiplications, and
     how many passes over them take ALL_PASSES."""
     weights = sum(model.get_parameter(f"{name}.weight").numel() for name in linear_layers(model))
@@ -80,7 +80,7 @@ def constant_scales(received: dict[str, Tensor]) -> dict[str, float]:
     return scales
 
 
-def largest_inputs(model: Transformer, pairs: Pairs) -> dict[str, Tensor]:
+def largest_inputs(model: Transformer, pairs: IdPairs) -> dict[str, Tensor]:
     """Return, for each linear layer, the largest absolute value of each row that it reads."""
     sizes: dict[str, list[Tensor]] = {}
     hooks: list[RemovableHandle] = []
@@ -97,7 +97,7 @@ def recorder(found: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor]], None]:
 
 
 @torch.no_grad()
-def run_hooked(model: Transformer, pairs: Pairs, hooks: Iterable[RemovableHandle]) -> None:
+def run_hooked(model: Transformer, pairs: IdPairs, hooks: Iterable[RemovableHandle]) -> None:
     """Run the model on the pairs, then remove the hooks that watch it."""
     try:
         for source, target in pairs:  # one by one, because padding must not be measured

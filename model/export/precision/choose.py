@@ -1,8 +1,8 @@
 """Choose what int8 may compute, by what it does to the output of the network.
 
-The error of a product alone says little: softmax amplifies a small one of queries and keys, and a
-norm hides a large one. Small errors of products are almost independent, so that the damage of all
-is about the sum of the damages of each.
+The error of one product says little: softmax amplifies a small error of queries and keys, and a
+norm hides a large one. Small errors of products are almost independent: the damage of several is
+about the sum of their damages.
 """
 
 import re
@@ -15,33 +15,31 @@ from model.export.files.weights import int8_modules, stored_name
 from model.export.precision.damage import Damage
 from model.network.transformer import Transformer
 
-# Most damage, in parts of the entropy of the network's predictions: what a network is certain of is
-# changed by less. A network that is certain of everything has a limit, too, in nats a token. On
-# random ids a network does what it never does on texts, so that more precision would be in vain.
+# Most damage, as a share of the entropy of the network's predictions: int8 changes certain
+# predictions less. Random ids are unlike texts, and more precision would not help there.
 ON_TEXTS, ON_RANDOM_IDS = 2e-4, 1e-3
-LEAST = 2e-6
-STRICTER = 0.75  # by which the allowed sum is reduced if the damage of the whole is not tolerable
-MERGED = ("query", "key", "value")  # graphs make one product of those of a self-attention
+LEAST = 2e-6  # nats a token: the limit of a network that is certain of everything
+STRICTER = 0.75  # factor of the allowed sum after the whole did more damage than is tolerable
+MERGED = ("query", "key", "value")  # one product in the graph of a self-attention
 LAYER = re.compile(r"\.layers\.\d+\.")
-Unit = tuple[str, ...]  # modules that are int8 together, or not at all
-Damages = dict[tuple[Unit, ...], float]  # of groups of units
+Products = tuple[str, ...]  # modules that are int8 together, or not at all
+Damages = dict[tuple[Products, ...], float]  # of groups of units
 
 
 @dataclass(slots=True)
-class Choice:
-    """Modules of int8, those of them whose input has a scale for each row, and their damage: that
-    of all modules at int8, that of the chosen ones, and the most that was tolerable."""
+class Chosen:
+    """The modules that int8 computes, and the damage that it does."""
 
     int8: set[str]
-    per_row: set[str]
-    whole: float
+    per_row: set[str]  # modules of int8 that scale each row of their input by itself
+    whole: float  # damage if all modules were int8
     chosen: float
     tolerable: float
 
 
 def choose(
     model: Transformer, damage: Damage, constant: Collection[str], passes: int, tolerance: float
-) -> Choice:
+) -> Chosen:
     """Take modules out of int8, the most damaging for their size first, until the damage of the
     others is at most `tolerance` of the entropy. Modules of `constant` get a scale for each row
     first.
@@ -53,7 +51,7 @@ def choose(
     modules = int8_modules(model)
     per_row = {*modules} - {*constant}
     whole = damage.of(modules, per_row)
-    choice = Choice({*modules}, per_row, whole, whole, tolerable)
+    choice = Chosen({*modules}, per_row, whole, whole, tolerable)
     if whole <= tolerable:
         return choice
     groups = group_by_place(units_of(model, modules))
@@ -70,7 +68,7 @@ def choose(
 def reduce_damages(
     damages: Damages,
     allowed: float,
-    choice: Choice,
+    choice: Chosen,
     damage: Damage,
     size: Callable[[Collection[str]], int],
     passes: int,
@@ -93,7 +91,7 @@ def reduce_damages(
             damages[worst] = damage.of(names, choice.per_row)
 
 
-def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
+def units_of(model: Transformer, modules: Sequence[str]) -> list[Products]:
     """Return the modules that share a matrix, or a product of the graphs."""
     units: defaultdict[str, list[str]] = defaultdict(list)
     for name in modules:
@@ -103,9 +101,9 @@ def units_of(model: Transformer, modules: Sequence[str]) -> list[Unit]:
     return [tuple(names) for names in units.values()]
 
 
-def group_by_place(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+def group_by_place(units: Sequence[Products]) -> list[tuple[Products, ...]]:
     """Return the units that have the same place in each layer."""
-    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    groups: defaultdict[str, list[Products]] = defaultdict(list)
     for unit in units:
         groups[LAYER.sub(".", unit[0])].append(unit)
     return [tuple(group) for group in groups.values()]
@@ -117,5 +115,5 @@ def size_of(model: Transformer, modules: Collection[str]) -> int:
     return sum(model.get_parameter(name).numel() for name in names)
 
 
-def modules_of(group: tuple[Unit, ...]) -> set[str]:
+def modules_of(group: tuple[Products, ...]) -> set[str]:
     return {name for unit in group for name in unit}

@@ -1,4 +1,4 @@
-"""What int8 does to a network's output: the divergence of its log-probs on sample texts."""
+"""The damage of int8 to a network's output: the divergence of its log-probs on sample texts."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.data.pairs import pad
-from model.export.checks.samples import Pairs
+from model.export.checks.samples import IdPairs
 from model.export.precision.int8_products import Scales, rounded
 from model.network.transformer import Transformer
 
@@ -28,9 +28,9 @@ class Batch:
 
 
 class Damage:
-    """Measures int8 beside fp32, teacher-forced, on the pairs that it was made with."""
+    """Compares int8 with fp32, teacher-forced, on the pairs that it was made with."""
 
-    def __init__(self, model: Transformer, scales: Scales, pairs: Pairs) -> None:
+    def __init__(self, model: Transformer, scales: Scales, pairs: IdPairs) -> None:
         self._model = model
         self._scales = scales
         self.passes = 0
@@ -58,7 +58,7 @@ class Damage:
         return total / count
 
     @torch.no_grad()
-    def _exact(self, pairs: Pairs) -> Batch:
+    def _exact(self, pairs: IdPairs) -> Batch:
         pad_id = self._model.config.pad_id
         source = pad([source for source, _ in pairs], pad_id)
         target = pad([target for _, target in pairs], pad_id)

@@ -1,4 +1,4 @@
-"""fp16 as a pass over exported graphs: half precision, but for what it would spoil.
+"""fp16 as a pass over exported graphs: half precision, except where it would spoil results.
 
 Softmaxes over the vocabulary, sums of squares and means are computed in float32. So are the
 operators of FOLLOWING that read their results; all others get a Cast. Norms that are one operator
@@ -17,14 +17,14 @@ from model.export.graphs.rewrite import replace_nodes
 
 HALF, FULL = int(TensorProto.FLOAT16), int(TensorProto.FLOAT)
 SUFFIXES = {HALF: "_fp16", FULL: "_fp32"}
-# Computed in float32: half precision would overflow at 65,504, or lose what it adds up.
+# Computed in float32: half precision would overflow at 65,504, or lose small summands.
 WIDE = {"LogSoftmax", "Pow", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum"}
 # Computed in float32 if they read a result of float32.
 FOLLOWING = {
     *("Add", "Div", "Mul", "Softmax", "Sub", "Where"),
     *("Concat", "GatherElements", "Reshape", "Split", "Squeeze", "TopK", "Transpose", "Unsqueeze"),
 }
-# Inputs and outputs that stay on the device between two runs; all others are the service's numbers.
+# Inputs and outputs that stay on the device between two runs. The service reads all others.
 CACHES = re.compile(r"(self|cross)_(key|value)_\d+(_out)?")
 MASK = "mask_filter_value"  # attribute of an attention operator: the score of a masked key
 LEAST = float(np.finfo(np.float16).min)
@@ -87,7 +87,7 @@ class Halver:
                 self._nodes.append(helper.make_node("Cast", [inside], [name], to=outside))
 
     def _type_of(self, node: onnx.NodeProto, floats: list[str]) -> int:
-        """Return the type that a node computes in; that of what it makes of integers is float32."""
+        """Return the type that a node computes in: float32 for a node that reads integers."""
         follows = node.op_type in FOLLOWING
         wide = not floats or (follows and any(self._types.get(name) == FULL for name in floats))
         return FULL if wide or node.op_type in WIDE else HALF

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.export.checks.samples import Pairs
+from model.export.checks.samples import IdPairs
 from model.export.files.tensor_file import pieces_of
 from model.export.precision.calibrate import run_hooked
 from model.network.config import InputError
@@ -23,9 +23,9 @@ ADVICE = "give --precision fp32, int8 or both"
 
 
 @torch.no_grad()
-def check_half_range(model: Transformer, pairs: Pairs) -> None:
-    """Raise InputError naming what exceeds float16: a weight, or what a module reads or computes
-    for `pairs`."""
+def check_half_range(model: Transformer, pairs: IdPairs) -> None:
+    """Raise InputError naming a weight that float16 cannot hold, or a module that reads or computes
+    such a number for `pairs`."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and max(map(largest, pieces_of(tensor))) > LARGEST:
             raise InputError(f"{name} has weights above {LARGEST:,.0f}, where fp16 ends: {ADVICE}")
@@ -38,11 +38,11 @@ def check_half_range(model: Transformer, pairs: Pairs) -> None:
         )
 
 
-def largest_numbers(model: Transformer, pairs: Pairs) -> dict[str, float]:
+def largest_numbers(model: Transformer, pairs: IdPairs) -> dict[str, float]:
     """Return the largest absolute number that each innermost module reads or computes."""
     found: defaultdict[str, float] = defaultdict(float)
     hooks = [
-        module.register_forward_hook(recorder(found, name))
+        module.register_forward_hook(range_recorder(found, name))
         for name, module in model.named_modules()
         if not [*module.children()]
     ]
@@ -50,7 +50,7 @@ def largest_numbers(model: Transformer, pairs: Pairs) -> dict[str, float]:
     return found
 
 
-def recorder(found: dict[str, float], name: str) -> Any:
+def range_recorder(found: dict[str, float], name: str) -> Any:
     def record(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         for each in (*inputs, output):
             if isinstance(each, Tensor) and each.is_floating_point():

@@ -22,7 +22,7 @@ from model.export.precision.int8_products import Scales
 class Quantizer:
     """Rewrite one graph to int8. Rows that several products read are quantised once.
 
-    A weight W of `names` is stored as int8 (N, K) under its own name, with scales (N,) beside it.
+    A weight W of `names` is stored as int8 (N, K) under its own name, with scales (N,) next to it.
     """
 
     def __init__(self, graph: onnx.GraphProto, scales: Scales, names: Collection[str]) -> None:

@@ -8,7 +8,7 @@ SAVE = f"save its tensors as model.safetensors, and {DESCRIBE}"
 HUGGING_FACE = "model.safetensors or pytorch_model.bin"
 MADE_FROM = f"give the checkpoint that they were made from, with {HUGGING_FACE}"
 DEEPSPEED = (
-    "holds shards of DeepSpeed ({found}): run the zero_to_fp32.py that lies beside them, and give"
+    "holds shards of DeepSpeed ({found}): run the zero_to_fp32.py that lies next to them, and give"
     " the folder with the weights that it writes"
 )
 FAIRSEQ = (

@@ -9,7 +9,7 @@ ANY = "*"  # in a pattern: any text
 WRAPPER = re.compile(  # what torch.compile, FSDP and checkpointing put before a wrapped part
     r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-AVERAGED = "n_averaged"  # what torch's AveragedModel counts beside the weights
+AVERAGED = "n_averaged"  # what torch's AveragedModel counts besides the weights
 LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
 PARAMETER = re.compile(r"(?<=\.)(weight|bias)$")
 LISTED = 60  # names, as patterns, in a message

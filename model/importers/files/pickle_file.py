@@ -6,7 +6,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.importers.files.foreign import describe_entries
-from model.importers.files.reading import head_of
+from model.importers.files.reading import StoredTensor, head_of
 from model.network.config import InputError
 
 DAMAGED = (  # what torch.load raises for a file that is damaged or no state dict
@@ -39,8 +39,8 @@ TAKE = "save the weights alone with torch.save(model.state_dict(), path)"
 LARGEST = 1 << 26  # bytes of a pickle without its tensors that are searched for names of entries
 
 
-def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
-    """Return a function for each tensor; tensors that share their memory share the function.
+def open_pickle(path: Path, entry: str = "") -> dict[str, StoredTensor]:
+    """Return the tensors by their names.
 
     `entry` is the key of the state dict in the file; "" if the file is the state dict.
     """
@@ -53,11 +53,11 @@ def open_pickle(path: Path, entry: str = "") -> dict[str, Callable[[], Tensor]]:
     tensors = tensors_of(held.get(entry) if entry else held)
     if not tensors:
         raise InputError(f"{path} {describe_content(held, entry)}")
-    readers: dict[tuple[Any, ...], Callable[[], Tensor]] = {}
+    found: dict[tuple[Any, ...], StoredTensor] = {}
     return {
-        name: readers.setdefault(
+        name: found.setdefault(
             (tensor.data_ptr() or name, tensor.shape, tensor.stride(), tensor.dtype),
-            lambda tensor=tensor: tensor,
+            StoredTensor(tuple(tensor.shape), lambda tensor=tensor: tensor),
         )
         for name, tensor in tensors.items()
     }

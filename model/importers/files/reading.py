@@ -1,10 +1,22 @@
 """Read the files of a checkpoint's folder."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor
 
 from model.network.config import InputError
 
 LFS_POINTER = b"version https://git-lfs"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTensor:
+    """Names that share a tensor in the file share its Stored."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
 
 
 def read(path: Path) -> bytes:

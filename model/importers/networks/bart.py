@@ -20,7 +20,7 @@ from model.importers.fields import (
 from model.importers.networks.state import StateReader
 from model.network.config import Positions, Tied, TransformerConfig
 from model.network.transformer import Transformer
-from model.network.tying import OUTPUT, SOURCE, TARGET
+from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 POSITIONS = "max_position_embeddings"
@@ -31,11 +31,11 @@ LEAST_FAIRSEQ = 4  # d_model that its frequencies are defined for
 # first, then the other names of a tied matrix, in the order in which transformers looks for them.
 SHARED = "model.shared.weight"
 MATRICES = {
-    SOURCE: "model.encoder.embed_tokens.weight",
-    TARGET: "model.decoder.embed_tokens.weight",
-    OUTPUT: "lm_head.weight",
+    SOURCE_WEIGHT: "model.encoder.embed_tokens.weight",
+    TARGET_WEIGHT: "model.decoder.embed_tokens.weight",
+    OUTPUT_WEIGHT: "lm_head.weight",
 }
-TIED = (SHARED, MATRICES[OUTPUT], MATRICES[TARGET], MATRICES[SOURCE])
+TIED_NAMES = (SHARED, MATRICES[OUTPUT_WEIGHT], MATRICES[TARGET_WEIGHT], MATRICES[SOURCE_WEIGHT])
 
 
 class Table(Enum):
@@ -47,7 +47,7 @@ class Table(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Variant:
     """How a kind of checkpoint differs from the others."""
 
     norm_first: bool
@@ -58,11 +58,11 @@ class Kind:
 
 
 KINDS = {
-    "bart": Kind(norm_first=False, embedding_norm=True, table=Table.stored),
-    "mbart": Kind(norm_first=True, embedding_norm=True, table=Table.stored),
-    "marian": Kind(norm_first=False, embedding_norm=False, table=Table.marian),
-    "pegasus": Kind(norm_first=True, embedding_norm=False, table=Table.marian),
-    "m2m_100": Kind(
+    "bart": Variant(norm_first=False, embedding_norm=True, table=Table.stored),
+    "mbart": Variant(norm_first=True, embedding_norm=True, table=Table.stored),
+    "marian": Variant(norm_first=False, embedding_norm=False, table=Table.marian),
+    "pegasus": Variant(norm_first=True, embedding_norm=False, table=Table.marian),
+    "m2m_100": Variant(
         norm_first=True,
         embedding_norm=False,
         table=Table.fairseq,
@@ -76,7 +76,7 @@ def read_bart(checkpoint: Checkpoint) -> Transformer:
     """Return the network. Raise InputError naming what no configuration of ours expresses."""
     check_architecture(checkpoint)
     kind, reader = KINDS[checkpoint.config["model_type"]], StateReader(checkpoint)
-    tied = read_embeddings(reader)
+    tied = read_tied(reader)
     config = read_config(checkpoint, kind, tied, reader)
     sides = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for side, layers in sides.items():
@@ -91,7 +91,7 @@ def read_bart(checkpoint: Checkpoint) -> Transformer:
 
 
 def read_config(
-    checkpoint: Checkpoint, kind: Kind, tied: Tied, reader: StateReader
+    checkpoint: Checkpoint, kind: Variant, tied: Tied, reader: StateReader
 ) -> TransformerConfig:
     d_model, longest = number(checkpoint, "d_model"), number(checkpoint, POSITIONS, 1024)
     if kind.table is Table.fairseq and d_model < LEAST_FAIRSEQ:
@@ -101,7 +101,7 @@ def read_config(
     if not any(stored_positions(checkpoint, kind.table, side) for side in ("encoder", "decoder")):
         longest = min(longest, MOST_COMPUTED)
     function = checkpoint.config.get("activation_function") or kind.activation
-    sizes = len(reader.state[SOURCE]), len(reader.state["generator.bias"])
+    sizes = len(reader.state[SOURCE_WEIGHT]), len(reader.state["generator.bias"])
     return TransformerConfig(
         source_vocab_size=sizes[0],
         target_vocab_size=sizes[1],
@@ -140,14 +140,17 @@ def stored_positions(checkpoint: Checkpoint, table: Table, side: str) -> bool:
     return table is Table.stored or (table is Table.marian and held)
 
 
-def read_embeddings(reader: StateReader) -> Tied:
+def read_tied(reader: StateReader) -> Tied:
     """Read the embeddings and the output projection, which may be one matrix under any name."""
-    checkpoint, output = reader.checkpoint, MATRICES[OUTPUT]
-    names = {ours: [theirs, *TIED] for ours, theirs in MATRICES.items()}
+    checkpoint, output = reader.checkpoint, MATRICES[OUTPUT_WEIGHT]
+    names = {ours: [theirs, *TIED_NAMES] for ours, theirs in MATRICES.items()}
     is_marian = checkpoint.config["model_type"] == "marian"
     if is_marian and not flag(checkpoint, "share_encoder_decoder_embeddings", True):
-        names[SOURCE], names[TARGET] = [MATRICES[SOURCE]], [MATRICES[TARGET], output]
-        names[OUTPUT] = [output, MATRICES[TARGET]]
+        names[SOURCE_WEIGHT], names[TARGET_WEIGHT] = (
+            [MATRICES[SOURCE_WEIGHT]],
+            [MATRICES[TARGET_WEIGHT], output],
+        )
+        names[OUTPUT_WEIGHT] = [output, MATRICES[TARGET_WEIGHT]]
     tied = reader.matrices(
         {ours: next((n for n in each if n in checkpoint), each[0]) for ours, each in names.items()}
     )

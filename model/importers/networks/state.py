@@ -10,7 +10,7 @@ from model.importers.checkpoint import Checkpoint
 from model.importers.files.names import shortened
 from model.network.config import InputError, Tied, TransformerConfig
 from model.network.transformer import Transformer
-from model.network.tying import OUTPUT, SOURCE, TARGET
+from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 TIED = {  # (both embeddings are equal, the output projection equals the target embedding)
     (True, True): Tied.all,
@@ -52,22 +52,26 @@ class StateReader:
                 self.copy(f"{ours}.{part}", f"{theirs}.{part}")
 
     def matrices(self, names: Mapping[str, str]) -> Tied:
-        """Read the embeddings and the output projection, whose tensors `names` gives. The output
-        bias is zero. Return which of them have equal values and so become one matrix."""
-        read = {theirs: self.checkpoint.tensor(theirs) for theirs in {*names.values()}}
+        """Read the embeddings and the output projection under `names`. The output bias is zero.
+        Return which of them have equal values and so become one matrix."""
+        stored = {*names.values()}
+        # the numbers of several say which are equal, even where only shapes are read
+        read_one = self.checkpoint.numbers if len(stored) > 1 else self.checkpoint.tensor
+        read = {theirs: read_one(theirs) for theirs in stored}
         held = {ours: read[theirs] for ours, theirs in names.items()}
-        one_embedding = same(held[SOURCE], held[TARGET])
-        one_output = same(held[OUTPUT], held[TARGET])
-        self.put(SOURCE, held[SOURCE], names[SOURCE])
+        one_embedding = same(held[SOURCE_WEIGHT], held[TARGET_WEIGHT])
+        one_output = same(held[OUTPUT_WEIGHT], held[TARGET_WEIGHT])
+        self.put(SOURCE_WEIGHT, held[SOURCE_WEIGHT], names[SOURCE_WEIGHT])
         if not one_embedding:
-            self.put(TARGET, held[TARGET], names[TARGET])
+            self.put(TARGET_WEIGHT, held[TARGET_WEIGHT], names[TARGET_WEIGHT])
         if not one_output:
-            self.put(OUTPUT, held[OUTPUT], names[OUTPUT])
-        self.put("generator.bias", torch.zeros(len(held[OUTPUT])), names[OUTPUT])
+            self.put(OUTPUT_WEIGHT, held[OUTPUT_WEIGHT], names[OUTPUT_WEIGHT])
+        self.put("generator.bias", torch.zeros(len(held[OUTPUT_WEIGHT])), names[OUTPUT_WEIGHT])
         return TIED[one_embedding, one_output]
 
     def build(self, config: TransformerConfig, advice: str = ADVICE) -> Transformer:
-        """Return the network with these tensors, which it shares.
+        """Return the network with these tensors, which it shares; if only their shapes were read,
+        it has no numbers.
 
         Raise InputError if a tensor is missing or has a shape that `config` does not describe, or
         if the checkpoint has tensors that nobody read: then with `advice`.
@@ -98,5 +102,4 @@ class StateReader:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    shared = one.data_ptr() == other.data_ptr()
-    return one.shape == other.shape and (shared or torch.equal(one, other))
+    return one is other or (one.shape == other.shape and torch.equal(one, other))

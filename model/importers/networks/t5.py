@@ -15,7 +15,7 @@ from model.importers.fields import (
     special_ids,
     unsupported,
 )
-from model.importers.networks.state import StateReader
+from model.importers.networks.state import StateReader, same
 from model.network.config import (
     Activation,
     InputError,
@@ -25,11 +25,12 @@ from model.network.config import (
     TransformerConfig,
 )
 from model.network.transformer import Transformer
+from model.network.tying import OUTPUT_WEIGHT, SOURCE_WEIGHT, TARGET_WEIGHT
 
 KINDS = ("t5", "mt5", "umt5")
-LONGEST = 512  # tokens of a text: T5 was trained on so many
+LONGEST = 512  # tokens of a text, as many as T5 was trained on
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-OUTPUT = "lm_head.weight"
+HEAD = "lm_head.weight"
 BUCKETS, DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"
 LEAST_BUCKETS = 4  # in each direction one for a single distance, and one for all others
 PROJECTIONS = {"query": "q", "key": "k", "value": "v", "output": "o"}
@@ -125,21 +126,19 @@ def read_embeddings(reader: StateReader) -> Tied:
     """
     checkpoint = reader.checkpoint
     held = [name for name in EMBEDDINGS if name in checkpoint]
+    head = [HEAD] if HEAD in checkpoint else []
     # a tied matrix may be stored under the name of the output alone
-    source = held[0] if held else OUTPUT if OUTPUT in checkpoint else EMBEDDINGS[0]
-    embedding = checkpoint.tensor(source)
-    for name in held[1:]:
-        if not torch.equal(checkpoint.tensor(name), embedding):
+    source = next(iter((*held, *head)), EMBEDDINGS[0])
+    copies = {name: checkpoint.numbers(name) for name in held} if len(held) > 1 else {}
+    for name, copy in copies.items():
+        if not same(copy, copies[source]):
             raise InputError(
                 f"{checkpoint.folder}: tensors {held[0]} and {name} differ, but T5 has one"
                 " embedding: a model with two cannot be converted"
             )
-    reader.put("encoder.embedding.tokens.weight", embedding, source)
-    reader.put("generator.bias", torch.zeros(len(embedding)), source)
-    if OUTPUT not in checkpoint or torch.equal(checkpoint.tensor(OUTPUT), embedding):
-        return Tied.all
-    reader.copy("generator.weight", OUTPUT)
-    return Tied.embeddings
+    return reader.matrices(
+        {SOURCE_WEIGHT: source, TARGET_WEIGHT: source, OUTPUT_WEIGHT: (*head, source)[0]}
+    )
 
 
 def read_block(reader: StateReader, side: str, layer: int, config: TransformerConfig) -> None:

@@ -1,7 +1,7 @@
 """Compare what a converted model writes with right answers from a file.
 
-Nothing else can vouch for what the tensors do not say, such as the number of heads, or the ids
-around a text.
+Nothing else can prove what the tensors do not show, such as the number of heads, or the ids around
+a text.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from model.export.checks.samples import decode
 from model.importers.proofs.proof import Proof
-from model.importers.proofs.texts import Reader, text_of
+from model.importers.proofs.texts import Reader, read_text
 from model.network.config import InputError
 from model.network.transformer import Transformer
 
@@ -25,8 +25,8 @@ class Expected:
 
 
 def answers_of(file: Path | None, share: float | None) -> Expected | None:
-    """Return what `--expected` and `--expected-share` ask for. Raise InputError if the share is
-    that of no file."""
+    """Return what `--expected` and `--expected-share` ask for. Raise InputError for a share
+    without a file."""
     if file is not None:
         return Expected(file, 1 if share is None else share)
     if share is not None:
@@ -59,7 +59,7 @@ def prove_expected(
 def read_expected(path: Path) -> list[tuple[int, str, str]]:
     """Return line number, source and target of each line that is not empty."""
     pairs: list[tuple[int, str, str]] = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         source, tab, target = line.partition("\t")

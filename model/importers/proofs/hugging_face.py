@@ -11,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 
 from model.data.pairs import pad
+from model.export.checks.samples import IdPair
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.proofs.proof import NETWORK, Proof
 from model.importers.proofs.texts import Texts
 from model.importers.proofs.versions import find_fault, find_random_weights
 from model.network.config import TransformerConfig
 
-PAIRS = 8  # texts of the network's proof
-Pair = tuple[list[int], list[int]]  # ids that the encoder and the decoder read
+PROVED_PAIRS = 8  # texts of the network's proof
 LogProbs = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What Hugging Face's model decodes from some sources, and its log-probs (T, V) of it."""
+    """Sources with the targets that Hugging Face's model decodes, and its log-probs (T, V)."""
 
-    pairs: list[Pair]
+    pairs: list[IdPair]
     log_probs: list[LogProbs]
 
 
@@ -36,7 +36,7 @@ def ask_hugging_face(
     """Return what Hugging Face's own model of this folder decodes from the first texts, or a proof
     that says why there is nothing.
 
-    The model is gone from memory when this returns, for ours may not fit beside it.
+    The model is gone from memory when this returns, for ours may not fit with it.
     """
     if checkpoint.config_name == OWN:
         return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)
@@ -62,8 +62,7 @@ def ask_hugging_face(
         return Proof(NETWORK, reference, fault, None)
     theirs.eval()
     if checkpoint.rounding is not None:
-        held = Checkpoint(checkpoint.folder).names  # the weights of `checkpoint` are closed
-        round_like(theirs, checkpoint.rounding, held)
+        round_like(theirs, checkpoint.rounding, checkpoint.names)
     try:
         pairs = generate(theirs, texts, config)
         log_probs = [their_log_probs(theirs, source, target) for source, target in pairs]
@@ -91,7 +90,7 @@ def round_like(theirs: Any, dtype: torch.dtype, held: Collection[str]) -> None:
 
 
 @torch.no_grad()
-def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]:
+def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[IdPair]:
     """Decode the first texts greedily with `generate`, without the checkpoint's own options.
 
     As in `decode`, a target has no eos, nor the last token of a text that is cut off.
@@ -108,8 +107,8 @@ def generate(theirs: Any, texts: Texts, config: TransformerConfig) -> list[Pair]
         use_cache=config.num_decoder_layers <= config.num_encoder_layers,
     )
     if texts.longest == 1:  # no room for a token
-        return [(source, texts.start) for source in texts.sources[:PAIRS]]
-    sources = texts.sources[:PAIRS]
+        return [(source, texts.start) for source in texts.sources[:PROVED_PAIRS]]
+    sources = texts.sources[:PROVED_PAIRS]
     ids, lengths = pad(sources, config.pad_id)
     found = theirs.generate(
         ids,

@@ -53,8 +53,8 @@ def prove_graphs(
     int8: str,
     progress: Progress,
 ) -> list[Proof]:
-    """Compare the graphs of each precision in a bundle's folder with the network's answers, whose
-    targets the network decoded after `start` ids. `int8` says what int8 changes.
+    """Compare the graphs of each precision in a bundle's folder with the network's answers. The
+    network decoded their targets after `start` ids. `int8` says what int8 changes.
 
     The model may have lost its weights.
     """

@@ -35,7 +35,7 @@ Fill = Callable[[Sequence[int | Slot]], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Ids of each source as the encoder reads them, and those that the decoder reads first.
+    """Ids of each source as the encoder reads them, and the ids that the decoder reads first.
 
     At most `longest` tokens are decoded from a source. `unknown` is the share of unknown tokens
     among those of the texts.
@@ -58,7 +58,7 @@ class Reader:
     def __init__(self, side: Side, usage: Usage, config: TransformerConfig, weights: int) -> None:
         self.config = config
         self.longest = LONGEST if weights < LARGE else SHORT
-        self._side, self._unknown_id = side, unknown_of(side.tokenizer)
+        self._side, self._unknown_id = side, unknown_id_of(side.tokenizer)
         self.fill = filler(usage)
         prefix, suffix = self.fill(usage.source_prefix), self.fill(usage.source_suffix)
         self._around = prefix, suffix
@@ -124,7 +124,7 @@ def preferred(slot: Slot, codes: Codes) -> list[int]:
     return codes[(chosen or [*codes])[0]] if codes else []
 
 
-def unknown_of(tokenizer: Tokenizer) -> int | None:
+def unknown_id_of(tokenizer: Tokenizer) -> int | None:
     """Return the id of the unknown token; None if every text is known, as to bytes."""
     model = json.loads(tokenizer.to_str())["model"]
     if "unk_id" in model:
@@ -186,13 +186,13 @@ def random_tokens(reader: Reader) -> list[list[int]]:
 
 def read_lines(path: Path) -> list[str]:
     """Return what precedes a tab on each line that is not empty."""
-    lines = [line.partition("\t")[0] for line in text_of(path).splitlines()]
+    lines = [line.partition("\t")[0] for line in read_text(path).splitlines()]
     if found := [line for line in lines if line.strip()]:
         return found
     raise InputError(f"{path} holds no text: give a file with a text on each line")
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return read(path).decode()
     except UnicodeDecodeError as error:

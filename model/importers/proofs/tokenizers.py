@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.framing import SOURCE, TARGET, deciding_frame, is_mbart_50
+from model.importers.framing import SOURCE_SLOT, TARGET_SLOT, deciding_frame, is_mbart_50
 from model.importers.proofs.proof import Proof
 from model.importers.tokenizers.added_tokens import STORED
 from model.importers.tokenizers.compare import (
@@ -178,10 +178,14 @@ def compare_ends(
     compared = 0
     for text in texts:
         for language, ids in chosen_languages(theirs, vocabularies, usage):
-            typed = f"{side.names[ids[TARGET][0]]} " if TARGET in ids else ""
+            typed = f"{side.names[ids[TARGET_SLOT][0]]} " if TARGET_SLOT in ids else ""
             whole, plain = (theirs.encode(typed + text, language, w) for w in (True, False))
-            inner = plain[len(ids.get(TARGET, [])) :]
-            ours = [*fill(usage.source_prefix, ids), *inner, *fill(usage.source_suffix, ids)]
+            inner = plain[len(ids.get(TARGET_SLOT, [])) :]
+            ours = [
+                *fill_slots(usage.source_prefix, ids),
+                *inner,
+                *fill_slots(usage.source_suffix, ids),
+            ]
             if whole != ours:
                 result = f"{typed + text!r} is {whole}, and Heed's are {ours}"
                 return Proof(AROUND, reference, result, False)
@@ -217,14 +221,14 @@ def chosen_languages(
         for code in theirs.languages(codes)
         if len(codes[code]) == 1
         and theirs.id_of(names[codes[code][0]]) == codes[code][0]
-        and (slot == TARGET or codes[code][0] in theirs.encode("a", code, whole=True))
+        and (slot == TARGET_SLOT or codes[code][0] in theirs.encode("a", code, whole=True))
     ]
     chosen = {known[i] for i in (0, len(known) // 2, -1)} if known else set[str]()
-    if slot == TARGET:  # typed before a text
-        return [(None, {TARGET: codes[code]}) for code in sorted(chosen)] or [(None, {})]
-    return [(code, {SOURCE: codes[code]}) for code in sorted(chosen)]
+    if slot == TARGET_SLOT:  # typed before a text
+        return [(None, {TARGET_SLOT: codes[code]}) for code in sorted(chosen)] or [(None, {})]
+    return [(code, {SOURCE_SLOT: codes[code]}) for code in sorted(chosen)]
 
 
-def fill(template: Sequence[int | Slot], languages: Mapping[Slot, list[int]]) -> list[int]:
+def fill_slots(template: Sequence[int | Slot], languages: Mapping[Slot, list[int]]) -> list[int]:
     found = [[each] if isinstance(each, int) else languages.get(each, []) for each in template]
     return [i for ids in found for i in ids]

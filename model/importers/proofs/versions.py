@@ -1,4 +1,4 @@
-"""What versions of transformers make of a checkpoint, where they differ from each other.
+"""Differences between versions of transformers in how they read a checkpoint.
 
 Heed decodes and computes as transformers 5.23 does. Each fact below was seen in the versions that
 it names: 4.57.3, 5.1, 5.15, 5.17, 5.18, 5.19, 5.21 and 5.23.
@@ -10,7 +10,7 @@ from typing import Any
 from model.importers.checkpoint import GENERATION, Checkpoint
 from model.importers.decoding import FROM_CONFIG, OLD_FORCED, UNSUPPORTED
 from model.importers.fields import CONFIG
-from model.importers.networks.t5 import EMBEDDINGS, KINDS, OUTPUT
+from model.importers.networks.t5 import EMBEDDINGS, HEAD, KINDS
 
 VALID = "install transformers 5.23 or later to compare"
 DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {  # of options that a file may hold or leave out
 
 def describe_differences(checkpoint: Checkpoint) -> list[str]:
     """Return a sentence for each choice of Heed that another version of transformers makes
-    otherwise: none for most checkpoints."""
+    differently: none for most checkpoints."""
     found: list[str] = []
     if options := unheard_options(checkpoint):
         made = checkpoint.optional_json(GENERATION).get(FROM_CONFIG)
@@ -58,7 +58,7 @@ def unheard_options(checkpoint: Checkpoint) -> list[str]:
     otherwise."""
     if not (checkpoint.folder / GENERATION).is_file():
         return []
-    heard, found = checkpoint.optional_json(GENERATION), list[str]()
+    heard, found = dict(checkpoint.optional_json(GENERATION)), list[str]()
     if heard.get("forced_bos_token_id") is not None:  # as it is called now
         heard[OLD_FORCED] = checkpoint.config.get(OLD_FORCED)
     for name in (*DEFAULTS, *UNSUPPORTED):
@@ -71,20 +71,20 @@ def unheard_options(checkpoint: Checkpoint) -> list[str]:
 
 
 def find_fault(checkpoint: Checkpoint, version: str) -> str | None:
-    """Return why this version of transformers computes something else than later ones do; None if
-    it is not known to. The checkpoint may be closed."""
+    """Return why this version of transformers computes other numbers than later versions; None if
+    no reason is known. The checkpoint may be closed."""
     major, minor = (int(part) for part in version.split(".")[:2])
     kind, config = checkpoint.config["model_type"], checkpoint.config
     if kind not in KINDS or (major, minor) >= (5, 18):
         return None
-    names = {*Checkpoint(checkpoint.folder).names}
-    own_output, tied = OUTPUT in names, config.get("tie_word_embeddings") is not False
+    names = {*checkpoint.names}
+    own_output, tied = HEAD in names, config.get("tie_word_embeddings") is not False
     if major >= 5:
         lacks = EMBEDDINGS[0] not in names and not names.issuperset(EMBEDDINGS[1:])
         if kind == "umt5":
             return f"transformers 5.0 to 5.17 computes some UMT5 otherwise: {VALID}"
         if kind == "t5" and own_output and lacks:
-            return f"transformers 5.0 to 5.17 takes an embedding from {OUTPUT}: {VALID}"
+            return f"transformers 5.0 to 5.17 takes an embedding from {HEAD}: {VALID}"
         return None
     scales = {"t5": "scale_decoder_outputs" in config, "mt5": tied, "umt5": not tied}[kind]
     if scales or (own_output and tied):

@@ -16,7 +16,7 @@ from model.importers.checkpoint import GENERATION, Checkpoint
 from model.network.config import InputError
 
 STORED = "tokenizer.json"
-OPTIONS = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 HIDDEN = " "  # ends the name of a token that no text reaches
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ENDS = ("bos_token", "eos_token", "unk_token", "pad_token", "mask_token")
@@ -28,9 +28,9 @@ FLAGS = ("single_word", "lstrip", "rstrip", "special")
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """The names of a whole vocabulary, by id, of which the first `size` are those of its own file.
+    """The names of a whole vocabulary, by id. The first `size` come from the vocabulary's own file.
 
-    `tokens` are those that the checkpoint's files list, by id, and all behind the first `size`.
+    `tokens` are, by id, the tokens that the checkpoint's files list, and all after `size`.
     A text may hold the tokens with the ids `typed`.
     """
 
@@ -107,7 +107,7 @@ def extend(
 def ends(checkpoint: Checkpoint, names: Sequence[str]) -> set[str]:
     """Return the names of the tokens that begin, end or pad texts, by any file. A separator that
     has a role but no place around a text is not one of them: a fine-tune may have added it."""
-    found = {name for key, name in named(checkpoint) if key in ENDS}
+    found = {name for key, name in tokens_with_roles(checkpoint) if key in ENDS}
     found |= around(checkpoint.optional_json(STORED).get("post_processor"))
     for file in (checkpoint.config, checkpoint.optional_json(GENERATION)):
         for key in END_IDS:
@@ -154,9 +154,9 @@ def read_added(
 
 def with_ids(checkpoint: Checkpoint) -> Iterator[tuple[int, AddedToken]]:
     """Yield every token that a file lists with its id, those of the decisive file first."""
-    decoder = checkpoint.optional_json(OPTIONS).get("added_tokens_decoder") or {}
-    for i, token in as_object(checkpoint, OPTIONS, decoder).items():
-        yield as_id(checkpoint, OPTIONS, i), as_token(checkpoint, OPTIONS, token)
+    decoder = checkpoint.optional_json(TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
+    for i, token in as_object(checkpoint, TOKENIZER_CONFIG, decoder).items():
+        yield as_id(checkpoint, TOKENIZER_CONFIG, i), as_token(checkpoint, TOKENIZER_CONFIG, token)
     for entry in cast("list[Any]", checkpoint.optional_json(STORED).get("added_tokens") or []):
         token = as_object(checkpoint, STORED, entry)
         yield as_id(checkpoint, STORED, token.get("id")), as_token(checkpoint, STORED, token)
@@ -168,20 +168,20 @@ def with_ids(checkpoint: Checkpoint) -> Iterator[tuple[int, AddedToken]]:
 def without_ids(checkpoint: Checkpoint) -> list[AddedToken]:
     """Return the special tokens that files list by name: languages, then those with a role."""
     found: list[AddedToken] = []
-    for file in (OPTIONS, "special_tokens_map.json"):
+    for file in (TOKENIZER_CONFIG, "special_tokens_map.json"):
         content = checkpoint.optional_json(file)
         for key in LISTS:
             values = content.get(key) or []
             each = list(cast("Any", values.values() if isinstance(values, dict) else values))
             found += [as_token(checkpoint, file, value, special=True) for value in each]
-    roles = [AddedToken(name, special=True) for _, name in named(checkpoint)]
+    roles = [AddedToken(name, special=True) for _, name in tokens_with_roles(checkpoint)]
     return [*found, *roles]
 
 
-def named(checkpoint: Checkpoint) -> list[tuple[str, str]]:
-    """Return the tokens that the files give a role, such as eos_token, with it."""
+def tokens_with_roles(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    """Return pairs of a role and its token, such as eos_token and </s>, that the files list."""
     found: list[tuple[str, str]] = []
-    for file in (OPTIONS, "special_tokens_map.json"):
+    for file in (TOKENIZER_CONFIG, "special_tokens_map.json"):
         content = checkpoint.optional_json(file)
         found += [
             (key, as_token(checkpoint, file, content[key]).content)

@@ -34,7 +34,11 @@ def compare_pieces(
         expected = reference(text)
         read = compose_between(text, pattern, tokenizer) if converted.compose else text
         ids = tokenizer.encode(read, add_special_tokens=False).ids
-        if expected is not None and ids != list(expected) and not tie(ids, expected, scores):
+        if (
+            expected is not None
+            and ids != list(expected)
+            and not equal_scores(ids, expected, scores)
+        ):
             different.append(text)
     return different
 
@@ -105,7 +109,7 @@ def read_scores(tokenizer: Tokenizer) -> list[float]:
     return [score for _, score in model["vocab"]] if model["type"] == "Unigram" else []
 
 
-def tie(ids: Sequence[int], others: Sequence[int], scores: Sequence[float]) -> bool:
+def equal_scores(ids: Sequence[int], others: Sequence[int], scores: Sequence[float]) -> bool:
     if not scores:
         return False
     first, second = (math.fsum(scores[i] for i in each) for each in (ids, others))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from model.importers.checkpoint import Checkpoint
-from model.importers.tokenizers.added_tokens import OPTIONS, STORED
+from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG
 from model.network.config import InputError
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
@@ -39,7 +39,7 @@ def need(checkpoint: Checkpoint, kind: str) -> list[Path]:
         stead = f", or {STORED} in their place" if kind in STORABLE else ""
         raise InputError(
             f"{checkpoint.folder} has no {' and no '.join(missing)}: a checkpoint of kind"
-            f" {checkpoint.config['model_type']} has {', '.join(names)} beside its weights{stead}"
+            f" {checkpoint.config['model_type']} has {', '.join(names)} next to its weights{stead}"
         )
     return paths
 
@@ -62,10 +62,10 @@ def is_byte_level(checkpoint: Checkpoint) -> bool:
 
 def class_of(checkpoint: Checkpoint) -> str:
     """Return the tokenizer's class that the files name, "" if none."""
-    options = checkpoint.optional_json(OPTIONS)
+    options = checkpoint.optional_json(TOKENIZER_CONFIG)
     named = options.get("tokenizer_class") or checkpoint.config.get("tokenizer_class")
     return str(named or "")
 
 
 def adds_prefix_space(checkpoint: Checkpoint) -> bool:
-    return bool(checkpoint.optional_json(OPTIONS).get("add_prefix_space"))
+    return bool(checkpoint.optional_json(TOKENIZER_CONFIG).get("add_prefix_space"))

@@ -67,8 +67,8 @@ def stored_tokenizer(path: Path, description: Description, rows: int) -> Tokeniz
 
 
 def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tokenizer:
-    """Return a tokenizer whose unknown token is not special, so that texts may hold it. If it has
-    none, unknown text is read as padding, which the service refuses."""
+    """Return a tokenizer with an unknown token that texts may hold: it is not special. Without one,
+    unknown text is read as padding, which the service refuses."""
     document = json.loads(tokenizer.to_str())
     model: dict[str, Any] = document["model"]
     pad, unknown = tokenizer.id_to_token(description.pad_id), unknown_of(model)
@@ -91,8 +91,8 @@ def with_readable_unknown(tokenizer: Tokenizer, description: Description) -> Tok
 
 
 def refused_unknown(description: Description, *tokenizers: Tokenizer) -> int | None:
-    """Return the id of padding if a tokenizer reads unknown text as such; None if both have a token
-    for it, which the model was trained to read."""
+    """Return the id of padding if a tokenizer reads unknown text as padding. Return None if both
+    have an unknown token: the model was trained to read it."""
     refused = any(
         unknown_of(json.loads(each.to_str())["model"]) == each.id_to_token(description.pad_id)
         for each in tokenizers
@@ -145,7 +145,7 @@ def read_tokens(path: Path, unit: str, rows: int) -> list[str]:
     if not path.is_file():
         raise InputError(f"{path.parent} has no {path.name}, which {OWN} names as a vocabulary")
     is_json = path.suffix == ".json"
-    tokens = read_vocabulary(path) if is_json else read_lines(path, unit)
+    tokens = read_vocabulary(path) if is_json else read_word_list(path, unit)
     if unit == LETTERS and not any(len(token) == 1 for token in tokens):
         raise InputError(
             f'{path} has no token of one letter: leave unit = "{LETTERS}" out of {OWN}'
@@ -158,7 +158,7 @@ def read_tokens(path: Path, unit: str, rows: int) -> list[str]:
     return tokens
 
 
-def read_lines(path: Path, unit: str) -> list[str]:
+def read_word_list(path: Path, unit: str) -> list[str]:
     """Return the lines of a file. Raise InputError naming the first that is not one new token."""
     try:
         # not splitlines(), which also splits at separators that white space does not include

@@ -13,7 +13,7 @@ UNIGRAM, BPE = 1, 2  # sentencepiece's numbers of its model types
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
-class Kind(Enum):
+class PieceKind(Enum):
     """Sentencepiece's numbers of its kinds of pieces."""
 
     normal = 1
@@ -28,12 +28,12 @@ class Kind(Enum):
 class Piece:
     text: str
     score: float
-    kind: Kind
+    kind: PieceKind
 
 
 @dataclass(frozen=True, slots=True)
 class PieceFile:
-    """What a sentencepiece model says; pieces are in the order of its own ids."""
+    """The content of a sentencepiece model; pieces are in the order of its own ids."""
 
     path: Path
     pieces: list[Piece]
@@ -49,11 +49,11 @@ class PieceFile:
 
     @property
     def user_defined(self) -> list[str]:
-        return [piece.text for piece in self.pieces if piece.kind is Kind.user_defined]
+        return [piece.text for piece in self.pieces if piece.kind is PieceKind.user_defined]
 
     @property
     def unknown(self) -> str:
-        return next(piece.text for piece in self.pieces if piece.kind is Kind.unknown)
+        return next(piece.text for piece in self.pieces if piece.kind is PieceKind.unknown)
 
 
 def read_pieces(path: Path) -> PieceFile:
@@ -76,7 +76,7 @@ def read_pieces(path: Path) -> PieceFile:
         raise InputError(f"{path} has pieces or a normalizer that are damaged: copy it again")
     file = PieceFile(
         path,
-        [Piece(piece.piece, piece.score, Kind(piece.type)) for piece in model.pieces],
+        [Piece(piece.piece, piece.score, PieceKind(piece.type)) for piece in model.pieces],
         training.model_type == BPE,
         training.byte_fallback,
         spec.precompiled_charsmap,
@@ -84,7 +84,9 @@ def read_pieces(path: Path) -> PieceFile:
         spec.remove_extra_whitespaces,
     )
     kinds = {piece.kind for piece in file.pieces}
-    if missing := [kind.name for kind in (Kind.unknown, Kind.normal) if kind not in kinds]:
+    if missing := [
+        kind.name for kind in (PieceKind.unknown, PieceKind.normal) if kind not in kinds
+    ]:
         raise InputError(f"{path} has no {' and no '.join(missing)} piece: train it again")
     return file
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 
 from model.importers.tokenizers.added_tokens import HIDDEN, Lexicon, with_flags
-from model.importers.tokenizers.piece_file import Kind, Piece, PieceFile
+from model.importers.tokenizers.piece_file import Piece, PieceFile, PieceKind
 from model.network.config import InputError
 
 SPACE = "\u2581"  # stands for a space in sentencepiece
@@ -78,7 +78,7 @@ def convert_pieces(
     add_special(tokenizer, [stored[ids[name]] for name in special])
     tokenizer.add_tokens([*added])
     tokenizer.encode_special_tokens = True
-    dropped = sum(p.kind is Kind.normal and p.text not in known for p in file.pieces)
+    dropped = sum(p.kind is PieceKind.normal and p.text not in known for p in file.pieces)
     return Converted(tokenizer, composes(file), dropped)
 
 
@@ -101,7 +101,7 @@ def convert_lexicon(file: PieceFile, lexicon: Lexicon, special: Collection[str] 
 def is_reachable(name: str, pieces: Mapping[str, Piece]) -> bool:
     if name not in pieces:
         return len(name) == 1
-    return pieces[name].kind in (Kind.normal, Kind.user_defined, Kind.byte)
+    return pieces[name].kind in (PieceKind.normal, PieceKind.user_defined, PieceKind.byte)
 
 
 def add_special(tokenizer: Tokenizer, names: Collection[str]) -> None:
@@ -110,16 +110,16 @@ def add_special(tokenizer: Tokenizer, names: Collection[str]) -> None:
 
 def build_unigram(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> Unigram:
     # Unknown letters score a constant below the least score, so hidden pieces must not lower it.
-    least = min(piece.score for piece in file.pieces if piece.kind is Kind.normal)
+    least = min(piece.score for piece in file.pieces if piece.kind is PieceKind.normal)
     scores = {piece.text: score_of(piece, least) for piece in file.pieces}
     scored = [(stored[i], scores.get(name, least)) for name, i in ids.items()]
     return Unigram(scored, ids[file.unknown], file.byte_fallback)
 
 
 def score_of(piece: Piece, least: float) -> float:
-    if piece.kind is Kind.normal:
+    if piece.kind is PieceKind.normal:
         return piece.score
-    return USER_SCORE if piece.kind is Kind.user_defined else least
+    return USER_SCORE if piece.kind is PieceKind.user_defined else least
 
 
 def build_bpe(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) -> BPE:
@@ -135,7 +135,7 @@ def build_bpe(file: PieceFile, stored: Sequence[str], ids: Mapping[str, int]) ->
 
 def merges(file: PieceFile, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Yield every pair of pieces that makes a piece, the best piece first."""
-    parts = {piece.text for piece in file.pieces if piece.kind is Kind.normal}
+    parts = {piece.text for piece in file.pieces if piece.kind is PieceKind.normal}
     parts = {text for text in ids if text in parts or is_reachable(text, {})}
     ranked = sorted((p for p in file.pieces if p.text in parts), key=lambda p: -p.score)
     for piece in ranked:

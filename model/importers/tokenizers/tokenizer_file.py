@@ -68,7 +68,7 @@ def with_tokens(
 def convert_library(
     library: Tokenizer, lexicon: Lexicon, languages: Collection[str] = ()
 ) -> Converted:
-    """Return a tokenizer with the same ids that reads typed structural tokens, such as "</s>", and
+    """Return a tokenizer with the same ids. It reads typed structural tokens, such as "</s>", and
     the tokens of `languages` as text: their names are hidden as in `pieces`.
 
     Its unknown token is not special: a letter that the vocabulary lacks is read as unknown.

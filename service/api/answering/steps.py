@@ -51,7 +51,8 @@ def submit(
     max_rows."""
     if not entries:
         return []
-    rows, limit = sum(entry.rows for entry in entries), call.settings.max_rows
+    limit = call.settings.max_rows
+    rows = sum(entry.search.rows if entry.search else 1 for entry in entries)
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
@@ -60,9 +61,8 @@ def submit(
     record = call.record
     record.sources += len(entries)
     record.source_tokens += sum(len(entry.source_ids) for entry in entries)
-    for entry in entries:
-        entry.request_id = call.request_id
-    return model.engine.submit(entries, on_progress, call.deadline.left)
+    record.submitted = time.monotonic()
+    return model.engine.submit(entries, on_progress, call.deadline.left, call.request_id)
 
 
 async def submit_and_wait(
@@ -79,7 +79,7 @@ async def submit_and_wait(
         answers = await call.wait_for(gather_answers(futures, faults, results))
     finally:
         cancel_all(futures)
-    note_answers(call, entries, answers)
+    note_answers(call, answers)
     return answers
 
 
@@ -112,14 +112,14 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
         return Answer()
 
 
-def note_answers(call: Call, entries: Sequence[Entry], answers: Sequence[Answer]) -> None:
+def note_answers(call: Call, answers: Sequence[Answer]) -> None:
     """Record what was computed for a request, and the slowest source of each stage."""
     record = call.record
-    for entry, answer in zip(entries, answers, strict=True):
+    for answer in answers:
         record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
         weights = (array for kinds in answer.attention for array in kinds.values())
         record.attention_bytes += sum(array.nbytes for array in weights)
-        started = entry.arrived
+        started = record.submitted
         for stage, seconds in answer.seconds.items():
             record.add_stage(stage, started, seconds)
             started += seconds

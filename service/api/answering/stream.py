@@ -20,7 +20,7 @@ from service.api.reading.split import Sources
 from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
-from service.search.protocol import BeamProgress, Progress, TokenEvent
+from service.search.protocol import BeamProgress, Progress, TokenProgress
 from service.serving.model import Model
 from service.wire.messages import Answer, Entry
 
@@ -90,7 +90,7 @@ class Stream:
                 received = await self._receive(queue, deadline)
             if last := await writer.write(received):
                 yield last
-            note_answers(self.call, self.entries, answers.result())
+            note_answers(self.call, answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:
@@ -186,7 +186,7 @@ class EventWriter:
         beam = {**self._fields[entry], "stable": stable, "tentative": best}
         return write_event("beam", to_json(beam))
 
-    def _token(self, entry: int, event: TokenEvent) -> dict[str, Any]:
+    def _token(self, entry: int, event: TokenProgress) -> dict[str, Any]:
         """Return a token with the text that it adds to those of the earlier tokens."""
         key, target = (entry, event.hypothesis), self._model.target
         text = ""

@@ -127,7 +127,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
         Entry(
             np.array(source.ids),
             search,
-            target.ids if target else [],
+            target.ids if target else (),
             selection,
             language=languages.target_ids,
         )

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -138,7 +137,7 @@ async def finish(
     """
     most = model.manifest.target_positions
     longer = {
-        i: replace(entry, search=replace(entry.search, max_new_tokens=most), arrived=monotonic())
+        i: entry._replace(search=replace(entry.search, max_new_tokens=most))
         for i, (entry, answer) in enumerate(zip(entries, answers, strict=True))
         if entry.search and is_cut(answer) and entry.search.max_new_tokens < most
     }

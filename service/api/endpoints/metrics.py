@@ -69,13 +69,13 @@ class ModelCollector(Collector):
             "heed_model_info", "1 for each model", labels=["model", "precision", "provider"]
         )
         for model in self._registry.served.values():
-            engine, label = model.engine, [model.name]
-            waiting.add_metric(label, engine.reported.waiting)
-            running.add_metric(label, engine.reported.rows)
-            restarts.add_metric(label, engine.restarts)
-            add_histogram(seconds, label, engine.steps.seconds)
-            add_histogram(rows, label, engine.steps.rows)
-            info.add_metric([*label, engine.opened.precision, engine.opened.provider], 1)
+            supervisor, opened, label = model.supervisor, model.engine.opened, [model.name]
+            waiting.add_metric(label, supervisor.reported.waiting)
+            running.add_metric(label, supervisor.reported.rows)
+            restarts.add_metric(label, supervisor.restarts)
+            add_histogram(seconds, label, supervisor.steps.seconds)
+            add_histogram(rows, label, supervisor.steps.rows)
+            info.add_metric([*label, opened.precision, opened.provider], 1)
         yield from (waiting, running, restarts, seconds, rows, info)
         yield CounterMetricFamily(
             "heed_log_lines_dropped_total", "Lines that the log could not take", dropped_lines()

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.responses import PROBLEMS, describe_files
-from service.api.reading.call import Call, find_model
+from service.api.reading.call import Call, Service, find_model
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import kinds_of
 from service.attention import AttentionKind
@@ -17,7 +17,6 @@ from service.errors import Unavailable
 from service.formats.json import JSON, to_json
 from service.http.messages.content import negotiate
 from service.serving.model import Model
-from service.serving.registry import Registry
 from service.settings.cpu import instruction_sets, read_cpuinfo
 
 MARKDOWN = "text/markdown"
@@ -108,7 +107,7 @@ def describe(call: Call, model: Model) -> ModelCard:
     manifest, opened = model.manifest, model.engine.opened
     return ModelCard(
         name=manifest.name,
-        version=model.engine.bundle.version,
+        version=model.bundle.version,
         service_version=call.app.version,
         task=manifest.task,
         licence=manifest.licence,
@@ -173,7 +172,7 @@ async def show_model(name: str, call: Call) -> Response:
     asks for text/markdown, return its model card, a text on its data and its weak spots; 406 if its
     bundle has none."""
     model = call.find_model(name)
-    card = model.engine.bundle.card
+    card = model.bundle.card
     offered = [JSON, MARKDOWN] if card else [JSON]
     what = "the answer is" if card else f"model {name} has no MODEL_CARD.md: the answer is"
     media_type = negotiate(call, offered, what)
@@ -190,8 +189,15 @@ async def live() -> Health:
     return Health(status="ok")
 
 
-async def is_ready(model: Model) -> bool:
-    """Return whether the engine reports in time that its workers make progress."""
+async def is_ready(service: Service, model: Model) -> bool:
+    """Return whether the engine reports in time that its workers make progress.
+
+    While many requests are in progress, its latest report is enough, at most six seconds old: this
+    process itself may be too late to read another.
+    """
+    admission = service.admission
+    if admission.inside >= admission.few and model.supervisor.reported.ready:
+        return True
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):
             return (await model.engine.status()).ready
@@ -207,15 +213,15 @@ async def is_ready(model: Model) -> bool:
 async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
-    await check_ready(call.service.registry)
+    await check_ready(call.service)
     return Health(status="ok")
 
 
-async def check_ready(registry: Registry) -> None:
+async def check_ready(service: Service) -> None:
     """Raise Unavailable unless all models are ready."""
-    models = registry.served
-    late = [name for name, model in models.items() if not await is_ready(model)]
-    why = [not_opened(name) for name in registry.failed]
+    models = service.registry.served
+    late = [name for name, model in models.items() if not await is_ready(service, model)]
+    why = [not_opened(name) for name in service.registry.failed]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
     if why:
@@ -234,7 +240,7 @@ async def model_ready(name: str, call: Call) -> Health:
     served = call.service.registry.served
     if name in call.service.registry.failed and name not in served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(find_model(served, name)):
+    if not await is_ready(call.service, find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
 

@@ -71,7 +71,7 @@ def find_task(call: Call, name: str, version: str | None = None) -> tuple[Model,
     }
     served |= {model.name: (model, TASKS[""]) for model in known}  # one may be named x.score
     model, task = find_model(served, name, call.service.registry.failed)
-    own = model.engine.bundle.version
+    own = model.bundle.version
     if version not in (None, own):
         detail = f"model {name} has no version {shorten(version)!r}: ask for {own}, or for none"
         raise NotFound("unknown_model", detail)
@@ -113,7 +113,7 @@ async def show_model(call: Call, name: str, version: str | None = None) -> dict[
     model, task = find_task(call, name, version)
     return {
         "name": name,
-        "versions": [model.engine.bundle.version],
+        "versions": [model.bundle.version],
         "platform": "onnx_onnxv1",
         "inputs": describe(task.inputs),
         "outputs": describe({each: output.form for each, output in task.outputs.items()}),
@@ -149,7 +149,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
     except (Invalid, TooLarge) as error:
         sent = {tensor.name for tensor in asked.inputs}
         raise error.change_faults(partial(name_input, sent)) from None
-    answer = {"model_name": name, "model_version": model.engine.bundle.version}
+    answer = {"model_name": name, "model_version": model.bundle.version}
     answer |= {"id": asked.id} if asked.id else {}
     length = 0
 

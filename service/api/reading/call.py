@@ -55,10 +55,10 @@ class Service:
     registry: Registry
     metrics: RequestMetrics
     answers: Budget
-    mechanisms: Mechanisms
     cores: CapacityLimiter  # limits the threads that make pictures and large answers
     keys: Keys | None
     admin: Keys | None
+    mechanisms: Mechanisms = field(init=False)  # opened with the models
     reading: list[CapacityLimiter] = field(default_factory=one_of_each_class)
 
 

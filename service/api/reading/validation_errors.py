@@ -85,9 +85,9 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     *parents, unknown = location
     known = field_names(body, parents)
     near = near_fields(str(unknown), known)
-    beside = next((name for name in TEXT if name in known), None)
-    if unknown in NESTED and beside and not parents:
-        detail = f"is not a field: put its fields next to {beside}."
+    text = next((name for name in TEXT if name in known), None)
+    if unknown in NESTED and text and not parents:
+        detail = f"is not a field: put its fields next to {text}."
     else:
         detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
     if lists_fields:

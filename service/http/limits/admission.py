@@ -1,17 +1,29 @@
-"""Admission control: refuse a request with 429 when those in progress would make it wait too long.
+"""Admission control: refuse a request with 429 when those in progress would make it wait too long,
+and bound what each may take.
 
 Work that nobody can wait for would only delay the others.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import takewhile
 
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import Unparsable, shorten
+from service.http.limits.budget import FREE, Budget, Share
+from service.http.limits.record import TIMEOUT_HEADER, Deadline
 from service.pace import FEW, Pace, refuse
 
 SHORT = 0.25  # seconds that a request may be expected to wait where many are in progress
 RECENT = 1.0  # seconds without a completed request after which a rate says nothing
+DISCARDED = 64  # times the limit on bodies: up to so much is read of one that is too large
 
 
 class Admission:
@@ -31,28 +43,25 @@ class Admission:
         self.most = most
         self.timeout = timeout
         self.clock = clock
+        self.few = min(FEW, most)  # in progress: with fewer, any other request is accepted
         self.inside = 0  # requests in progress
         self.places: dict[Place, None] = {}  # of these, in their order
         self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
         self.pace = Pace()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether so few requests are in progress that any other is accepted."""
-        return self.inside < min(FEW, self.most)
-
-    def late(self, limit: float) -> float | None:
-        """Return the seconds by which a request that may take `limit` seconds would come too late.
-        Return None if it can be accepted."""
-        if self.is_quiet:
+    def late(self, limit: float, coming: int = 0) -> float | None:
+        """Return the seconds by which a request that may take `limit` seconds would come too late,
+        after `coming` others that have no place yet. Return None if it can be accepted."""
+        inside = self.inside + coming
+        if inside < self.few:
             return None
         now = self.clock()
-        wait = self.pace.wait(now, self.inside, self.inside)
-        if self.inside < self.most:
+        wait = self.pace.wait(now, inside, inside)
+        if inside < self.most:
             if wait is None or wait <= limit:
                 return None
-            ahead = max(0, self.inside - min(self.overtaken, default=0))
-            wait *= ahead / self.inside
+            ahead = max(0, inside - min(self.overtaken, default=0))
+            wait *= ahead / inside
             return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT
         if wait is not None and wait <= SHORT and moves:
@@ -80,7 +89,8 @@ class Place:
         self._admission = admission
         admission.inside += 1
         admission.places[self] = None
-        admission.pace.enter(admission.clock(), admission.inside)
+        if admission.inside >= FEW:  # with fewer, the pace is not measured
+            admission.pace.enter(admission.clock(), admission.inside)
 
     def leave(self, completed: bool = False) -> None:
         """Give up the place, at the first call. Errors take no time: they do not count as pace."""
@@ -94,3 +104,125 @@ class Place:
         admission.inside -= 1
         if completed:
             admission.pace.leave(admission.clock(), admission.inside)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Limits:
+    """Limits on all requests; `bodies` and `answers` count the bytes of those in progress."""
+
+    admission: Admission
+    body_bytes: int
+    bodies: Budget
+    answers: Budget
+    exempt: str  # POST requests for paths that begin so are always accepted
+
+
+class Door:
+    """ASGI middleware. Refuses a POST request with 429 if it would wait too long, and bounds the
+    time and the bytes of every request.
+
+    GET requests, such as probes, are never refused, nor are those that change the models: an
+    operator may want to do that just then. Every request gets its deadline: `timeout` seconds after
+    its arrival, or earlier if its header X-Request-Timeout says so.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app = app
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        admission, state = self.limits.admission, scope["state"]
+        limit = self.limit(Headers(scope=scope).get(TIMEOUT_HEADER))
+        counts = scope["method"] == "POST" and not scope["path"].startswith(self.limits.exempt)
+        if counts:
+            admission.check(limit)
+        state["deadline"] = Deadline(admission.clock() + limit, limit)
+        share = state["share"] = Share()
+        visit = Visit(self.limits, counts, receive, send)
+        try:
+            return await self.app(scope, visit.receive, visit.send)
+        finally:
+            visit.end()
+            self.limits.answers.release(share)
+            for end in state.pop("at_end", ()):
+                end()
+
+    def limit(self, header: str | None) -> float:
+        """Return the seconds that a request with this X-Request-Timeout may take. Raise
+        Unparsable."""
+        timeout = self.limits.admission.timeout
+        if header is None:
+            return timeout
+        try:
+            seconds = float(header)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:
+            raise Unparsable(
+                f"{TIMEOUT_HEADER} is {shorten(header)!r}: give the seconds that you will wait,"
+                " such as 2.5"
+            )
+        return min(seconds, timeout)
+
+
+class Visit:
+    """A request that was let in: its place, and the bytes of its body.
+
+    It has a place from the end of its body to the beginning of its answer: what is left to do then,
+    to read it or to stream on, keeps no other waiting.
+
+    Bodies of more than `body_bytes` are refused with 413, and slow ones with 408. FastAPI's own
+    limit would not answer with a problem document. The rest of a body that is too large is read and
+    discarded, up to DISCARDED times the limit: a client whose connection closes while it sends does
+    not read the answer. Bodies that exceed the limit on those of all requests in progress are
+    refused with 429.
+    """
+
+    def __init__(self, limits: Limits, counts: bool, receive: Receive, send: Send) -> None:
+        self._limits, self._counts = limits, counts
+        self._receive, self._send = receive, send
+        self._size, self._more = 0, True
+        self._share = Share()
+        self._place: Place | None = None
+        self._end = asyncio.get_running_loop().time() + limits.admission.timeout
+
+    async def receive(self) -> Message:
+        message = await self._next_part()
+        most, bodies = self._limits.body_bytes, self._limits.bodies
+        if self._size > most:
+            while self._more and self._size < DISCARDED * most:
+                await self._next_part()
+            detail = f"the body has more than {most} bytes, which is the limit: send less"
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+        if self._size > FREE and not bodies.add(self._share, self._size - self._share.nbytes):
+            detail = f"the bodies of other requests take {bodies.held} bytes, and the"
+            detail += f" limit is {bodies.limit}: try again later"
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, detail, {"Retry-After": "1"})
+        whole = message["type"] == "http.request" and not self._more
+        if self._counts and whole and not self._place:
+            self._place = Place(self._limits.admission)
+        return message
+
+    async def _next_part(self) -> Message:
+        try:
+            async with asyncio.timeout_at(self._end if self._more else None):
+                message = await self._receive()
+        except TimeoutError as error:
+            seconds = f"{self._limits.admission.timeout:g} seconds"
+            detail = f"the body did not arrive within {seconds}: send it faster"
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail) from error
+        self._size += len(message.get("body", b""))
+        self._more = message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._place and message["type"] == "http.response.start":
+            self._place.leave(completed=message["status"] < HTTPStatus.BAD_REQUEST)
+        await self._send(message)
+
+    def end(self) -> None:
+        if self._place:
+            self._place.leave()
+        self._limits.bodies.release(self._share)

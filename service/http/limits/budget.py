@@ -3,8 +3,6 @@
 import asyncio
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from service.errors import Overloaded
 
 FREE = 1 << 16  # bytes of a body or an answer that are not counted
@@ -69,23 +67,6 @@ class Budget:
         return error
 
     def release(self, share: Share) -> None:
-        """Take back what a request has, or waits for."""
+        """Take back the bytes of a request, and its place in the line."""
         self._line.pop(share, None)
         self.set(share, 0)
-
-
-class Shares:
-    """Gives every request a share of the answers, and takes it back when its answer was read."""
-
-    def __init__(self, app: ASGIApp, answers: Budget) -> None:
-        self.app = app
-        self.answers = answers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        share = scope.setdefault("state", {})["share"] = Share()
-        try:
-            return await self.app(scope, receive, send)
-        finally:
-            self.answers.release(share)

@@ -1,18 +1,10 @@
 """What is known of a request in progress. Its log line, metrics and spans are made of it."""
 
-import re
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from service.errors import HeedError
-
-# Paths that are asked for every few seconds: logged only if they fail, and never traced.
-QUIET = re.compile(
-    "/(livez|readyz(/[^/]+)?|metrics|health"
-    "|v2/health/(live|ready)|v2/models/[^/]+(/versions/[^/]+)?/ready)"
-)
-
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 
@@ -50,6 +42,7 @@ class Record:
     model: str | None = None
     sources: int = 0
     source_tokens: int = 0
+    submitted: float = 0.0  # when the engine was last sent entries, by time.monotonic()
     problems: int = 0
     generated_tokens: int = 0
     attention_bytes: int = 0

@@ -28,33 +28,7 @@ from service.http.messages.security import SECURITY_HEADERS
 PROBLEM = "application/problem+json"
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
 LONGEST_DETAIL = 1000  # characters; ten faults of one request are joined in `detail`
-NO_HEADERS: Mapping[str, str] = {}
 LARGEST = 4096  # bytes of a problem document
-OTHER_PATHS = {  # our paths, by words in those of other services
-    "chat": "/v1/decode",
-    "completion": "/v1/decode",
-    "completions": "/v1/decode",
-    "embed": "/v1/encode",
-    "embedding": "/v1/encode",
-    "embeddings": "/v1/encode",
-    "generate": "/v1/decode",
-    "generation": "/v1/decode",
-    "health": "/livez",
-    "healthz": "/livez",
-    "infer": "/v1/decode",
-    "inference": "/v1/decode",
-    "invocations": "/v1/decode",
-    "messages": "/v1/decode",
-    "ping": "/livez",
-    "predict": "/v1/decode",
-    "predictions": "/v1/decode",
-    "ready": "/readyz",
-    "rerank": "/v1/score",
-    "responses": "/v1/decode",
-    "summarize": "/v1/decode",
-    "translate": "/v1/decode",
-    "translation": "/v1/decode",
-}
 
 
 def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
@@ -137,27 +111,13 @@ def write_answer(
 ) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
     content = form.write(error, path, request_id)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-    return write_response(
-        form.status_of(error.status), form.media_type, content, request_id, headers
-    )
-
-
-def write_response(
-    status: int,
-    media_type: str,
-    content: bytes,
-    request_id: str,
-    headers: Mapping[str, str] = NO_HEADERS,
-) -> bytes:
-    """Return a whole response, after which the connection is closed."""
-    status = HTTPStatus(status)
+    status = HTTPStatus(form.status_of(error.status))
     headers = {
         "Connection": "close",
-        "Content-Type": media_type,
+        "Content-Type": form.media_type,
         "Content-Length": str(len(content)),
         "X-Request-Id": request_id,
-        **headers,
+        **({"Retry-After": str(error.retry_after)} if error.retry_after else {}),
         **SECURITY_HEADERS,
     }
     lines = [f"HTTP/1.1 {status} {status.phrase}"]
@@ -207,8 +167,11 @@ class Refusal(HeedError):
         self.code = next(ours, status.name.lower())
 
 
-async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer an error of the framework, such as an unknown path: say which paths there are.
+async def answer_http_exception(
+    names: Mapping[str, str], request: Request, error: Exception
+) -> Response:
+    """Answer an error of the framework, such as an unknown path: say which paths there are. `names`
+    are our paths by words in those of other services.
 
     No route declares OPTIONS, which is answered by the methods (RFC 9110, section 9.3.7).
     """
@@ -216,7 +179,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
     if status == HTTPStatus.NOT_FOUND:
-        detail = describe_unknown(request)
+        detail = describe_unknown(request, names)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join([*methods, "OPTIONS"])
@@ -228,7 +191,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return answer(request, Refusal(status, detail), headers)
 
 
-def describe_unknown(request: Request) -> str:
+def describe_unknown(request: Request, names: Mapping[str, str]) -> str:
     """Return the detail of an unknown path: it lists the endpoints of the protocol that has the
     paths around it, or else those of the OpenAPI document."""
     detail = f"{shorten(request.url.path)} does not exist"
@@ -239,17 +202,17 @@ def describe_unknown(request: Request) -> str:
     known = paths_of(request.scope).others
     if setting := next((known[each] for each in known if begins(path, each)), None):
         detail += f" unless the service is started with HEED_PROTOCOLS={setting}"
-    near = near_path(shorten(path), paths)
+    near = near_path(shorten(path), paths, names)
     detail += f": did you mean {prefix}{near}?" if near else ";"
     return f"{detail} {prefix}/docs describes the endpoints: {list_endpoints(paths, prefix)}"
 
 
-def near_path(unknown: str, known: Collection[str]) -> str | None:
+def near_path(unknown: str, known: Collection[str], names: Mapping[str, str]) -> str | None:
     """Return the path that does what other services offer at `unknown`, else the one spelled
     alike, if any."""
     unknown = unknown.lower()
     words = reversed(re.findall(r"[a-z]+", unknown))  # the last one says most
-    meant = (OTHER_PATHS[word] for word in words if word in OTHER_PATHS)
+    meant = (names[word] for word in words if word in names)
     return next(chain(meant, get_close_matches(unknown, known, 1)), None)
 
 
@@ -260,7 +223,7 @@ def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:
 
 
 def allowed_methods(allow: str) -> list[str]:
-    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD beside GET."""
+    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD where GET is."""
     methods = set(allow.split(", "))
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 

@@ -5,12 +5,10 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import Misdirected, shorten
-from service.http.messages.problems import answer_heed_error
 from service.settings.settings import Settings
 
 LOCAL = ["localhost", "*.localhost"]
@@ -18,8 +16,8 @@ EVERY = ["*"]
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
-    """Return the names that requests may be for, in lower case: by default those of this machine if
-    it listens to no other, else all."""
+    """Return the names that requests may be for, in lower case: by default localhost names if bound
+    to loopback, else any."""
     named = [host.lower() for host in settings.allowed_hosts]
     return named or (LOCAL if is_loopback(settings.host) else EVERY)
 
@@ -44,10 +42,8 @@ class HostCheck:
         if scope["type"] == "http":
             given = Headers(scope=scope).getlist("host")
             if wrong := [host for host in given if not allows(self.hosts, host)]:
-                name = shorten(name_of(wrong[0]))
-                response = await answer_heed_error(Request(scope), self.refusal(name))
-                return await response(scope, receive, send)
-        return await self.app(scope, receive, send)
+                raise self.refusal(shorten(name_of(wrong[0])))
+        await self.app(scope, receive, send)
 
     def refusal(self, name: str) -> Misdirected:
         known = ", ".join(self.hosts)

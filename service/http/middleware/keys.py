@@ -1,23 +1,18 @@
-"""API keys: what a request must carry, where the settings name keys."""
+"""API keys, required on requests if the settings define any."""
 
 import hashlib
 import hmac
 import re
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
-from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import StartupError, Unauthorized
 from service.http.messages.prefix import path_of
-from service.http.messages.problems import answer_heed_error
 from service.settings.settings import Settings
 
 KEY = re.compile(r"[\x21-\x7e]{16,}")  # without white space, which ends a header's key
-# Not that of a version: its answer tells which one there is.
-PROBE = re.compile(r"/v2/models/[^/]+/ready")
 # Names in the OpenAPI document
 SCHEME = "api_key"
 ADMIN_SCHEME = "admin_key"
@@ -89,7 +84,9 @@ class Keys:
         given = digest(key.encode(errors="replace"))
         same = [hmac.compare_digest(given, each) for each in self._digests]  # with all of them
         if not any(same):
-            raise Unauthorized(f"this is no {self._kind} of the service: ask its operator for one")
+            raise Unauthorized(
+                f"this is not an {self._kind} of the service: ask its operator for one"
+            )
 
 
 def digest(key: bytes) -> bytes:
@@ -97,52 +94,25 @@ def digest(key: bytes) -> bytes:
 
 
 class KeyCheck:
-    """Refuses with 401 a request without a key: every POST, and all below /v1.
+    """Refuses with 401 a request without a key if its method and path need one. The endpoints of
+    `keys_in_body` find the key in the body, and check it themselves."""
 
-    Open are OPTIONS, to which browsers add no key, and probes, metrics, the page and the
-    documentation, which send nothing of a model. The endpoints of `keys_in_body` find the
-    key in the body, and check it themselves.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Keys, keys_in_body: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        needs_key: Callable[[str, str], bool],
+        keys_in_body: Collection[str],
+    ) -> None:
         self.app = app
         self.keys = keys
+        self.needs_key = needs_key
         self.keys_in_body = keys_in_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._needs_key(scope["method"], path_of(scope)):
-            try:
-                self.keys.check(Headers(scope=scope).get("authorization"))
-            except Unauthorized as error:
-                response = await answer_heed_error(Request(scope), error)
-                return await response(scope, receive, send)
-        return await self.app(scope, receive, send)
+        if scope["type"] == "http" and self._is_closed(scope["method"], path_of(scope)):
+            self.keys.check(Headers(scope=scope).get("authorization"))
+        await self.app(scope, receive, send)
 
-    def _needs_key(self, method: str, path: str) -> bool:
-        return path not in self.keys_in_body and needs_key(method, path)
-
-
-def needs_key(method: str, path: str) -> bool:
-    reads = method in ("GET", "HEAD")
-    tells = path.startswith(("/v1/", "/v2/models/")) and not PROBE.fullmatch(path)
-    return method != "OPTIONS" and (not reads or tells)
-
-
-def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:
-    """Say in a finished OpenAPI document which operations need a key: /docs then asks for it.
-
-    Those that need the admin key say so themselves.
-    """
-    if not keys and not admin:
-        return
-    schemes = document["components"].setdefault("securitySchemes", {})
-    bearer = {"type": "http", "scheme": "bearer"}
-    if admin:
-        schemes[ADMIN_SCHEME] = {**bearer, "description": "HEED_ADMIN_KEY."}
-    if not keys:
-        return
-    schemes[SCHEME] = {**bearer, "description": "One of HEED_API_KEYS."}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            if needs_key(method.upper(), path):
-                operation.setdefault("security", [{SCHEME: []}])
+    def _is_closed(self, method: str, path: str) -> bool:
+        return path not in self.keys_in_body and self.needs_key(method, path)

@@ -1,18 +1,23 @@
-"""ASGI middleware that observes every request: a line in the log, metrics and spans."""
+"""ASGI middleware that observes every request: its id, a line in the log, metrics and spans."""
 
 import asyncio
+import re
 import time
+import uuid
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from opentelemetry.trace import Tracer, format_trace_id, get_current_span
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError
-from service.http.limits.record import QUIET, Record
+from service.http.limits.record import Record
 from service.http.messages.prefix import path_of
 from service.http.messages.problems import paths_of
+from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.tracing import write_spans
 
@@ -24,28 +29,49 @@ logger = structlog.get_logger()
 OTHER = "other"  # the route of pages, static files and unknown paths
 
 
-class Observe:
-    """Gives each request a Record, and reports it when the answer ends. Texts are never logged."""
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics, tracer: Tracer | None) -> None:
+
+class Observe:
+    """Gives each request an id and a Record, and reports it when the answer ends. Texts are never
+    logged. Paths that match `quiet` are logged only if they fail.
+
+    Every answer gets the id and security headers. Pages with inline scripts have a
+    Content-Security-Policy of their own.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: RequestMetrics,
+        tracer: Tracer | None,
+        quiet: re.Pattern[str],
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.tracer = tracer
+        self.quiet = quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        record = scope["state"]["record"] = Record()
+        state = scope.setdefault("state", {})
+        request_id = state["request_id"] = request_id_of(scope["headers"])
+        record = state["record"] = Record()
         status = 0
 
-        async def send_and_look(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_look)
+            await self.app(scope, receive, send_with_headers)
         except EXITS:
             raise
         except BaseException as error:
@@ -60,12 +86,19 @@ class Observe:
         self.metrics.count(record, route, status, seconds)
         if self.tracer:
             write_spans(self.tracer, record.stages)
-        if not QUIET.fullmatch(route) or status != HTTPStatus.OK:
+        if not self.quiet.fullmatch(route) or status != HTTPStatus.OK:
             log(scope, record, route, status, seconds)
 
 
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the client's own X-Request-Id if it is safe to log and short, else a new one."""
+    given = next((value for name, value in headers if name == b"x-request-id"), b"")
+    text = given.decode("latin-1")
+    return text if REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
+
+
 def report_refusal(metrics: RequestMetrics, error: HeedError, request_id: str) -> None:
-    """Report bytes that were refused before they were a request."""
+    """Report bytes that were refused and are not a request."""
     metrics.count(Record(error=error), OTHER, error.status, 0.0)
     logger.info(
         "request", request_id=request_id, route=OTHER, status=int(error.status), code=error.code
@@ -85,7 +118,7 @@ def route_of(scope: Scope) -> str:
 
 
 def log(scope: Scope, record: Record, route: str, status: int, seconds: float) -> None:
-    """Log what a request was and how long it took, in seconds."""
+    """Log a request and how many seconds it took."""
     fields: dict[str, Any] = {
         "request_id": scope["state"]["request_id"],
         "method": scope["method"],

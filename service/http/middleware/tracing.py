@@ -2,6 +2,7 @@
 SDK is not imported."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import Tracer
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-from service.http.limits.record import QUIET, Stage
+from service.http.limits.record import Stage
 from service.http.messages.prefix import path_of
 
 if TYPE_CHECKING:
@@ -53,16 +54,16 @@ def close_tracing(provider: "TracerProvider") -> None:
     closing.join(FLUSH_TIMEOUT)
 
 
-def telemetry_of(provider: AnyTracerProvider | None) -> TelemetryConfig:
-    """Return what FastAPI traces: a span for each request that is no probe. Metrics and logs are
-    our own."""
+def telemetry_of(provider: AnyTracerProvider | None, quiet: re.Pattern[str]) -> TelemetryConfig:
+    """Return what FastAPI traces: a span for each request whose path does not match `quiet`.
+    Metrics and logs are our own."""
     return {
         "tracing": provider is not None,
         "tracer_provider": provider,
         "metrics": False,
         "logs": False,
         "operation_spans": False,
-        "exclude": lambda scope: bool(QUIET.fullmatch(path_of(scope))),
+        "exclude": lambda scope: bool(quiet.fullmatch(path_of(scope))),
     }
 
 

@@ -1,16 +1,15 @@
-"""httptools under uvicorn, with limits that it lacks: on the time a client takes, on the bytes that
-are no body, on requests sent at once, and on open connections. What ends a connection leaves the
-requests before it their answers."""
+"""httptools under uvicorn, with limits on client time, header bytes, requests sent at once and open
+connections, which uvicorn lacks. An error that ends a connection leaves the requests before it
+their answers."""
 
 import asyncio
 import select
 import socket
 import struct
 import sys
-import uuid
 from collections.abc import Callable, Sized
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -18,10 +17,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.errors import HeedError, Unparsable
-from service.http.limits.admission import Place
-from service.http.messages.problems import Refusal, write_answer
-from service.http.server.gate import Gate
+from service.http.messages.problems import Refusal
 from service.http.server.head import Parser, check_head, check_upgrade
+from service.http.server.refusals import Refusals
 
 MOST_FRAMING = 64 << 10  # bytes
 MOST_HEADERS = 256  # of a request: whoever looks for one goes through all of them
@@ -33,7 +31,7 @@ AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what i
 
 
 class Connections:
-    """The open connections of a server, the limits on each of them, and the gate before them all.
+    """The open connections of a server, the limits on each of them, and who refuses requests.
 
     `waiting` holds those that have not sent a whole request since they were opened, or since their
     last answer; those that wait longest come first.
@@ -46,12 +44,8 @@ class Connections:
         self.open = 0  # counted from accept()
         self.coming = 0  # of these, not yet set up
         self.waiting: dict[Protocol, None] = {}
-        # What new connections have already sent, by file: the bytes, and the place of the request.
-        self.first: dict[int, tuple[bytes, Place | None]] = {}
-        # Called with the error and the id of what was refused before it was a request.
-        self.on_refused: Callable[[HeedError, str], None] | None = None
 
-    gate: Gate
+    refusals: Refusals
 
     def make_room(self) -> bool:
         """Close the connection whose request has been awaited for longest. Return False if all have
@@ -84,11 +78,12 @@ class Protocol(HttpToolsProtocol):
     request line, headers, chunk sizes and trailers take more than MOST_FRAMING bytes beyond the
     size of the body: the parser keeps them all, and takes quadratic time for a long one.
 
-    What is not HTTP, and the end of what the client sends, end the connection after the answers to
-    the requests before.
+    Bytes that are not HTTP, and the client's closing its side, end the connection after the answers
+    to the requests before.
     """
 
-    _framing = 0  # bytes of the present request without its body, minus those of its body
+    # Bytes of the request line, headers, chunk sizes and trailers, minus those of the body
+    _framing = 0
     _begun = 0  # requests of which bytes were received at once, the unfinished one included
     _finished = True  # whether no request is being received
     _in_body = False  # whether the headers of the request that is being received are complete
@@ -96,12 +91,12 @@ class Protocol(HttpToolsProtocol):
     _partial = False  # whether a part of a request's headers has arrived while no answer is due
     _ended = False  # whether no more requests are taken
     _refusal: HeedError | None = None  # what is answered at the end
+    _overloaded = b""  # the answer to a request that is refused because of others
     _leaving: asyncio.TimerHandle | None = None  # runs if the client may have left
     _heading: asyncio.TimerHandle | None = None  # runs while headers are awaited
     _watching: asyncio.TimerHandle | None = None  # runs while an answer is not read whole
     _unread = 0  # bytes of the answer
     _read_at = 0.0  # when the client last read
-    _place: Place | None = None  # of the request in progress, if the gate gave it one
 
     def __init__(
         self,
@@ -123,9 +118,6 @@ class Protocol(HttpToolsProtocol):
         self.flow = PipelineFlow(transport, self.pipeline)
         self._limits.waiting[self] = None
         self._expect_headers()
-        file = transport.get_extra_info("socket").fileno()
-        if first := self._limits.first.pop(file, None):
-            self.loop.call_soon(self._receive, *first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -135,7 +127,6 @@ class Protocol(HttpToolsProtocol):
         cancel(self._heading)
         cancel(self._watching)
         cancel(self._leaving)
-        self._leave()
         for name in ("_read_ready_cb", "_write_ready"):
             # methods by which asyncio's transport refers to itself, until garbage is collected
             vars(self.transport).pop(name, None)
@@ -147,29 +138,8 @@ class Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._ended:
+        if self._ended and not self._overloaded:
             return None
-        place = None
-        if not self._due and self._finished and not self._partial:
-            answer, place = self._limits.gate.judge(data)
-            if answer:
-                return self._answer_last(answer)
-        return self._receive(data, place)
-
-    def _leave(self) -> None:
-        if self._place:
-            self._place.leave()
-            self._place = None
-
-    def _answer_last(self, answer: bytes) -> None:
-        self.transport.write(answer)
-        self.transport.close()
-
-    def _receive(self, data: bytes, place: Place | None) -> None:
-        """Pass received bytes to the parser; the request that they hold may have a place."""
-        self._place = place or self._place
-        if self.transport.is_closing():
-            return self._leave()
         if not self._due:
             if self._finished:  # else these may be of a body whose request was answered early
                 self._partial = True
@@ -177,8 +147,8 @@ class Protocol(HttpToolsProtocol):
                 self._expect_headers()
         self._begun = int(not self._finished)
         super().data_received(data)
-        if place:  # of this request alone: the application starts later
-            cast("dict[str, Any]", self.scope)["state"]["place"] = place
+        if self._overloaded:
+            return self._turn_away()
         self._framing = 0 if self._begun > 1 else self._framing + len(data)
         if self._framing > MOST_FRAMING and not self.transport.is_closing():
             self._in_body |= self._begun > 0 and self._finished  # its end came with these bytes
@@ -186,11 +156,21 @@ class Protocol(HttpToolsProtocol):
             self._end(Unparsable(f"the request line and headers exceed {most}"))
         return None
 
+    def _turn_away(self) -> None:
+        """Answer a request, and close the connection when its body has been read or the time for
+        headers is over: a client whose connection closes while it sends does not read the
+        answer."""
+        if not self._ended:
+            self._ended, self._partial = True, False
+            self.transport.write(self._overloaded)
+        if self._finished:
+            self.transport.close()
+
     def eof_received(self) -> bool:  # type: ignore[override]
         """Return whether the connection is kept. The client may only have closed its own side."""
         if not self._ended:
             self._end()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._overloaded:
             return False
         if not self._leaving:
             self._leaving = self.loop.call_later(LEFT_AFTER, self._look_whether_left)
@@ -214,14 +194,23 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Raise Unparsable, which ends the connection, for a head that is not HTTP/1.1 and if too
-        many requests wait already."""
-        parser, headers = self.parser, self.headers
+        many requests wait already. Refuse a request that would wait too long: the application takes
+        several times as long to do it."""
+        parser, headers, refusals = self.parser, self.headers, self._limits.refusals
+        crowded = refusals.admission.inside >= refusals.admission.few
+        if self._overloaded:
+            return None  # what follows a refused request is not answered
         if parser.should_upgrade():
             return check_upgrade(parser.get_method(), headers)
         check_head(parser.get_http_version(), self.url, headers)
         if len(self.pipeline) >= MOST_PIPELINED:
             most = f"{MOST_PIPELINED} requests, which is the limit, wait on this connection"
             raise Unparsable(f"{most}: send the next after an answer")
+        if crowded and parser.get_method() == b"POST" and not self._due:
+            self._overloaded = refusals.answer_overloaded(self.url, headers)
+        if self._overloaded:
+            self._in_body = True
+            return None
         cancel(self._heading)
         self._heading, self._partial = None, False
         self._unset_keepalive_if_required()
@@ -231,12 +220,15 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._framing -= 2 * len(body)
-        super().on_body(body)
+        if not self._overloaded:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # its headers are parsed again
         self._finished, self._in_body = True, False
+        if self._overloaded:
+            return
         if not self._due:  # it was answered before the end of its body
             cancel(self._heading)
             self._heading, self._partial = None, False
@@ -250,7 +242,6 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._due -= 1
         super().on_response_complete()
-        self._leave()
         if self._due or self.transport.is_closing():
             return
         if self._ended:
@@ -269,6 +260,8 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser has just raised an error for."""
+        if self._overloaded:
+            return
         error = sys.exception()
         why = (error and (error.__context__ or error)) or msg
         if not isinstance(why, HeedError):
@@ -353,10 +346,8 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, error: HeedError) -> None:
         """Answer with a problem document, and close the connection."""
-        request_id = uuid.uuid4().hex
-        self._answer_last(write_answer(error, "", request_id))
-        if self._limits.on_refused:
-            self._limits.on_refused(error, request_id)
+        self.transport.write(self._limits.refusals.answer(error))
+        self.transport.close()
 
 
 def cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -6,7 +6,7 @@ import faulthandler
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -15,21 +15,18 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.errors import StartupError
-from service.http.middleware.hosts import allows, hosts_of
-from service.http.middleware.observe import report_refusal
-from service.http.server.gate import Gate
 from service.http.server.protocol import Connections, Protocol
+from service.http.server.refusals import Refusals
 from service.settings.settings import Settings
 
 MOST_CONNECTIONS = 4096
 EVERY_INTERFACE = ("0.0.0.0", "::")
 MOST_AT_ONCE = 256  # connections accepted before those that are open have their turn
-FIRST = 1 << 14  # bytes read of a new connection before it is set up
 STANDARD_ERROR = 2  # sys.stderr is None if it was closed at the start
-OTHER_FILES = 64  # open files that are no connections: logs, engines, libraries
+OTHER_FILES = 64  # open files that are not connections: logs, engines, libraries
 # Shares of shutdown_timeout after which the engines give up what they compute, and after which
-# clients that still send or have not read their answers are dropped. Engines end within CLOSING
-# (service.serving.client), and the process within the rest.
+# clients that still send or have not read their answers are dropped. Engines end within
+# CLOSING_SHARE (service.serving.client), and the process within the rest.
 GIVE_UP, DROP = 0.7, 0.8
 
 
@@ -39,8 +36,7 @@ class Listener(socket.socket):
     When they are reached, the oldest connection without a complete request gives way to the new
     one. If there is none, new ones wait for a second.
 
-    A connection whose request the gate answers is closed here: to set it up would take
-    twice as long. After MOST_AT_ONCE connections, those that are open already have their turn.
+    After MOST_AT_ONCE new connections, those that are open already have their turn.
     """
 
     limits: Connections
@@ -48,68 +44,33 @@ class Listener(socket.socket):
 
     def __init__(self, file: int) -> None:
         super().__init__(fileno=file)
-        self._turn = self._take_turn()
+        self._accepted = 0  # in this turn of the event loop
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Raise BlockingIOError to be called again soon, OSError to be called again in a second.
         asyncio logs the second, and calls again once more before it waits."""
-        if self._pausing:
-            self._pausing = False
+        if self._pausing or self._accepted == MOST_AT_ONCE:
+            self._pausing, self._accepted = False, 0
             raise BlockingIOError
         try:
-            accepted = next(self._turn, None)
+            accepted = self._accept_within_limit()
         except OSError as error:
-            self._turn = self._take_turn()
+            self._accepted = 0
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             if self.limits.coming or self.limits.make_room():
                 raise BlockingIOError from error
             self._pausing = True
             raise
-        if not accepted:
-            self._turn = self._take_turn()
-            raise BlockingIOError
+        self._accepted += 1
+        self.limits.open += 1
+        self.limits.coming += 1
         return accepted
 
-    def _take_turn(self) -> Iterator[tuple[socket.socket, Any]]:
-        """Accept those that wait, and yield those that the gate does not answer."""
-        for connection, address in self._accept_waiting():
-            if not self._answer(connection):
-                self.limits.open += 1
-                self.limits.coming += 1
-                yield connection, address
-
-    def _accept_waiting(self) -> list[tuple[socket.socket, Any]]:
-        """Accept MOST_AT_ONCE connections before any is read: their requests arrive meanwhile."""
-        room = self.limits.most - self.limits.open
-        if room <= 0:
+    def _accept_within_limit(self) -> tuple[socket.socket, Any]:
+        if self.limits.open >= self.limits.most:
             raise OSError(errno.EMFILE, f"{self.limits.most} connections wait for answers")
-        accepted = list[tuple[socket.socket, Any]]()
-        try:
-            while len(accepted) < min(room, MOST_AT_ONCE):
-                accepted.append(super().accept())
-        except OSError:
-            if not accepted:
-                raise
-        return accepted
-
-    def _answer(self, connection: socket.socket) -> bool:
-        """Answer and close a new connection if the gate answers its request, and return whether it
-        does. Otherwise keep what it has sent."""
-        if self.limits.gate.admission.is_quiet:
-            return False
-        try:
-            data = connection.recv(FIRST, socket.MSG_DONTWAIT)
-        except OSError:  # it has sent nothing yet, or is broken
-            return False
-        answer, place = self.limits.gate.judge(data)
-        if answer:
-            with suppress(OSError):
-                connection.send(answer, socket.MSG_DONTWAIT)
-            connection.close()
-        elif data:
-            self.limits.first[connection.fileno()] = data, place
-        return bool(answer)
+        return super().accept()
 
 
 async def bind(settings: Settings) -> list[Listener]:
@@ -122,7 +83,7 @@ async def bind(settings: Settings) -> list[Listener]:
     except OSError as error:
         raise cannot_listen(settings, error) from error
     except UnicodeError as error:  # a label of more than 63 characters
-        raise StartupError(f"{host} is no host name: change HEED_HOST") from error
+        raise StartupError(f"{host} is not a host name: change HEED_HOST") from error
     limits = Connections(most_connections(), settings.idle_timeout, settings.timeout)
     listeners = [Listener(os.dup(each.fileno())) for each in server.sockets]
     for listener in listeners:
@@ -193,18 +154,7 @@ class Server(uvicorn.Server):
         self._listeners = listeners
         self._on_started = on_started
         self._give_up = give_up
-        routes = [path for path, item in app.openapi()["paths"].items() if "post" in item]
-        state = app.state
-        allowed = partial(allows, hosts_of(settings))
-
-        def ready(host: str) -> bool:
-            return allowed(host) and state.service.registry.ready
-
-        probes = {"/livez": allowed, "/readyz": ready}
-        listeners[0].limits.gate = Gate(
-            state.service.admission, state.service.metrics, routes, probes, state.paths.forms
-        )
-        listeners[0].limits.on_refused = partial(report_refusal, state.service.metrics)
+        listeners[0].limits.refusals = Refusals(app)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

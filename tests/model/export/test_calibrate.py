@@ -154,7 +154,7 @@ def test_layers_of_equal_weights_have_scales_of_their_own():
 @unusual
 @pytest.mark.parametrize("forced", [[], [3, 1]], ids=["", "forced"])
 def test_cached_decoding_gives_the_targets_of_the_search(changes, forced):
-    """Ids after eos, of sources that end before others, are no part of a target."""
+    """Ids after eos, of sources that end before others, are not part of a target."""
     model = small(**changes)
     config = model.config
     with torch.no_grad():

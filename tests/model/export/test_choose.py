@@ -102,7 +102,7 @@ def test_what_softmax_amplifies_leaves_first(monkeypatch):
 
 @torch.no_grad()
 def test_damage_is_the_divergence_of_the_log_probs():
-    """Beside torch's own divergence, pair by pair, over a vocabulary that is listed whole."""
+    """Equal to torch's own divergence, pair by pair, over a vocabulary that is listed whole."""
     model = like_t5(source_vocab_size=12, target_vocab_size=12)
     pairs = samples(model)[:11]
     names = int8_modules(model)
@@ -198,7 +198,7 @@ def test_a_shared_matrix_stays_fp32_for_all_that_read_it(monkeypatch):
 @pytest.mark.long
 @kinds
 def test_outliers_cost_no_tokens(kind, tmp_path, monkeypatch):
-    """The graphs, beside torch: with the rule, and without it."""
+    """The graphs are compared with torch, with the rule and without it."""
     model = plant(like_t5(**kind), 100)
     kept = write(model, tmp_path / "kept")
     names = fp32_products(model, kept)

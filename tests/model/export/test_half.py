@@ -1,4 +1,4 @@
-"""fp16 graphs beside torch at fp32, and which numbers of theirs are half."""
+"""fp16 graphs agree with torch at fp32, and which of their numbers are half."""
 
 import json
 
@@ -140,7 +140,7 @@ def test_half_caches_on_a_device_give_what_torch_gives(half, monkeypatch):
 
 
 @pytest.mark.long
-def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_beside_them(tmp_path):
+def test_graphs_of_fp32_and_int8_are_the_same_with_and_without_fp16_next_to_them(tmp_path):
     torch.manual_seed(0)
     every = export(tmp_path / "all", Precision.all).root
     assert sorted(json.loads((every / "bundle.json").read_text())["precisions"]) == [

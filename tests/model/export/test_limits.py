@@ -16,8 +16,8 @@ from model.export.files.manifest import LARGEST, Card, check_files, check_limits
 from model.export.files.weights import WeightType
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
-from service.bundle import files as bundle_files
 from service.bundle.manifest import Manifest, check_numbers
+from service.bundle.manifest import files as bundle_files
 from service.errors import StartupError
 from service.runtime import reference
 
@@ -164,7 +164,7 @@ def test_files_have_the_limits_of_the_service(tmp_path):
     assert LARGEST == {
         "bundle.json": bundle_files.LARGEST_MANIFEST,
         "MODEL_CARD.md": bundle_files.LARGEST_CARD,
-        "parity.npz": reference.LARGEST,
+        "parity.npz": reference.LARGEST_REFERENCE,
         "source.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
         "target.tokenizer.json": bundle_files.LARGEST_TOKENIZER,
     }

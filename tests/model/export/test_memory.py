@@ -44,7 +44,7 @@ print(json.dumps([weights, peak() - torchs_own]))
 
 @pytest.mark.long
 @pytest.mark.parametrize("weight_type", ["fp32", "fp16"])
-def test_an_export_needs_half_as_much_memory_as_the_model_beside_it(weight_type, tmp_path):
+def test_an_export_needs_half_as_much_memory_as_the_model_again(weight_type, tmp_path):
     command = [sys.executable, "-c", EXPORT, tmp_path, weight_type]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True)
     weights, peak = json.loads(done.stdout)

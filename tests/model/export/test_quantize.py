@@ -1,4 +1,4 @@
-"""int8 products beside integer arithmetic in NumPy."""
+"""int8 products equal integer arithmetic in NumPy."""
 
 import numpy as np
 import onnx
@@ -53,7 +53,7 @@ def model_of(graph):
 
 
 def save(proto, tensors, int8, folder, scales=None):
-    """Quantise the graph and write it beside its weights, as `write_bundle` does."""
+    """Quantise the graph and write it next to its weights, as `write_bundle` does."""
     tensors = {name: torch.from_numpy(array) for name, array in tensors.items()}
     biases = {name for name, tensor in tensors.items() if tensor.dim() == 1}
     quantize(proto, scales or {}, int8, biases)
@@ -152,7 +152,7 @@ def test_a_use_of_an_int8_weight_that_is_no_product_is_an_error(tmp_path):
         quantize(model_of(graph), {}, {"w"}, set())
 
 
-def test_compare_measures_the_error_beside_torch(g2p):
+def test_compare_measures_the_error_against_torch(g2p):
     """The fp32 graphs have no error; the default model's int8 graphs have a small one."""
     model = load_model(g2p).transformer
     answers = answer(model, samples(model, seed=1))

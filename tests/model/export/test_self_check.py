@@ -16,7 +16,7 @@ from service.settings.settings import Precision, Provider, Settings
 
 
 def test_the_limits_are_those_of_the_service():
-    assert self_check.ROUNDED == of_service.ROUNDED
+    assert self_check.ROUNDED_LIMITS == of_service.ROUNDED
     assert (self_check.RELATIVE, self_check.ABSOLUTE) == (of_service.RELATIVE, of_service.ABSOLUTE)
     assert self_check.LARGEST_IDS == reference.LARGEST_IDS
 

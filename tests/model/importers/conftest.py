@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from model.importers.tokenizers.compare import read_scores, tie
+from model.importers.tokenizers.compare import equal_scores, read_scores
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces
 from model.importers.tokenizers.pieces import Converted, convert_pieces
 from model.importers.tokenizers.probes import WORDS
@@ -48,7 +48,7 @@ class Example:
 
     def agrees(self, text: str) -> bool:
         ids, expected = self.encode(text), self.oracle.encode(text)
-        return ids == expected or tie(ids, expected, read_scores(self.converted.tokenizer))
+        return ids == expected or equal_scores(ids, expected, read_scores(self.converted.tokenizer))
 
     def encode(self, text: str) -> list[int]:
         return self.served._library.encode(text, add_special_tokens=False).ids

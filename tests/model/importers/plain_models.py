@@ -5,12 +5,13 @@ import math
 import warnings
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from model.data.pairs import pad
-from model.network.config import Tied
+from model.network.config import InputError, Tied
 from tests.model.importers.annotated import sines
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -103,6 +104,13 @@ def write(folder, names=None, **keys):
     lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value is not None]
     patterns = [f'"{pattern}" = "{target}"' for pattern, target in (names or {}).items()]
     (folder / "heed.toml").write_text("\n".join([*lines, "[names]", *patterns]))
+
+
+def refusal(call, *inputs):
+    """Return the sentence with which `call` refuses its inputs."""
+    with pytest.raises(InputError) as caught:
+        call(*inputs)
+    return str(caught.value)
 
 
 def save(state, folder, seed):

@@ -17,7 +17,7 @@ def run(*arguments):
 
 
 def convert(folder, precision="fp32", *options):
-    """Return the bundle of a checkpoint, which lies beside it."""
+    """Return the bundle of a checkpoint, which lies next to it."""
     bundle = folder.parent / "bundle"
     done = run(folder, bundle, "--precision", precision, *options)
     assert done.exit_code == 0, done.output

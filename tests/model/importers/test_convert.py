@@ -13,14 +13,7 @@ from model.network.config import InputError
 from tests.conftest import opened
 from tests.model.importers import checkpoints
 from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
-from tests.model.importers.served import (
-    assert_same_answers,
-    convert,
-    post,
-    refusal,
-    run,
-    start_of,
-)
+from tests.model.importers.served import assert_same_answers, convert, post, refusal, run, start_of
 
 QUICK = ("marian", "nllb")
 KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in WRITERS]

@@ -1,4 +1,4 @@
-"""What is no checkpoint is refused in one sentence that says what to give instead."""
+"""A folder that is not a checkpoint is refused in one sentence that says what to give instead."""
 
 import pytest
 

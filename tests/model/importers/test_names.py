@@ -11,7 +11,7 @@ from torch import nn
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
-from model.network.config import InputError, Tied
+from model.network.config import Tied
 from tests.model.importers.annotated import Annotated
 from tests.model.importers.plain_models import (
     SOURCES,
@@ -20,6 +20,7 @@ from tests.model.importers.plain_models import (
     assert_same_numbers,
     randomize,
     record,
+    refusal,
     translator,
     write,
 )
@@ -195,10 +196,9 @@ def edited(folder, change, names=None, **more):
     state = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
     torch.save(change(state), folder / "model.pt")
     write(folder, names, **keys | more)
-    with pytest.raises(InputError) as caught:
-        read_plain(Checkpoint(folder))
-    assert "download" not in str(caught.value)
-    return str(caught.value)
+    sentence = refusal(read_plain, Checkpoint(folder))
+    assert "download" not in sentence
+    return sentence
 
 
 def replaced(old, new):
@@ -244,8 +244,8 @@ def test_keys_after_the_table_of_names_are_noticed(tmp_path):
     write(tmp_path, {"*.norm2.*": "*.norm2.*"}, **keys)
     with (tmp_path / "heed.toml").open("a") as file:
         file.write(f"\nnum_heads = {heads}")
-    with pytest.raises(InputError, match=r"has names .*num_heads.*: give a table at the end of"):
-        read_plain(Checkpoint(tmp_path))
+    said = r"has names .*num_heads.*: give a table at the end of"
+    assert re.search(said, refusal(read_plain, Checkpoint(tmp_path)))
 
 
 def test_tensors_to_ignore_may_be_patterns(tmp_path):

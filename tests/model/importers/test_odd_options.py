@@ -72,5 +72,5 @@ def test_whatever_is_converted_is_served(tmp_path, seed):
             if listed[name.removesuffix("_language")]
         }
         assert len(post(client, "/v1/decode", source=texts, **languages)) == len(texts)
-        for beam_size in (1, 4):  # beside what the checkpoint sets
+        for beam_size in (1, 4):  # with what the checkpoint sets
             post(client, "/v1/decode", source=texts, beam_size=beam_size, **languages)

@@ -13,10 +13,9 @@ from model.importers.networks.plain import read_plain
 from model.importers.tokenizers.own import plain_tokenizers
 from model.importers.usage import read_usage
 from model.importers.vocabularies import read_vocabularies
-from model.network.config import InputError
 from service.errors import Invalid
 from service.text import tokenizer as service
-from tests.model.importers.plain_models import SOURCES, TARGETS, translator, write
+from tests.model.importers.plain_models import SOURCES, TARGETS, refusal, translator, write
 
 PAD, UNKNOWN = 1, 0
 WORDS = ["<unk>", "<pad>", "<s>", "</s>", "der", "Hund", "ist", "groß", "."]
@@ -25,7 +24,7 @@ LETTERS = [*WORDS[:4], " ", "k", "i", "t", "a", "p", "ı", "ş", "\u0301", "😀
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """Write a checkpoint with embeddings of 20 and 23 rows, and keys beside the usual ones."""
+    """Write a checkpoint with embeddings of 20 and 23 rows, and keys besides the usual ones."""
 
     def write_checkpoint(**more):
         theirs, keys = translator(29)
@@ -34,12 +33,6 @@ def checkpoint(tmp_path):
         return Checkpoint(tmp_path)
 
     return write_checkpoint
-
-
-def refusal(call, *inputs):
-    with pytest.raises(InputError) as caught:
-        call(*inputs)
-    return str(caught.value)
 
 
 def padded(tokens, rows):

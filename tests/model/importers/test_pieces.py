@@ -85,7 +85,7 @@ def test_texts_are_decoded_as_by_sentencepiece(example):
 
 
 def test_streamed_text_is_the_whole_text(example):
-    """Even if bytes come in an order that is no text."""
+    """Even if bytes come in an order that is not text."""
     chance = random.Random(0)
     ids = range(3, min(300, len(example.file.pieces)))
     for _ in range(300):

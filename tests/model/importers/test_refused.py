@@ -116,21 +116,18 @@ def test_a_folder_that_cannot_be_converted_is_refused_in_one_sentence(
     assert {path.name for path in tmp_path.iterdir()} == {"marian", "bundle"}
 
 
-def test_a_name_from_the_folder_is_refused_as_such(checkpoint, tmp_path):
-    said = "name 'opus mt', which the folder's name gives, must begin"
-    assert said in refusal(checkpoint, tmp_path / "opus mt")
-    said = "name 'a b' must begin with"
-    assert said in refusal(checkpoint, tmp_path / "opus", "--name", "a b")
-
-
-def test_a_share_of_no_answers_is_refused(checkpoint, tmp_path):
-    said = "heed: --expected-share says nothing without --expected FILE: give both"
-    assert refusal(checkpoint, tmp_path / "bundle", "--expected-share", "0.9") == said
-
-
-def test_a_length_that_positions_limit_is_refused(checkpoint, tmp_path):
-    said = "--max-length is for T5 and its kin, which have no limit, but "
-    assert said in refusal(checkpoint, tmp_path / "bundle", "--max-length", "32")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["opus mt"], "name 'opus mt', which the folder's name gives, must begin"),
+        (["opus", "--name", "a b"], "name 'a b' must begin with"),
+        (["opus", "--expected-share", "0.9"], "says nothing without --expected FILE: give both"),
+        (["opus", "--max-length", "32"], "is for T5 and its kin, which have no limit, but "),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused(checkpoint, tmp_path, arguments, said):
+    bundle, *options = arguments
+    assert said in refusal(checkpoint, tmp_path / bundle, *options)
 
 
 class Shell:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from benchmarks.kit.memory import run
+from benchmarks.kit.memory import run_command
 from benchmarks.speed.random_checkpoint import TINY, nllb, write_checkpoint
 from tests.conftest import opened
 from tests.model.importers.checkpoints import write_marian, write_nllb
@@ -27,12 +27,12 @@ def command(*arguments):
 
 
 @pytest.mark.long
-def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_beside_it(tmp_path):
+def test_a_conversion_needs_half_as_much_memory_as_the_checkpoint_again(tmp_path):
     folder, bundle = tmp_path / "medium", tmp_path / "bundle"
     write_checkpoint(TINY, tmp_path / "tiny")
     size = write_checkpoint(MEDIUM, folder)
-    libraries = run(command(tmp_path / "tiny", bundle), REPOSITORY).peak
-    ran = run(command(folder, bundle), REPOSITORY)
+    libraries = run_command(command(tmp_path / "tiny", bundle), REPOSITORY).peak
+    ran = run_command(command(folder, bundle), REPOSITORY)
     assert 500e6 < size < 600e6
     assert ran.peak - libraries < 1.5 * size
     with safe_open(bundle / "int8" / "model.safetensors", "pt") as file:
@@ -56,7 +56,7 @@ def checkpoint(tmp_path):
     return folder, bundle
 
 
-def names_beside(bundle):
+def names_next_to(bundle):
     return sorted(path.name for path in bundle.parent.iterdir())
 
 
@@ -70,11 +70,11 @@ def test_a_killed_conversion_leaves_the_old_bundle_and_the_next_removes_the_rest
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert (bundle / "bundle.json").read_text() == "old"
-    (rest,) = {*names_beside(bundle)} - {"bundle", "checkpoint"}
+    (rest,) = {*names_next_to(bundle)} - {"bundle", "checkpoint"}
     assert rest.startswith(".bundle-")
     assert convert(folder, "both") == bundle
     assert json.loads((bundle / "bundle.json").read_text())["name"] == "bundle"
-    assert names_beside(bundle) == ["bundle", "checkpoint"]
+    assert names_next_to(bundle) == ["bundle", "checkpoint"]
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_old_bundle_and_says_so(checkpoint):
     )
     assert done.stdout == ""
     assert (bundle / "bundle.json").read_text() == "old"
-    assert names_beside(bundle) == ["bundle", "checkpoint"]
+    assert names_next_to(bundle) == ["bundle", "checkpoint"]
 
 
 @pytest.mark.long

@@ -14,12 +14,7 @@ from model.importers.checkpoint import Checkpoint
 from model.importers.networks.plain import read_plain
 from model.network.config import Tied
 from tests.model.importers import random_models as hugging_face
-from tests.model.importers.plain_models import (
-    assert_same_numbers,
-    record,
-    translator,
-    write,
-)
+from tests.model.importers.plain_models import assert_same_numbers, record, translator, write
 from tests.model.importers.random_models import random_model, read
 
 

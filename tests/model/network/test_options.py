@@ -8,14 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from model.network.config import (
-    Activation,
-    InputError,
-    NormKind,
-    Positions,
-    Tied,
-    TransformerConfig,
-)
+from model.network.config import Activation, NormKind, Positions, Tied, TransformerConfig
 from model.network.embedding import Embedding
 from model.network.feed_forward import FeedForward
 from model.network.norms import layer_norm
@@ -197,20 +190,3 @@ def test_a_tied_matrix_is_one_parameter_and_is_stored_once(tied, matrices, tmp_p
     for name, tensor in model.named_parameters(remove_duplicate=False):
         assert torch.equal(loaded.get_parameter(name), tensor)
     assert len([p for p in loaded.parameters() if p.shape == (11, 16)]) == matrices
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"tied": "all", "target_vocab_size": 12}, "vocabularies have 11 and 12 tokens"),
-        ({"tied": "both"}, "give one of no, target, embeddings, all"),
-        ({"positions": "alibi"}, "give one of sinusoidal, learned, none"),
-        ({"activation": "swish"}, "give one of relu, gelu, gelu_tanh, silu"),
-        ({"embedding_scale": -1.0}, "embedding_scale is -1.0"),
-        ({"norm_epsilon": 0.0}, "norm_epsilon is 0.0"),
-        ({"relative_distance": -1}, "relative_distance is -1"),
-    ],
-)
-def test_a_contradictory_option_is_refused(changes, named):
-    with pytest.raises(InputError, match=named):
-        configure(**changes)

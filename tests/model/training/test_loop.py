@@ -47,7 +47,7 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_targets():
 def test_an_epoch_concatenates_its_share_of_the_examples(share, batches):
     model = Transformer(CONFIG)
     optimizer = torch.optim.AdamW(model.parameters())
-    options = replace(OPTIONS, joined=share)
+    options = replace(OPTIONS, concatenated=share)
     losses = train_epoch(model, optimizer, [Example([4], [5])] * 12, 0, options)
     assert len([*losses]) == batches  # of 12, 8 and 4 examples
 

@@ -7,13 +7,7 @@ import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from model.checkpoint import (
-    WEIGHTS,
-    load_config,
-    load_model,
-    load_tokenizers,
-    save_weights,
-)
+from model.checkpoint import WEIGHTS, load_config, load_model, load_tokenizers, save_weights
 from model.data.pairs import Example, collate, encode_pairs, read_pair_file
 from model.network.config import InputError
 from model.training.loop import batch_loss, train
@@ -115,7 +109,9 @@ def test_the_loss_is_the_cross_entropy_with_the_soft_labels():
 
 
 def student_options(*teachers, **changes):
-    return replace(OPTIONS, teachers=[str(path) for path in teachers], made_up=0.5, **changes)
+    return replace(
+        OPTIONS, teachers=[str(path) for path in teachers], synthetic_sources=0.5, **changes
+    )
 
 
 def test_a_run_starts_with_the_weights_of_the_model_it_names(tmp_path):

@@ -65,7 +65,6 @@ PAGES = {
     "/metrics": "text/plain",
     "/": "text/html",
     "/docs": "text/html",
-    "/redoc": "text/html",
     "/web/page/page.css": "text/css",
 }
 

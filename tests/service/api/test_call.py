@@ -1,4 +1,4 @@
-"""Waiting for work beside the event loop."""
+"""Waiting for work outside the event loop."""
 
 import asyncio
 import gc
@@ -57,7 +57,7 @@ def test_reading_is_done_one_at_a_time_of_each_class(size):
         return threading.get_ident()
 
     async def run():
-        call = new_call()  # the client stays
+        call = new_call()
         reads: list[asyncio.Future[int]] = []
         for _ in range(MOST_WAITING + 2):
             reads.append(asyncio.ensure_future(call.compute_reading(work, size)))

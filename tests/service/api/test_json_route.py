@@ -13,18 +13,17 @@ from fastapi.testclient import TestClient
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
 from service.api.endpoints.decode import DecodeRequest
+from service.api.endpoints.paths import QUIET
 from service.api.reading.call import SMALL, Call, one_of_each_class
 from service.api.reading.json_route import JsonRoute
 from service.app import ENDPOINTS
 from service.errors import HeedError
-from service.http.limits.admission import Admission
-from service.http.limits.budget import Budget, Shares
+from service.http.limits.admission import Admission, Door
 from service.http.messages.problems import Paths
-from service.http.middleware.basics import Headers
-from service.http.middleware.door import Door
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
+from tests.service.http.asgi import limits_of, messages_of, scope_of
 
 JSON = {"content-type": "application/json"}
 
@@ -77,30 +76,10 @@ def test_an_endpoint_with_other_parameters_is_refused():
         JsonRoute("/x", endpoint, methods=["POST"])
 
 
-def test_a_client_that_leaves_while_it_sends_is_no_error_of_the_service(client, caplog):
-    messages = iter(
-        [
-            {"type": "http.request", "body": b'{"sour', "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-    )
-    sent = []
-
-    async def receive():
-        return next(messages)
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/decode",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    asyncio.run(client.app(scope, receive, send))
+def test_a_client_that_leaves_while_it_sends_is_not_an_error_of_the_service(client, caplog):
+    part = {"type": "http.request", "body": b'{"sour', "more_body": True}
+    messages = (part, {"type": "http.disconnect"})
+    sent = asyncio.run(messages_of(client.app, scope_of(), messages))
     assert sent[0]["status"] == 499
     assert "unexpected" not in caplog.text
 
@@ -142,10 +121,8 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
     app.router.add_api_route("/x", endpoint, methods=["POST"], route_class_override=JsonRoute)
     app.state.service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
     app.state.paths = Paths("", [], {}, {})
-    app.add_middleware(Shares, answers=Budget(1))
-    app.add_middleware(Door, admission=Admission(9, 60.0))  # which sets the deadline
-    app.add_middleware(Observe, metrics=RequestMetrics(), tracer=None)
-    app.add_middleware(Headers)
+    app.add_middleware(Door, limits=limits_of(Admission(9, 60.0)))  # which sets the deadline
+    app.add_middleware(Observe, metrics=RequestMetrics(), tracer=None, quiet=QUIET)
     app.add_exception_handler(HeedError, lambda request, error: Response(error.detail, 400))
     with TestClient(app) as client:
         for length, inline in ((SMALL - 100, True), (SMALL + 100, False)):

@@ -94,7 +94,8 @@ def test_the_client_is_told_which_languages_there_are(stock, languages, part):
 
 
 @pytest.mark.parametrize(
-    ("key", "part"), [("wrong", "no API key"), ("ключ", "no API key"), (None, "send it as api_key")]
+    ("key", "part"),
+    [("wrong", "not an API key"), ("ключ", "not an API key"), (None, "send it as api_key")],
 )
 def test_the_client_needs_a_key_of_the_service(protocol_server, key, part):
     stock = LibreTranslateAPI(protocol_server, key)

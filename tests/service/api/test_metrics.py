@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.serving import supervisor
 from tests.conftest import opened
-from tests.service.engine.clients import pid_of
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,10 +47,10 @@ def wait(client, condition):
 
 def settled(client):
     """Samples that hold all steps of the requests that have been answered."""
-    engine = client.app.state.service.registry.served["tiny"].engine
+    supervisor = client.app.state.service.registry.served["tiny"].supervisor
     for _ in range(2):  # the next report may have been on its way
-        last = engine.reported
-        wait(client, lambda _: engine.reported is not last)  # noqa: B023
+        last = supervisor.reported
+        wait(client, lambda _: supervisor.reported is not last)  # noqa: B023
     return read(client)
 
 
@@ -170,11 +169,11 @@ def test_counters_never_go_down_when_an_engine_is_replaced(service):
     post = {"source": "red", "max_new_tokens": 9, "min_new_tokens": 9}
     service.post("/v1/decode", json=post)
     before = wait(service, lambda samples: samples["batch_rows_count", "tiny"] >= 9)
-    engine = service.app.state.service.registry.served["tiny"].engine
-    restarts = engine.restarts
-    os.kill(pid_of(engine), signal.SIGKILL)
+    model = service.app.state.service.registry.served["tiny"]
+    restarts = model.supervisor.restarts
+    os.kill(model.engine.process.pid, signal.SIGKILL)
     seen = [before]
-    while engine.restarts == restarts:
+    while model.supervisor.restarts == restarts:
         seen.append(read(service))
     assert seen[-1]["running_rows", "tiny"] == 0
     service.post("/v1/decode", json=post)

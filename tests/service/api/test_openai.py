@@ -194,7 +194,7 @@ def test_without_the_protocol_the_list_is_ours_alone(client):
 
 
 def test_a_wrong_key_is_an_authentication_error(stock):
-    with pytest.raises(openai.AuthenticationError, match="no API key"):
+    with pytest.raises(openai.AuthenticationError, match="not an API key"):
         stock.with_options(api_key="wrong").embeddings.create(input="heed", model="g2p-en")
 
 

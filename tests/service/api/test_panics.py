@@ -7,12 +7,12 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.http.limits.admission import Admission
-from service.http.middleware.basics import Failures, Headers
-from service.http.middleware.door import Door
+from service.api.endpoints.paths import QUIET
+from service.http.middleware.answers import Errors
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from tests.conftest import TINY, opened
+from tests.service.http.asgi import door_before, messages_of, scope_of
 from tests.service.mutations.edit import edit_json, seal
 
 SLOW = {"Regex": "^(a|a)*$"}  # takes more attempts than the library allows, and it panics
@@ -61,7 +61,7 @@ def check(client, path, body, status, code):
     assert model.unused.is_set()
     again = client.post("/v1/decode", json={"source": "red", "suppress_tokens": [12]})
     assert again.status_code == 200
-    assert model.engine.restarts == 0
+    assert model.supervisor.restarts == 0
     return answer.json()["detail"]
 
 
@@ -119,20 +119,11 @@ def test_any_other_panic_is_a_problem_too(client):
         await receive()
         raise Panic("in Rust")
 
-    admission, metrics = Admission(most=20, timeout=60.0), RequestMetrics()
-    app = Headers(Observe(Failures(Door(panic, admission)), metrics, None))
-    scope = {"type": "http", "method": "POST", "path": "/v1/decode", "query_string": b""}
-    scope |= {"headers": [(b"x-request-id", b"mine")], "app": client.app}
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
+    door, admission = door_before(panic)
+    app = Observe(door, RequestMetrics(), None, QUIET)
+    scope, sent = scope_of(headers=[(b"x-request-id", b"mine")], app=client.app), []
     with pytest.raises(Panic), capture_logs() as logged:
-        asyncio.run(app(scope, receive, send))
+        asyncio.run(messages_of(app, scope, sent=sent))
     start, body = sent
     headers = dict(start["headers"])
     assert start["status"] == 500
@@ -153,9 +144,9 @@ def test_a_request_that_is_cancelled_is_not_answered(client):
             raise asyncio.CancelledError
 
         sent = []
-        scope = {"type": "http", "app": client.app, "state": {"request_id": "mine"}}
+        scope = {**scope_of(app=client.app), "state": {"request_id": "mine"}}
         with pytest.raises(asyncio.CancelledError):
-            await Failures(wait)(scope, None, sent.append)
+            await messages_of(Errors(wait), scope, sent=sent)
         return sent
 
     with capture_logs() as logged:

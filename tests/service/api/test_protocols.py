@@ -35,7 +35,7 @@ def request_for(path):
 def answer_to(path, error):
     request = request_for(path)
     if isinstance(error, HTTPException):
-        return asyncio.run(answer_http_exception(request, error))
+        return asyncio.run(answer_http_exception({}, request, error))
     if isinstance(error, RuntimeError):
         return answer_unexpected(request)
     return asyncio.run(answer_heed_error(request, error))

@@ -64,12 +64,12 @@ def send_until(client, at_first_event, *, reads=True, timeout=b"60"):
 
 def engine_of(client):
     """Return the client of the engine that runs now."""
-    return client.app.state.service.registry.served["g2p-en"].engine._engine
+    return client.app.state.service.registry.served["g2p-en"].engine
 
 
 def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
     engine = engine_of(client)
-    text = send_until(client, lambda: os.kill(engine._process.pid, signal.SIGKILL))
+    text = send_until(client, lambda: os.kill(engine.process.pid, signal.SIGKILL))
     *_, (name, problem) = events_of(text)
     assert name == "error"
     assert (problem["status"], problem["code"]) == (503, "unavailable")
@@ -78,7 +78,7 @@ def test_an_engine_that_dies_ends_the_stream_with_a_problem(client):
 def test_a_service_that_loses_its_engine_answers_again_after_seconds(client):
     ask = {"source": "heed"}
     expected = client.post("/v1/decode", json=ask).json()
-    os.kill(engine_of(client)._process.pid, signal.SIGKILL)
+    os.kill(engine_of(client).process.pid, signal.SIGKILL)
     until = time.monotonic() + 60
     statuses, ready = set(), []
     while (answer := client.post("/v1/decode", json=ask)).status_code != 200:
@@ -126,7 +126,7 @@ def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):
     engine = engine_of(client)
     submit, submitted, failed = engine.submit, [], []
 
-    def submit_and_fail(entries, on_progress, _):
+    def submit_and_fail(entries, on_progress, *_):
         def fail_at_first_progress(place, progress):
             on_progress(place, progress)
             if not failed:

@@ -10,6 +10,7 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
+from service.engine.work import Job
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.wire.messages import Entry
@@ -46,19 +47,19 @@ def test_any_options_give_the_same_answer_alone_and_in_any_batch(g2p):
     settings = Settings(provider=Provider.cpu, precision=Precision.int8, threads=2)
     engine = Engine(load_bundle(g2p), settings)
     engine.start()
-    together = [Entry(np.array(source), options) for source, options in wanted]
+    together = [Job(Entry(np.array(source), options)) for source, options in wanted]
     engine.queue.put(together)
-    alone = [Entry(np.array(source), options) for source, options in wanted]
-    for entry in alone:
-        engine.queue.put([entry])
-        entry.result.result(60)
+    alone = [Job(one.entry) for one in together]
+    for job in alone:
+        engine.queue.put([job])
+        job.result.result(60)
     engine.close()
     different = 0
     for one, other in zip(together, alone, strict=True):
         ours, theirs = (each.result.result(0).hypotheses for each in (one, other))
-        assert len(ours) == one.search.num_hypotheses
+        assert len(ours) == one.entry.search.num_hypotheses
         for hypothesis, single in zip(ours, theirs, strict=True):
-            check(hypothesis, one.search)
+            check(hypothesis, one.entry.search)
             if hypothesis.token_ids == single.token_ids:
                 np.testing.assert_allclose(hypothesis.log_probs, single.log_probs, atol=2e-2)
             else:

@@ -1,6 +1,10 @@
-"""Clients of an engine in a process of its own."""
+"""Both ends of the connection between the HTTP process and an engine, and peers that play one."""
 
-from contextlib import asynccontextmanager
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
 
@@ -8,13 +12,15 @@ from service.attention import NO_ATTENTION
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.wire.messages import Entry
+from service.wire.frames import FrameDecoder, encode_message
+from service.wire.messages import Entry, Open, Opened, Submit
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 
 
 @asynccontextmanager
 async def running(bundle):
+    """A client whose engine runs."""
     client = EngineClient(bundle, SETTINGS)
     try:
         await client.start()
@@ -28,5 +34,61 @@ def entries(count, max_new_tokens=9, selection=NO_ATTENTION):
     return [Entry(np.array([4, 5 + i % 4]), search, selection=selection) for i in range(count)]
 
 
-def pid_of(served):
-    return served._engine._process.pid
+class Peer:
+    """Plays one end of a connection, message by message."""
+
+    def __init__(self, connection):
+        connection.settimeout(60)
+        self._connection = connection
+        self._decoder = FrameDecoder()
+        self._received = []
+
+    def send(self, number, message):
+        self._connection.sendall(b"".join(encode_message(number, message)))
+
+    def order(self, *orders):
+        for order in orders:
+            self.send(0, order)
+
+    def receive(self):
+        """Return the next message and its number."""
+        while not self._received:
+            data = self._connection.recv(1 << 18)
+            if not data:
+                raise EOFError
+            self._received += self._decoder.feed(data)
+        message = self._received.pop(0)
+        return message.number, message.load()
+
+    def replies(self, count):
+        """Return the next `count` messages by their numbers."""
+        return dict(self.receive() for _ in range(count))
+
+
+@asynccontextmanager
+async def fake_engine(bundle):
+    """A client, and a peer that plays its engine, with the peer's end of the connection."""
+    ours, theirs = socket.socketpair()
+    client = EngineClient(bundle, SETTINGS)
+    await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=ours)
+    with theirs:
+        yield client, Peer(theirs), theirs
+
+
+@contextmanager
+def engine_process(bundle):
+    """The process of an engine, and a peer that plays its client, with the peer's end."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
+    with theirs:
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    with process, ours:
+        client = Peer(ours)
+        client.order(Open(1, bundle, SETTINGS))
+        assert isinstance(client.receive()[1], Opened)
+        yield process, client, ours
+
+
+def submit(first, entries):
+    """An order to compute entries, numbered from `first`."""
+    return Submit([*enumerate(entries, first)], "an-id", arrived=0.0, seconds=60.0)

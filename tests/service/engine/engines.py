@@ -1,10 +1,11 @@
-"""Engines in this process, and entries for them."""
+"""Engines in this process, entries for them, and a comparison of answers."""
 
 from contextlib import contextmanager
 
 import numpy as np
 
 from service.engine.engine import Engine
+from service.engine.work import Job
 from service.search.options import SearchOptions
 from service.settings.settings import Provider, Settings
 from service.wire.messages import Entry
@@ -31,6 +32,32 @@ def entry(source, max_new_tokens=0, beam_size=1, **wanted):
     return Entry(source_ids=np.array(source), search=search, **wanted)
 
 
+def put(engine, entries):
+    """Let an engine compute entries, and return their jobs."""
+    engine.queue.put(jobs := [*map(Job, entries)])
+    return jobs
+
+
 def answers(engine, entries):
-    engine.queue.put(entries)
-    return [entry.result.result(60) for entry in entries]
+    return [job.result.result(60) for job in put(engine, entries)]
+
+
+def assert_same(answers, others):
+    """Assert that the answers have the same tokens, and the same numbers but for rounding."""
+    for one, other in zip(answers, others, strict=True):
+        for ours, theirs in zip(one.hypotheses, other.hypotheses, strict=True):
+            assert ours.token_ids == theirs.token_ids
+            assert_close(ours.log_probs, theirs.log_probs)
+        for weights, expected in zip(one.attention, other.attention, strict=True):
+            assert weights.keys() == expected.keys()
+            for kind in weights:
+                assert_close(weights[kind], expected[kind])
+        for name in ("memory", "log_probs"):
+            found, expected = getattr(one, name), getattr(other, name)
+            assert (found is None) == (expected is None)
+            if expected is not None:
+                assert_close(found, expected)
+
+
+def assert_close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

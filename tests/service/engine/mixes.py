@@ -1,15 +1,14 @@
 """Random requests, decoded together and alone."""
 
 import math
-import time
 
 import numpy as np
 
-from service.attention import NO_ATTENTION
 from service.engine.engine import Engine
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.wire.messages import Entry
+from tests.service.engine.engines import answers, put
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute
 LETTERS = range(4, 31)
@@ -21,39 +20,31 @@ def engine_of(bundle, precision):
 
 
 def draw(random_):
-    """Draw a source and the options of its search."""
-    source = random_.choices(LETTERS, k=random_.randint(1, 16))
+    """Draw an entry: a source and the options of its search."""
+    source = np.array(random_.choices(LETTERS, k=random_.randint(1, 16)))
     beam_size = random_.choice([1, 1, 1, 2, 4])
-    return source, SearchOptions(
+    search = SearchOptions(
         max_new_tokens=random_.randint(1, 24),
         beam_size=beam_size,
         num_hypotheses=random_.randint(1, beam_size),
         length_penalty=random_.choice([1.0, 0.6]),
         early_stopping=random_.random() < 0.7,
     )
+    return Entry(source, search)
 
 
-def entry(source, search, selection=NO_ATTENTION):
-    return Entry(source_ids=np.array(source), search=search, selection=selection)
+def decode_together(engine, entries, random_):
+    """Submit groups of random size, each when some entry of the one before has ended."""
+    jobs = []
+    while len(jobs) < len(entries):
+        new = put(engine, entries[len(jobs) : len(jobs) + random_.randint(1, 12)])
+        random_.choice(new).result.result(60)
+        jobs += new
+    return [job.result.result(60) for job in jobs]
 
 
-def decode_together(engine, wanted, random_):
-    """Submit groups of random size at random moments."""
-    entries = []
-    while len(entries) < len(wanted):
-        group = wanted[len(entries) : len(entries) + random_.randint(1, 12)]
-        entries += (new := [entry(*one) for one in group])
-        engine.queue.put(new)
-        time.sleep(random_.random() * 0.02)
-    return [one.result.result(60) for one in entries]
-
-
-def decode_alone(engine, wanted):
-    answers = []
-    for one in wanted:
-        engine.queue.put([alone := entry(*one)])
-        answers.append(alone.result.result(60))
-    return answers
+def decode_alone(engine, entries):
+    return [answers(engine, [entry])[0] for entry in entries]
 
 
 def compare(mixed, single, precision):

@@ -1,35 +1,30 @@
-"""An engine in its own process answers like one in this process."""
+"""The client of an engine answers like the engine, and tells it what its callers want."""
 
 import asyncio
 import itertools
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from service.engine.engine import Engine
-from service.errors import DeadlineExceeded
+from service.errors import Unavailable
 from service.search.options import SearchOptions
-from service.serving.client import AT_ONCE, EngineClient
-from service.wire.frames import FRAME, encode_message
-from service.wire.messages import Cancel, Entry, Status
-from tests.service.engine.clients import SETTINGS, entries, running
+from service.search.protocol import Hypothesis
+from service.serving.client import MESSAGES_PER_TURN
+from service.wire.frames import FRAME, FRAME_HEADER
+from service.wire.messages import Answer, Cancel, Entry
+from tests.service.engine import engines
+from tests.service.engine.clients import SETTINGS, entries, fake_engine, running
 
-
-async def none_left(client):
-    """Wait until the cancelled rows have left, which they do at the next step."""
-    for _ in range(1000):
-        if not (await client.status()).rows:
-            return True
-        await asyncio.sleep(0.01)
-    return False
+LARGE = Answer(memory=np.ones((FRAME, 1), np.float32))
 
 
 def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weight):
-    """Including an answer of megabytes, which is read in a thread."""
+    """Including an answer of several frames, which is read in a thread."""
     everything = every_weight(tiny_bundle)
-    large = Entry(np.full(20, 4), None, [5] * 39, everything)
+    beams = SearchOptions(max_new_tokens=40, beam_size=30, num_hypotheses=30)
+    large = Entry(np.full(20, 4), beams, selection=everything)
     asked = [*entries(20, selection=everything), *entries(20), Entry(np.array([4])), large]
 
     async def run():
@@ -37,133 +32,125 @@ def test_answers_are_those_of_an_engine_in_this_process(tiny_bundle, every_weigh
             return await asyncio.gather(*client.submit(asked))
 
     there = asyncio.run(run())
-    engine = Engine(tiny_bundle, SETTINGS)
-    engine.start()
-    engine.queue.put(asked)
-    engine.close()
-    for one, other in zip(there, [entry.result.result(0) for entry in asked], strict=True):
-        assert [h.token_ids for h in one.hypotheses] == [h.token_ids for h in other.hypotheses]
-        assert len(one.attention) == len(other.attention)
-        for weights, others in zip(one.attention, other.attention, strict=True):
-            assert weights.keys() == others.keys()
-            for kind in weights:
-                np.testing.assert_allclose(weights[kind], others[kind], rtol=1e-4, atol=1e-5)
-        if other.memory is not None:
-            np.testing.assert_allclose(one.memory, other.memory, rtol=1e-4, atol=1e-5)
+    with engines.running(tiny_bundle, SETTINGS) as engine:
+        engines.assert_same(there, engines.answers(engine, asked))
+    weights = [each for kinds in there[-1].attention for each in kinds.values()]
+    assert sum(each.nbytes for each in weights) > FRAME
+    assert all(np.allclose(each.sum(-1), 1, atol=1e-5) for each in weights)
 
 
-def test_an_answer_of_megabytes_arrives_whole(tiny_bundle, every_weight):
-    everything = every_weight(tiny_bundle)
-
+def test_an_order_tells_what_its_engine_needs(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as client:
-            (answer,) = client.submit([Entry(np.full(20, 4), beams(30), [], everything)])
-            return await answer
+        async with fake_engine(tiny_bundle) as (client, engine, _):
+            client.submit(entries(2), seconds=2.5, request_id="mine")
+            return engine.receive()[1]
 
-    answer = asyncio.run(run())
-    sizes = [weights.nbytes for kinds in answer.attention for weights in kinds.values()]
-    assert sum(sizes) > FRAME
-    rows = [w.sum(-1) for kinds in answer.attention for w in kinds.values()]
-    assert all(np.allclose(row, 1, atol=1e-5) for row in rows)
-
-
-def beams(count):
-    return SearchOptions(max_new_tokens=40, beam_size=count, num_hypotheses=count)
+    order = asyncio.run(run())
+    assert [entry.source_ids.tolist() for _, entry in order.entries] == [[4, 5], [4, 6]]
+    assert (order.seconds, order.request_id) == (2.5, "mine")
 
 
 def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as client:
+        async with fake_engine(tiny_bundle) as (client, engine, _):
             futures = client.submit(entries(64))
-            time.sleep(1)  # noqa: ASYNC251 (all answers arrive before the loop looks again)
+            for number, _ in engine.receive()[1].entries:
+                engine.send(number, Answer())
             done = [0]
             while done[-1] < len(futures):
                 await asyncio.sleep(0)
                 done.append(sum(future.done() for future in futures))
             return [after - before for before, after in itertools.pairwise(done)]
 
-    assert max(asyncio.run(run())) <= AT_ONCE
+    assert max(asyncio.run(run())) <= MESSAGES_PER_TURN
 
 
-def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle, monkeypatch):
+def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle):
+    """The connection is closed then: whoever has no answer hears of it."""
+
     async def run():
-        client = EngineClient(tiny_bundle, SETTINGS)
-        asked = [client._expect() for _ in range(3)]
-        data = b"".join(part for number, _ in asked for part in encode_message(number, number))
-        with pytest.raises(ZeroDivisionError):
-            client.data_received(data)
-        async with asyncio.timeout(10):
-            return await asyncio.gather(*(future for _, future in asked[1:]))
+        async with fake_engine(tiny_bundle) as (client, engine, connection):
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            futures = client.submit(entries(4))
+            (first, _), *others, _ = engine.receive()[1].entries
+            connection.sendall(FRAME_HEADER.pack(5, False, first) + b"wrong")
+            for number, _ in others:
+                engine.send(number, Answer())
+            return await asyncio.gather(*futures, return_exceptions=True)
 
-    first = iter([lambda: 1 / 0])
-    monkeypatch.setattr("service.serving.client.load", lambda message: next(first, message.load)())
-    assert asyncio.run(run()) == [2, 3]
+    outcomes = asyncio.run(run())
+    assert [*map(type, outcomes)] == [Unavailable, Answer, Answer, Unavailable]
 
 
-def test_a_request_that_would_wait_too_long_is_refused_whole(tiny_bundle):
+def test_only_entries_without_an_answer_are_cancelled(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as client:
-            accepted = client.submit(entries(20_000, max_new_tokens=40))
-            outcomes = [None]
-            while DeadlineExceeded not in map(type, outcomes) and not accepted[-1].done():
-                asked = client.submit(entries(9), seconds=1e-6)
-                outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            for future in accepted:
+        async with fake_engine(tiny_bundle) as (client, engine, _):
+            futures = client.submit(entries(3))
+            numbers = [number for number, _ in engine.receive()[1].entries]
+            engine.send(numbers[0], Answer())
+            await futures[0]
+            for future in futures:
                 future.cancel()
-            (answer,) = await asyncio.gather(*client.submit(entries(1)))
-            return outcomes, answer
+            await asyncio.sleep(0)
+            engine.send(numbers[1], Answer())  # it was on its way
+            (later,) = client.submit(entries(1))
+            orders = [engine.receive()[1] for _ in range(3)]
+            engine.send(orders[-1].entries[0][0], Answer())
+            await later
+            return numbers, orders
 
-    outcomes, answer = asyncio.run(run())
-    assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
-    assert "36 rows (sources, times their beams or samples) take about" in outcomes[0].detail
-    assert len(answer.hypotheses) == 4
+    numbers, orders = asyncio.run(run())
+    assert orders[:2] == [Cancel(number) for number in numbers[1:]]
 
 
-def test_cancelled_entries_free_their_rows(tiny_bundle):
+def test_only_entries_that_stream_have_their_progress_reported(tiny_bundle):
+    heard = []
+
     async def run():
-        async with running(tiny_bundle) as client:
-            futures = client.submit(entries(60, max_new_tokens=40))
-            for future in futures[::2]:
-                future.cancel()
-            kept = await asyncio.gather(*futures[1::2])
-            return kept, await none_left(client)
+        async with fake_engine(tiny_bundle) as (client, engine, _):
+            asked = [entry._replace(streams=i > 0) for i, entry in enumerate(entries(2))]
+            futures = client.submit(asked, lambda *progress: heard.append(progress))
+            for number, _ in engine.receive()[1].entries:
+                engine.send(number, [])
+                engine.send(number, Answer(hypotheses=[Hypothesis([2], [0.0], "eos")]))
+            await asyncio.gather(*futures)
 
-    kept, freed = asyncio.run(run())
-    assert all(len(answer.hypotheses) == 4 for answer in kept)
-    assert freed
+    asyncio.run(run())
+    assert heard == [(1, [])]
 
 
-def test_no_thread_to_read_a_long_answer_is_no_reason_to_lose_the_engine(tiny_bundle, every_weight):
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_long_answer_is_read_even_if_no_thread_can_be_started(tiny_bundle, threads):
     class NoThreads(ThreadPoolExecutor):
         def submit(self, *_):
             raise RuntimeError("can't start new thread")
 
     async def run():
-        asyncio.get_running_loop().set_default_executor(NoThreads())
-        async with running(tiny_bundle) as client:
-            large = Entry(np.full(20, 4), beams(30), [], every_weight(tiny_bundle))
-            async with asyncio.timeout(30):
-                (answer,) = await asyncio.gather(*client.submit([large]))
-            return answer, (await client.status()).ready
+        if not threads:
+            asyncio.get_running_loop().set_default_executor(NoThreads())
+        async with fake_engine(tiny_bundle) as (client, engine, _):
+            futures = client.submit(entries(2))
+            (long, _), (short, _) = engine.receive()[1].entries
+            threading.Thread(target=engine.send, args=(long, LARGE)).start()
+            answer = await futures[0]
+            engine.send(short, Answer())
+            await futures[1]
+            return answer
 
-    answer, ready = asyncio.run(run())
-    assert len(answer.hypotheses) == 30
-    assert ready
+    assert asyncio.run(run()).memory.shape == (FRAME, 1)
 
 
-def test_orders_about_entries_that_are_gone_or_never_were_change_nothing(tiny_bundle):
+def test_everything_pending_fails_when_the_engine_is_gone(tiny_bundle):
     async def run():
-        async with running(tiny_bundle) as client:
-            (first,) = client.submit(entries(1))
-            await first
-            for number in (1, 2, 2, 999):
-                client._order(Cancel(number))
-            (second,) = client.submit(entries(1))
-            second.cancel()
-            client._order(Cancel(3))
-            (third,) = client.submit(entries(1))
-            return await third, await client.status()
+        async with fake_engine(tiny_bundle) as (client, _, connection):
+            futures = client.submit(entries(80, max_new_tokens=40))
+            asking = asyncio.ensure_future(client.status())
+            await asyncio.sleep(0)
+            connection.close()
+            outcomes = await asyncio.gather(*futures, asking, return_exceptions=True)
+            for ask in (lambda: client.submit(entries(1)), client.status):
+                with pytest.raises(Unavailable, match="another one is being started"):
+                    await ask()
+            return outcomes
 
-    answer, status = asyncio.run(run())
-    assert len(answer.hypotheses) == 4
-    assert status == Status(ready=True, rows=0)
+    assert {type(outcome) for outcome in asyncio.run(run())} == {Unavailable}

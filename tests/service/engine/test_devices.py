@@ -49,11 +49,10 @@ def test_samples_of_a_seed(engines):
     precision, device, host = engines
     random_ = random.Random(0)
     wanted = [
-        (
-            draw(random_)[0],
-            SearchOptions(
+        draw(random_)._replace(
+            search=SearchOptions(
                 max_new_tokens=16, num_hypotheses=3, temperature=1.3, top_k=top_k, seed=seed
-            ),
+            )
         )
         for seed, top_k in enumerate([0, 0, 5, 5, 1])
     ]

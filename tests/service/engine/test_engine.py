@@ -1,9 +1,10 @@
 """An entry is answered as it would be alone, whichever entries share its batch."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import wait
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION
-from service.bundle.manifest import load_bundle
-from service.engine.batch import BatchKey
+from service.engine.work import Job
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
-from service.settings.settings import Precision
-from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
+from tests.service.engine.engines import (
+    ONE_WORKER,
+    SETTINGS,
+    answers,
+    assert_same,
+    entry,
+    put,
+    running,
+)
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
 Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([1, 1, 2, 4]))
@@ -35,35 +42,7 @@ def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wante
     with running(tiny_bundle, changed) as engine:
         together = answers(engine, [make(*one) for one in wanted])
         alone = [answers(engine, [make(*one)])[0] for one in wanted]
-    for batched, single in zip(together, alone, strict=True):
-        if single.memory is not None:
-            np.testing.assert_allclose(batched.memory, single.memory, rtol=1e-4, atol=1e-5)
-        for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
-            assert one.token_ids == other.token_ids
-            np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-5)
-        for one, other in zip(batched.attention, single.attention, strict=True):
-            assert one.keys() == other.keys()
-            for kind, weights in one.items():
-                np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
-
-
-def test_int8_answers_do_not_depend_on_neighbours(g2p):
-    """Each text is the one its source gets alone; log-probs may differ by rounding."""
-    bundle = load_bundle(g2p)
-    random = np.random.default_rng(0)
-    sources = [random.integers(4, 31, random.integers(1, 15)) for _ in range(60)]
-    int8 = SETTINGS.model_copy(update={"precision": Precision.int8, "max_rows": 200})
-
-    with running(bundle, int8) as engine:
-        assert engine.session.precision == "int8"
-        beams = [1, 1, 4] * 20
-        make = [partial(entry, *each) for each in zip(sources, [30] * 60, beams, strict=True)]
-        together = answers(engine, [one() for one in make])
-        alone = [answers(engine, [one()])[0] for one in make]
-    for batched, single in zip(together, alone, strict=True):
-        one, other = batched.hypotheses[0], single.hypotheses[0]
-        assert one.token_ids == other.token_ids
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=2e-2)
+    assert_same(together, alone)
 
 
 def test_attention_has_a_row_for_every_token_after_the_start_ids(tiny_bundle, every_weight):
@@ -113,33 +92,34 @@ def test_targets_of_several_languages_share_a_batch(tiny_bundle, every_weight):
     with running(bundle, ONE_WORKER) as engine:
         together = answers(engine, make())
         alone = [answers(engine, [one])[0] for one in make()]
-    for batched, single in zip(together, alone, strict=True):
-        for one, other in zip(batched.hypotheses, single.hypotheses, strict=True):
-            assert one.token_ids == other.token_ids
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-        for one, other in zip(batched.attention, single.attention, strict=True):
-            for kind, weights in one.items():
-                np.testing.assert_allclose(weights, other[kind], rtol=1e-4, atol=1e-5)
-        if single.log_probs is not None:
-            np.testing.assert_allclose(batched.log_probs, single.log_probs, rtol=1e-4, atol=1e-5)
+    assert_same(together, alone)
     decoded = [tuple(answer.hypotheses[0].log_probs) for answer in alone[:15:3]]
     assert len(set(decoded)) == 4  # one for each language
 
 
 def test_caches_for_a_number_of_rows_that_nobody_uses_are_freed(tiny_bundle):
     with running(tiny_bundle, ONE_WORKER) as engine:
+        caches, new_cache = [], engine.session.new_cache
+
+        def remembered(rows_per_source):
+            cache = new_cache(rows_per_source)
+            caches.append(weakref.ref(cache))
+            return cache
+
+        engine.session.new_cache = remembered
         for beam_size in (1, 2, 3, 4, 5):
             answers(engine, [entry([4, 5], 3, beam_size)])
         answers(engine, [entry([4, 5], 3)])
-        (worker,) = engine._workers
-    assert list(worker._batches) == [BatchKey(1, beams=False)]
+        gc.collect()
+        assert [cache().rows_per_source for cache in caches if cache()] == [1]
+    assert len(caches) == 5
 
 
 def test_a_queue_that_refuses_keeps_what_it_has(tiny_bundle):
     with running(tiny_bundle) as engine:
         accepted, refused = [], False
         while not refused and len(accepted) < 100_000:
-            new = [entry([4], max_new_tokens=5) for _ in range(200)]
+            new = [Job(entry([4], max_new_tokens=5)) for _ in range(200)]
             try:
                 engine.queue.put(new, seconds=0.001)
             except (Overloaded, DeadlineExceeded):
@@ -148,7 +128,7 @@ def test_a_queue_that_refuses_keeps_what_it_has(tiny_bundle):
                 accepted += new
         assert refused
         assert not wait([one.result for one in accepted], 60).not_done
-        assert not any(hasattr(one, "result") for one in new)
+    assert not any(one.abandoned for one in new)
 
 
 def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
@@ -165,13 +145,12 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
             return step(cache, tokens, *wanted)
 
         engine.session.step = watched
-        entries = [entry([4, 9], max_new_tokens=20) for _ in range(40)]
-        engine.queue.put(entries)
+        jobs = put(engine, [entry([4, 9], max_new_tokens=20) for _ in range(40)])
         assert cancel.wait(10)
-        for one in entries[::2]:
+        for one in jobs[::2]:
             one.result.cancel()
         cancelled.set()
-        kept = [one.result.result(60) for one in entries[1::2]]
+        kept = [one.result.result(60) for one in jobs[1::2]]
     assert len(kept) == 20
     assert len(rows) == len(kept[0].hypotheses[0].token_ids) > 4
     assert rows[:3] == [40, 40, 40]
@@ -180,12 +159,11 @@ def test_cancelled_rows_leave_at_the_next_step(tiny_bundle):
 
 def test_a_closed_engine_has_answered_all_and_takes_no_more(tiny_bundle):
     with running(tiny_bundle) as engine:
-        entries = [entry([4, 5], max_new_tokens=20) for _ in range(20)]
-        engine.queue.put(entries)
-    assert all(one.result.result(0).hypotheses for one in entries)
+        jobs = put(engine, [entry([4, 5], max_new_tokens=20) for _ in range(20)])
+    assert all(one.result.result(0).hypotheses for one in jobs)
     assert not engine.status.ready
     with pytest.raises(Unavailable):
-        engine.queue.put([entry([4])])
+        put(engine, [entry([4])])
 
 
 def test_teacher_forcing_passes_are_short_while_rows_wait(tiny_bundle, every_weight, monkeypatch):

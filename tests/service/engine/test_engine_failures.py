@@ -1,17 +1,23 @@
 """An entry that breaks a pass fails alone, and a worker that dies takes only its own with it."""
 
-import pickle
 import threading
 
-import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.worker import Worker
+from service.engine.work import Job
 from service.errors import PassFailed, Unavailable
 from service.runtime.cache import Cache
 from service.wire.messages import Status
-from tests.service.engine.engines import ONE_WORKER, SETTINGS, answers, entry, running
+from tests.service.engine.engines import (
+    ONE_WORKER,
+    SETTINGS,
+    answers,
+    assert_same,
+    entry,
+    put,
+    running,
+)
 
 UNKNOWN_ID = 10**6  # no model has so many tokens: the encoder fails
 
@@ -28,33 +34,27 @@ def test_a_bad_entry_fails_alone(tiny_bundle, every_weight, beam_size, threads):
 
     with running(tiny_bundle, settings) as engine:
         expected = answers(engine, good())
-        bad, neighbours = entry([UNKNOWN_ID], 9, beam_size), good()
-        engine.queue.put([*neighbours[:6], bad, *neighbours[6:]])
-        found = [one.result.result(60) for one in neighbours]
+        neighbours = good()
+        jobs = put(engine, [*neighbours[:6], entry([UNKNOWN_ID], 9, beam_size), *neighbours[6:]])
+        bad = jobs.pop(6)
+        found = [one.result.result(60) for one in jobs]
         with pytest.raises(PassFailed):
             bad.result.result(60)
         assert engine.status == Status(ready=True, rows=0)
-    for one, other in zip(found, expected, strict=True):
-        ours, theirs = one.hypotheses, other.hypotheses
-        assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
-        assert len(one.attention) == len(other.attention)
-        for weights, others in zip(one.attention, other.attention, strict=True):
-            for kind in others:
-                np.testing.assert_allclose(weights[kind], others[kind], rtol=1e-4, atol=1e-5)
+    assert_same(found, expected)
 
 
 def test_entries_that_come_while_others_are_repeated_are_not_drawn_in(tiny_bundle):
     """The first three break their steps; those that come later never share a step with them."""
     with running(tiny_bundle, ONE_WORKER) as engine:
         expected = answers(engine, [entry([4, 5], 9)])
-        bad, later, step = [entry([6, 6], 9) for _ in range(3)], [], engine.session.step
+        bad, later, step = [Job(entry([6, 6], 9)) for _ in range(3)], [], engine.session.step
         unfinished = [*bad]
 
         def fail(cache, *arguments):
             unfinished[:] = [each for each in bad if not each.result.done()]
             if unfinished and len(later) < 5:
-                later.append(entry([4, 5], 9))
-                engine.queue.put(later[-1:])
+                later.extend(put(engine, [entry([4, 5], 9)]))
             if unfinished:
                 raise RuntimeError("a device was lost")
             return step(cache, *arguments)
@@ -64,16 +64,15 @@ def test_entries_that_come_while_others_are_repeated_are_not_drawn_in(tiny_bundl
         assert {type(one.result.exception(60)) for one in bad} == {PassFailed}
         found = [one.result.result(60) for one in later]
     assert len(found) >= 3
-    for one in found:
-        assert one.hypotheses[0].token_ids == expected[0].hypotheses[0].token_ids
+    assert_same(found, expected * len(found))
 
 
 def test_an_entry_whose_progress_was_sent_is_not_repeated(tiny_bundle):
     """Its client would get the same tokens again."""
     with running(tiny_bundle, ONE_WORKER) as engine:
-        stream, other = entry([4, 5], 9, streams=True), entry([4, 5], 9)
         step, seen = engine.session.step, []
-        stream.on_progress = seen.extend
+        stream = Job(entry([4, 5], 9, streams=True), on_progress=seen.extend)
+        other = Job(entry([4, 5], 9))
 
         def fail_once(*arguments):
             if len(seen) == 3 and not stream.result.done():
@@ -111,11 +110,11 @@ def test_a_join_that_fails_leaves_nothing_broken_behind(tiny_bundle, monkeypatch
 
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
-        engine.queue.put([first := entry([4, 5], 20)])
+        (first,) = put(engine, [entry([4, 5], 20)])
         assert begun.wait(10)
         with monkeypatch.context() as broken:
-            broken.setattr(Cache, "_make_room", out_of_memory)
-            engine.queue.put([second := entry([4, 5], 20)])
+            broken.setattr(Cache, "insert", out_of_memory)
+            (second,) = put(engine, [entry([4, 5], 20)])
             go_on.set()
             outcomes = [one.result.exception(60) for one in (first, second)]
         assert {type(outcome) for outcome in outcomes} == {PassFailed}
@@ -155,10 +154,10 @@ def test_a_log_that_cannot_be_written_ends_no_worker(tiny_bundle, monkeypatch, s
 
 
 def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkeypatch):
-    """Here the entry beside them also fails when it is repeated."""
+    """Here the entry that stays also fails when it is repeated."""
     with running(tiny_bundle, ONE_WORKER) as engine:
         begun, go_on = hold_steps(engine)
-        engine.queue.put([kept := entry([4, 5], 20), cancelled := entry([4, 5], 20)])
+        kept, cancelled = put(engine, [entry([4, 5], 20)] * 2)
         assert begun.wait(10)
         with monkeypatch.context() as broken:
             broken.setattr(Cache, "compact", out_of_memory)
@@ -172,11 +171,10 @@ def test_a_failure_while_cancelled_rows_leave_ends_no_worker(tiny_bundle, monkey
 
 
 def test_a_failed_pass_is_logged_with_its_model_and_requests(tiny_bundle):
-    """Entries cross a process border before, and take the ids of their requests along."""
-    bad = [entry([UNKNOWN_ID], 3, request_id=name) for name in ("two", "one", "two")]
+    bad = [Job(entry([UNKNOWN_ID], 3), request_id=name) for name in ("two", "one", "two")]
     with capture_logs() as logged, running(tiny_bundle, ONE_WORKER) as engine:
-        engine.queue.put(sent := pickle.loads(pickle.dumps(bad)))
-        assert {type(one.result.exception(60)) for one in sent} == {PassFailed}
+        engine.queue.put(bad)
+        assert {type(one.result.exception(60)) for one in bad} == {PassFailed}
     together, *alone = logged
     assert together["event"] == "pass failed"
     assert together["model"] == tiny_bundle.manifest.name
@@ -186,38 +184,28 @@ def test_a_failed_pass_is_logged_with_its_model_and_requests(tiny_bundle):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dying_worker_fails_what_it_holds_and_is_not_ready(tiny_bundle, monkeypatch):
-    """An error in the guard itself ends the worker."""
-
-    with running(tiny_bundle) as engine:
-
-        def fail(*_):
-            raise MemoryError
-
-        engine.session.step = fail
-        monkeypatch.setattr(Worker, "_guard", fail)
-        entries = [entry([4, 5], max_new_tokens=9) for _ in range(5)]
+    """A pass fails, and the line that says so cannot be logged."""
+    with running(tiny_bundle, ONE_WORKER) as engine:
+        engine.session.step = out_of_memory
+        begun, go_on = hold_steps(engine)
+        monkeypatch.setattr("service.engine.worker.log_error", out_of_memory)
+        jobs = put(engine, [entry([4, 5], 9), entry([4, 5], 9, beam_size=3)])  # two batches
+        assert begun.wait(10)
+        jobs += put(engine, [entry([4, 5], 9)] * 4)
         assert engine.status.ready
-        engine.queue.put(entries)
-        outcomes = [one.result.exception(60) for one in entries]
+        go_on.set()
+        outcomes = [type(one.result.exception(60)) for one in jobs]
         assert not engine.status.ready
         with pytest.raises(Unavailable):
-            engine.queue.put([entry([4])])
-    assert {type(outcome) for outcome in outcomes} <= {PassFailed, Unavailable}
+            put(engine, [entry([4])])
+    assert outcomes == [PassFailed, *[Unavailable] * 5]
 
 
 def test_a_stalled_worker_is_not_ready(tiny_bundle, monkeypatch):
     with running(tiny_bundle) as engine:
-        started, go_on = threading.Event(), threading.Event()
-        encode = engine.session.encode
-
-        def slow(sources):
-            started.set()
-            go_on.wait(10)
-            return encode(sources)
-
-        engine.session.encode = slow
-        engine.queue.put([one := entry([4], max_new_tokens=2)])
-        assert started.wait(10)
+        begun, go_on = hold_steps(engine)
+        (one,) = put(engine, [entry([4], max_new_tokens=2)])
+        assert begun.wait(10)
         assert engine.status.ready
         monkeypatch.setattr("service.engine.engine.STALLED_AFTER", 0.0)
         assert not engine.status.ready

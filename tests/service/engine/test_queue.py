@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.engine.queue import Queue
 from service.engine.scheduler import Scheduler
+from service.engine.work import Job
 from service.errors import DeadlineExceeded, Overloaded
 from service.search.options import SearchOptions
 from service.wire.messages import Entry
@@ -21,33 +22,33 @@ SCHEDULER = Scheduler(
 )
 
 
-def entries(count, beam_size=1):
+def jobs(count, beam_size=1):
     search = SearchOptions(max_new_tokens=9, beam_size=beam_size)
-    return [Entry(np.array([4, 5]), search) for _ in range(count)]
+    return [Job(Entry(np.array([4, 5]), search)) for _ in range(count)]
 
 
-def test_abandoned_entries_take_no_share_and_no_room():
+def test_abandoned_jobs_take_no_share_and_no_room():
     """At any place in the queue."""
-    queue, left = Queue(SCHEDULER, 2), entries(200)
-    queue.put(wanted := entries(8))
+    queue, left = Queue(SCHEDULER, 2), jobs(200)
+    queue.put(wanted := jobs(8))
     queue.put(left)
     for each in left:
         each.result.cancel()
-    queue.put(more := entries(292))
+    queue.put(more := jobs(292))
     expected = [*in_turns([wanted, more])]
     assert queue.take(0, [], busy=False) == expected[:150]
     assert queue.take(1, [], busy=False) == expected[150:]
 
 
 def in_turns(requests):
-    """Yield the first entry of each request, then the second of each that has one, and so on."""
+    """Yield the first job of each request, then the second of each that has one, and so on."""
     for place in range(max(map(len, requests), default=0)):
         yield from (request[place] for request in requests if place < len(request))
 
 
 @given(st.lists(st.integers(1, 20), max_size=8))
 def test_requests_take_turns(counts):
-    queue, requests = Queue(SCHEDULER, 1), [entries(count) for count in counts]
+    queue, requests = Queue(SCHEDULER, 1), [jobs(count) for count in counts]
     for request in requests:
         queue.put(request)
     taken = []
@@ -59,10 +60,10 @@ def test_requests_take_turns(counts):
 def test_a_word_waits_for_one_source_of_a_large_request():
     """Whose other sources come after it, although they came earlier."""
     queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=22), 1)  # two sources
-    queue.put(large := entries(100))
+    queue.put(large := jobs(100))
     held = queue.take(0, [], busy=False)
     assert held == large[:2]
-    queue.put(word := entries(1))
+    queue.put(word := jobs(1))
     assert queue.take(0, held[1:], busy=True) == large[2:3]
     assert queue.take(0, large[2:3], busy=True) == word
 
@@ -83,59 +84,59 @@ class Server:
 
 def test_a_request_that_would_wait_too_long_is_refused_whole():
     server = Server(rate=100)
-    server.queue.put(entries(2000))
+    server.queue.put(jobs(2000))
     server.serve(5)
     for rows, seconds in ((1, 0.1), (400, 9), (1400, 60)):
-        server.queue.put(accepted := entries(rows), seconds)
-        assert not any(entry.abandoned for entry in accepted)
-        for entry in accepted:
-            entry.result.cancel()
+        server.queue.put(accepted := jobs(rows), seconds)
+        assert not any(job.abandoned for job in accepted)
+        for job in accepted:
+            job.result.cancel()
     with pytest.raises(Overloaded) as refused:
-        server.queue.put(too_many := entries(900), 10)
+        server.queue.put(too_many := jobs(900), 10)
     assert "rows (sources, times their beams or samples) wait already" in refused.value.detail
     assert refused.value.retry_after == pytest.approx(10, abs=3)  # it would wait for 20 seconds
-    assert not {*too_many} & {*server.queue._waiting}
+    assert not {*too_many} & {*server.queue.leave(0)}
 
 
 def test_a_request_that_takes_too_long_itself_is_not_told_to_come_back():
     """Its rows take longer than it has even where nothing else waits."""
     server = Server(rate=100)
-    server.queue.put(entries(2000))
+    server.queue.put(jobs(2000))
     server.serve(17)
     with pytest.raises(DeadlineExceeded) as refused:
-        server.queue.put(entries(400), 1.5)
+        server.queue.put(jobs(400), 1.5)
     assert "400 rows" in refused.value.detail
     assert "this request has 1.5: send fewer" in refused.value.detail
-    server.queue.put(entries(400), 60)
+    server.queue.put(jobs(400), 60)
 
 
 def test_a_rate_is_forgotten_though_the_last_rows_were_abandoned():
     """A queue that is empty for an hour does not refuse rows because it was slow before."""
     server = Server(rate=1)
-    server.queue.put(slow := entries(1000))
+    server.queue.put(slow := jobs(1000))
     server.serve(301)
     with pytest.raises(DeadlineExceeded):
-        server.queue.put(entries(100), 10)
-    for entry in slow:
-        entry.result.cancel()
+        server.queue.put(jobs(100), 10)
+    for job in slow:
+        job.result.cancel()
     assert server.queue.take(0, [], busy=True) == []
     server.now += 3600
-    server.queue.put(entries(100), 10)
+    server.queue.put(jobs(100), 10)
 
 
 def test_who_waits_is_answered_in_time():
     """Whatever arrives, each accepted request is taken within the seconds that it has."""
     chance, server, late = random.Random(0), Server(rate=100), []
-    server.queue.put(entries(300))
+    server.queue.put(jobs(300))
     accepted = {}
     for _ in range(400):
         server.serve(0.25)
         with suppress(Overloaded, DeadlineExceeded):
-            asked = entries(chance.choice([1, 1, 1, 30, 300]))
+            asked = jobs(chance.choice([1, 1, 1, 30, 300]))
             server.queue.put(asked, seconds := chance.choice([1, 5, 20]))
             accepted[asked[-1]] = (server.now, seconds)
-        for entry in [one for one in server.running if one in accepted]:
-            arrived, seconds = accepted.pop(entry)
+        for job in [one for one in server.running if one in accepted]:
+            arrived, seconds = accepted.pop(job)
             late.append((server.now - arrived) / seconds)
     assert len(late) > 100
     assert sum(each > 1.5 for each in late) <= 0.05 * len(late)
@@ -143,8 +144,8 @@ def test_who_waits_is_answered_in_time():
 
 def test_many_rows_are_shared_out():
     queue = Queue(SCHEDULER, 2)
-    queue.put(wanted := entries(12))
-    queue.put(left := entries(9))
+    queue.put(wanted := jobs(12))
+    queue.put(left := jobs(9))
     for each in left:
         each.result.cancel()
     assert queue.take(0, [], busy=False) == wanted[:6]
@@ -153,26 +154,26 @@ def test_many_rows_are_shared_out():
 
 def test_a_few_rows_gather_at_the_worker_that_decodes_most():
     queue = Queue(SCHEDULER, 2)
-    queue.put(first := entries(12))
+    queue.put(first := jobs(12))
     held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
     assert held == [first[:6], first[6:]]
     assert queue.take(1, held[1][1:], busy=True) == []  # one row has ended
-    queue.put(more := entries(3))
+    queue.put(more := jobs(3))
     assert queue.take(1, held[1][1:], busy=True) == []
     assert queue.take(0, held[0], busy=True) == more
 
 
 def test_a_few_rows_go_to_one_worker_together():
     queue = Queue(SCHEDULER, 2)
-    queue.put(wanted := entries(11))
+    queue.put(wanted := jobs(11))
     assert queue.take(1, [], busy=False) == wanted
 
 
 def test_a_few_rows_do_not_wait_for_a_worker_that_is_teacher_forcing():
     queue = Queue(SCHEDULER, 2)
-    queue.put(entries(2))
+    queue.put(jobs(2))
     assert len(queue.take(0, [], busy=False)) == 2
-    queue.put(more := entries(1))
+    queue.put(more := jobs(1))
     assert queue.take(1, [], busy=True) == []
     queue.occupy(0)
     assert queue.take(1, [], busy=True) == more
@@ -180,10 +181,10 @@ def test_a_few_rows_do_not_wait_for_a_worker_that_is_teacher_forcing():
 
 def test_a_few_rows_do_not_wait_for_a_worker_without_room():
     queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=24), 2)
-    queue.put(entries(2))
+    queue.put(jobs(2))
     held = queue.take(0, [], busy=False)
     assert len(held) == 2
-    queue.put(more := entries(1))
+    queue.put(more := jobs(1))
     assert queue.take(1, [], busy=True) == []
     assert queue.take(0, held, busy=True) == []
     assert queue.take(1, [], busy=True) == more
@@ -191,11 +192,11 @@ def test_a_few_rows_do_not_wait_for_a_worker_without_room():
 
 def test_a_worker_that_decodes_many_rows_leaves_new_ones_to_the_others():
     queue = Queue(SCHEDULER, 2)
-    queue.put(entries(4, beam_size=4))
+    queue.put(jobs(4, beam_size=4))
     held = [queue.take(worker, [], busy=False) for worker in (0, 1)]
     many = [*held[0], *held[1]]
     assert queue.take(0, many, busy=True) == []
     assert queue.take(1, [], busy=True) == []
-    queue.put(more := entries(1))
+    queue.put(more := jobs(1))
     assert queue.take(0, many, busy=True) == []
     assert queue.take(1, [], busy=True) == more

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import MAX_LOGITS_BYTES, PassSize, Scheduler, Size
+from service.engine.scheduler import MAX_LOGITS_BYTES, JobSize, PassSize, Scheduler
 
 Sizes = st.lists(
     st.builds(
-        lambda source, rows, target: Size(source, rows, source + target),
+        lambda source, rows, target: JobSize(source, rows, source + target),
         st.integers(1, 60),
         st.sampled_from([1, 1, 2, 5]),
         st.integers(0, 60),
@@ -68,7 +68,7 @@ def test_rows_that_run_together_fit_the_budget_for_their_logits(waiting, running
 def test_a_large_vocabulary_limits_the_rows_of_a_model(vocabulary, least, most):
     """A small one leaves that to the other budgets."""
     limits = {"max_logits_bytes": MAX_LOGITS_BYTES, "target_vocab_size": vocabulary}
-    rows = [Size(1, 1, 2)] * 4096
+    rows = [JobSize(1, 1, 2)] * 4096
     assert least <= scheduler(**limits).admit(rows, []) <= most
 
 

@@ -1,44 +1,61 @@
-"""The engine's end of the connection: long answers leave room for others."""
+"""The engine's end of the connection, whose client is played by the test."""
 
 import pickle
+import signal
 import socket
 import threading
-import time
-from functools import partial
+from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from service.engine.__main__ import EngineServer
-from service.errors import PassFailed
-from service.wire.frames import FRAME, HEADER, FrameDecoder
-from service.wire.messages import Answer, Entry
+from service.errors import PassFailed, Unavailable
+from service.search.options import SearchOptions
+from service.wire.frames import FRAME, FRAME_HEADER
+from service.wire.messages import Answer, AskStatus, Cancel, Close, Entry
+from tests.service.engine.clients import Peer, engine_process, entries, submit
 
 
-def test_other_messages_come_between_the_frames_of_a_long_one():
-    """Each frame is read before the next is sent, and in between there is room for others."""
+class Last:
+    """Tells when it is pickled, as the last part of a message."""
+
+    def __init__(self):
+        self.pickled = threading.Event()
+
+    def __reduce__(self):
+        self.pickled.set()
+        return str, ()
+
+
+def test_the_frames_of_messages_take_turns():
+    """Nobody reads before both are sent. One frame fills the socket: each next one is sent when
+    the one before is read, and a short message does not wait for the end of a long one."""
     ours, theirs = socket.socketpair()
     server = EngineServer(theirs)
-    sender = threading.Thread(target=server._send, args=(1, b"x" * (20 * FRAME)))
+    sent = {number: (bytes(count * FRAME), Last()) for number, count in ((1, 100), (2, 5))}
+    senders = [threading.Thread(target=server.send, args=each) for each in sent.items()]
     with ours, theirs, ours.makefile("rb") as incoming:
-        sender.start()
-        frames = [read_frame(incoming)]
-        other = threading.Thread(target=server._send, args=(2, "short"))
-        other.start()
-        deadline = time.monotonic() + 10
-        while (
-            len(server._sending._line) < 2 and time.monotonic() < deadline
-        ):  # nobody reads, nobody goes on
-            time.sleep(0.001)
-        while frames[-1][0] != 1 or frames[-1][1]:
+        for sender, (_, last) in zip(senders, sent.values(), strict=True):
+            sender.start()
+            assert last.pickled.wait(60)
+        frames = []
+        while sum(not more for _, more, _ in frames) < 2:
             frames.append(read_frame(incoming))
-        sender.join()
-        other.join()
-    numbers = [number for number, _, _ in frames]
-    assert numbers.count(1) > 20
-    assert 2 in numbers[:4]
-    long = b"".join(content for number, _, content in frames if number == 1)
-    assert pickle.loads(long) == b"x" * (20 * FRAME)
+        for sender in senders:
+            sender.join()
+    for number, (content, _) in sent.items():
+        arrived = b"".join(part for owner, _, part in frames if owner == number)
+        assert pickle.loads(arrived) == (content, "")
+    places = [place for place, (number, *_) in enumerate(frames) if number == 2]
+    assert {after - before for before, after in pairwise(places)} == {2}
+    assert places[-1] < len(frames) - 1
+
+
+def read_frame(incoming):
+    length, more, number = FRAME_HEADER.unpack(incoming.read(FRAME_HEADER.size))
+    return number, more, incoming.read(length)
 
 
 @pytest.mark.parametrize("error", [pickle.PicklingError, TypeError, AttributeError, MemoryError])
@@ -52,20 +69,57 @@ def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
     ours, theirs = socket.socketpair()
     server = EngineServer(theirs)
     with ours, theirs:
-        for number, answer in [(1, Answer(memory=Stubborn())), (2, Answer(seconds={"queue": 0.5}))]:
-            server._entries[number] = entry = Entry(np.array([4]))
-            entry.accept()
-            entry.result.add_done_callback(partial(server._answer, number))
-            entry.finish(answer)
-        decoder, arrived = FrameDecoder(), {}
-        ours.settimeout(10)
-        while len(arrived) < 2:
-            for message in decoder.feed(ours.recv(1 << 16)):
-                arrived[message.number] = message.load()
+        server.send(1, Answer(memory=Stubborn()))
+        server.send(2, Answer(seconds={"queue": 0.5}))
+        arrived = Peer(ours).replies(2)
     assert type(arrived[1]) is PassFailed
     assert arrived[2].seconds == {"queue": 0.5}
 
 
-def read_frame(incoming):
-    length, more, number = HEADER.unpack(incoming.read(HEADER.size))
-    return number, more, incoming.read(length)
+def test_an_engine_obeys_orders_until_it_has_finished(tiny_bundle):
+    """Cancelled entries get no reply, and orders about unknown ones change nothing. Once it is to
+    close, it refuses new requests whole, and obeys cancellations of accepted entries."""
+    with engine_process(tiny_bundle) as (process, client, _):
+        client.order(submit(10, entries(1)))
+        assert len(client.replies(1)[10].hypotheses) == 4
+        client.order(*map(Cancel, [10, 11, 11, 999]))
+        client.order(submit(100, entries(60, max_new_tokens=40)), *map(Cancel, range(100, 130)))
+        assert client.replies(30).keys() == {*range(130, 160)}
+        status = None
+        while status is None or status.rows:  # cancelled rows leave at the next step
+            client.order(AskStatus(2))
+            status = client.replies(1)[2]
+        assert status.ready
+        client.order(submit(200, entries(90, max_new_tokens=40)), Close())
+        client.order(submit(300, entries(3)), *map(Cancel, range(201, 290)))
+        last = client.replies(4)
+        assert len(last.pop(200).hypotheses) == 4
+        assert last.keys() == {300, 301, 302}
+        assert {*map(type, last.values())} == {Unavailable}
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT])
+def test_an_engine_ends_when_its_client_is_gone_and_leaves_signals_to_it(tiny_bundle, number):
+    """A signal to all processes of a service fails no accepted entry."""
+    with engine_process(tiny_bundle) as (process, client, connection):
+        if number:
+            client.order(submit(1, entries(80, max_new_tokens=40)))
+            process.send_signal(number)
+            assert all(len(each.hypotheses) == 4 for each in client.replies(80).values())
+        connection.close()
+        assert process.wait(60) == 0
+
+
+def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
+    """An entry of complex length breaks the loop of whichever worker takes it."""
+    broken = Entry(np.array([4]), SearchOptions(max_new_tokens=1j))
+    with engine_process(tiny_bundle) as (process, client, _):
+        client.order(submit(1, [*entries(5), broken, *entries(5)]))
+        assert process.wait(60) == 1
+        outcomes = {}
+        with suppress(EOFError):
+            while True:
+                outcomes |= client.replies(1)
+    assert {*map(type, outcomes.values())} <= {Answer, Unavailable}
+    assert type(outcomes.get(6)) in {type(None), Unavailable}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from service.bundle.manifest import load_bundle
-from service.errors import Overloaded, Unavailable
+from service.errors import Overloaded, StartupError, Unavailable
 from service.serving import supervisor
 from service.serving.client import EngineClient
 from service.serving.supervisor import Supervisor
 from service.wire.messages import Status
-from tests.service.engine.clients import SETTINGS, entries, pid_of
+from tests.service.engine.clients import SETTINGS, entries, running
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,12 @@ def is_alive(pid):
     return Path("/proc", str(pid)).exists()
 
 
+def pid_of(served):
+    return served.engine.process.pid
+
+
 async def answers_of(served):
-    answers = await asyncio.gather(*served.submit(entries(4)))
+    answers = await asyncio.gather(*served.engine.submit(entries(4)))
     return [hypothesis.token_ids for answer in answers for hypothesis in answer.hypotheses]
 
 
@@ -58,7 +62,7 @@ def test_an_engine_that_is_killed_or_stopped_is_replaced(tiny_bundle, fault, cap
             before, first = await answers_of(served), pid_of(served)
             await until(lambda: served.reported.ready)
             os.kill(first, fault)
-            lost = asyncio.gather(*served.submit(entries(9)), return_exceptions=True)
+            lost = asyncio.gather(*served.engine.submit(entries(9)), return_exceptions=True)
             await until(lambda: not served.reported.ready)
             assert served.restarts == 0
             await until(lambda: served.restarts == 1)
@@ -89,11 +93,11 @@ def test_requests_meanwhile_are_told_to_come_back(tiny_bundle, monkeypatch):
     async def run():
         async with supervised(tiny_bundle) as served:
             os.kill(pid_of(served), signal.SIGKILL)
-            await until(lambda: served._engine.gone)
+            await served.engine.ended.wait()
             with pytest.raises(Unavailable, match="another one is being started; try again later"):
-                served.submit(entries(1))
+                served.engine.submit(entries(1))
             with pytest.raises(Unavailable) as refused:
-                await served.status()
+                await served.engine.status()
             return refused.value.retry_after
 
     assert asyncio.run(run()) > 0
@@ -129,10 +133,13 @@ def test_a_bundle_that_does_not_open_is_tried_again(tiny_bundle, tmp_path, monke
 
 
 class Idle(EngineClient):
-    """An engine that reports no progress."""
+    """An engine that reports no progress, every time it is asked."""
+
+    asked = 0
 
     async def status(self):
         await super().status()
+        self.asked += 1
         return Status(ready=False, rows=1)
 
 
@@ -140,14 +147,13 @@ def test_an_engine_without_progress_is_replaced_when_nobody_waits_for_it_any_mor
     opened = []
 
     def open_engine(*arguments):
-        kinds = (Idle, EngineClient)
-        opened.append(kinds[len(opened) > 0](*arguments))
+        opened.append((EngineClient if opened else Idle)(*arguments))
         return opened[-1]
 
     async def run(seconds):
         settings = SETTINGS.model_copy(update={"timeout": seconds})
         async with supervised(tiny_bundle, settings, open_engine) as served:
-            await asyncio.sleep(0.5)
+            await until(lambda: opened[0].asked > 10)
             young = served.restarts
             if seconds < 60:
                 await until(lambda: served.restarts == 1)
@@ -169,8 +175,8 @@ def test_closing_while_another_engine_opens_leaves_no_process(tiny_bundle):
     async def run():
         async with supervised(tiny_bundle, open_engine=open_engine) as served:
             os.kill(pid_of(served), signal.SIGKILL)
-            await until(lambda: len(opened) == 2 and opened[1]._process)
-        return [client._process.returncode for client in opened]
+            await until(lambda: len(opened) == 2 and opened[1].process)
+        return [client.process.returncode for client in opened]
 
     assert None not in asyncio.run(run())
 
@@ -179,10 +185,8 @@ def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, mon
     monkeypatch.setattr("service.serving.client.MOST_UNSENT", 1 << 16)
 
     async def run():
-        client = EngineClient(tiny_bundle, SETTINGS)
-        try:
-            await client.start()
-            os.kill(client._process.pid, signal.SIGSTOP)
+        async with running(tiny_bundle) as client:
+            client.process.send_signal(signal.SIGSTOP)
             futures = []
 
             def ask_for_ever():
@@ -191,51 +195,34 @@ def test_orders_that_a_stopped_engine_does_not_read_are_bounded(tiny_bundle, mon
 
             with pytest.raises(Overloaded, match="wait for the engine, which is the limit"):
                 ask_for_ever()
-            os.kill(client._process.pid, signal.SIGCONT)
+            client.process.send_signal(signal.SIGCONT)
             return len(await asyncio.gather(*futures, return_exceptions=True))
-        finally:
-            await client.close()
 
     assert asyncio.run(run()) > 100
 
 
-class Hanging(EngineClient):
-    """An engine that is never told to open its bundle."""
+class Failing(EngineClient):
+    """An engine that does not start."""
 
-    def _order(self, order):
-        pass
+    errors = iter([RuntimeError("no more threads"), StartupError("it took too long")])
 
-
-class Broken(EngineClient):
     async def start(self):
-        raise RuntimeError("no more threads")
+        raise next(self.errors)
 
 
-def test_an_engine_that_does_not_open_in_time_or_at_all_is_followed_by_another(tiny_bundle, capsys):
-    settings = SETTINGS.model_copy(update={"opening_timeout": 5.0})
-    kinds = iter([EngineClient, Broken, Hanging, EngineClient])
+def test_an_engine_that_does_not_open_is_followed_by_another(tiny_bundle, capsys):
+    kinds = iter([EngineClient, Failing, Failing, EngineClient])
 
     async def run():
-        async with supervised(tiny_bundle, settings, lambda *a: next(kinds)(*a)) as served:
+        open_engine = lambda *arguments: next(kinds)(*arguments)  # noqa: E731
+        async with supervised(tiny_bundle, open_engine=open_engine) as served:
             os.kill(pid_of(served), signal.SIGKILL)
             await until(lambda: served.restarts == 1)
             return await answers_of(served)
 
     assert len(asyncio.run(run())) == 16
     said = capsys.readouterr().out
-    assert "was not open after 5 seconds" in said
+    assert "it took too long" in said
     assert "no more threads" in said
     assert "reason='it has ended'" in said
     assert said.count("engine not restarted") == 2
-
-
-def test_status_reports_that_nobody_waits_for_are_not_kept(tiny_bundle):
-    async def run():
-        async with supervised(tiny_bundle) as served:
-            os.kill(pid_of(served), signal.SIGSTOP)
-            for _ in range(5):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(served.status(), 0.01)
-            return len(served._engine._pending)
-
-    assert asyncio.run(run()) <= 1  # one of the watch itself

@@ -1,9 +1,16 @@
+"""What the two processes say to each other."""
+
+import dataclasses
 import random
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.search.protocol import Hypothesis
 from service.wire.frames import FRAME, FrameDecoder, encode_message
+from service.wire.messages import Answer
 
 Contents = st.lists(
     st.one_of(st.binary(max_size=20), st.integers(1, 3 * FRAME).map(bytes)), max_size=6
@@ -34,3 +41,23 @@ def test_bytes_that_come_one_by_one_make_a_message():
     (frame,) = encode_message(7, "short")
     arrived = [message for byte in frame for message in decoder.feed(bytes([byte]))]
     assert [(one.number, one.load(), one.is_long) for one in arrived] == [(7, "short", False)]
+
+
+PLAIN = Hypothesis([5, 6, 2], [-0.1, -0.2, -0.3], "eos")
+ALTERNATIVES = dataclasses.replace(PLAIN, top_log_probs=[[(5, -0.1), (6, -2.0)], [(6, -0.2)], []])
+
+
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [
+        (Answer(), 0),
+        (Answer(memory=np.zeros((3, 4))), 12),
+        (Answer(hypotheses=[PLAIN, PLAIN]), 6),
+        (Answer(hypotheses=[PLAIN], attention=[{"cross": np.zeros((2, 3))}]), 9),
+        (Answer(log_probs=np.zeros(7)), 7),
+        (Answer(hypotheses=[ALTERNATIVES]), 3 + 3 * 3),
+    ],
+)
+def test_the_size_of_an_answer_counts_what_takes_time_to_write(answer, size):
+    """An alternative token is written with its text and its log-prob: as long as three numbers."""
+    assert answer.size == size

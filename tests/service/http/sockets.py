@@ -8,7 +8,6 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from fastapi import FastAPI
 
 BODY = b'{"source": "heed"}'
 HEAD = (
@@ -104,8 +103,6 @@ def received_until_closed(client, drip, seconds=20):
 
 NUMBERS = [0.5] * 1200
 ATTEND = {"mechanism": "average", "queries": NUMBERS, "keys": NUMBERS, "values": NUMBERS}
-APP = FastAPI()  # what answers to errors look at
-
 
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 

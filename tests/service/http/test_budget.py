@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.http.limits import budget
 from service.http.limits.budget import Budget, Share
-from tests.service.http.sockets import connect, post
+from tests.service.http.sockets import OK, PROBE, connect, post, receive
 from tests.service.processes import children_of, running
 
 LIMIT = 100
@@ -67,7 +67,7 @@ def test_those_that_wait_get_theirs_in_order_and_leave_their_place():
     asyncio.run(run())
 
 
-def test_only_so_many_wait(monkeypatch):
+def test_a_limited_number_of_requests_wait(monkeypatch):
     monkeypatch.setattr(budget, "MOST_WAITING", 2)
 
     async def run():
@@ -134,7 +134,10 @@ def test_bodies_that_arrive_slowly_are_bounded_together(port):
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(connect(port)).sendall(half)
-        time.sleep(0.5)
+        probe = stack.enter_context(connect(port))
+        for _ in range(20):  # in each turn of the event loop, a part of each body is read
+            probe.sendall(PROBE)
+            receive(probe, OK)
         third = stack.enter_context(connect(port))
         third.sendall(half)
         status, head = answer_of(third)

@@ -11,22 +11,16 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
-from service.http.limits.record import Record
-from service.http.messages.problems import Paths
-from service.http.middleware.basics import Failures, Headers
-from service.http.middleware.compression import SMALLEST, Compression
+from service.api.endpoints.paths import QUIET
+from service.http.middleware.answers import SMALLEST, Errors, Negotiation
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import Observe
+from tests.service.http.asgi import messages_of, scope_of
 
 SOURCES = ["transformers" * 5] * 20  # their attention takes megabytes, which are sent in pieces
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
 FILES = ["application/npz", "application/safetensors", "image/png"]
-SCOPE = {
-    "type": "http",
-    "http_version": "1.1",
-    "method": "GET",
-    "path": "/",
-    "query_string": b"",
-    "headers": [(b"accept-encoding", b"gzip"), (b"x-request-id", b"mine-1")],
-}
+HEADERS = [(b"accept-encoding", b"gzip"), (b"x-request-id", b"mine-1")]
 
 
 def encoding_of(answer):
@@ -128,7 +122,7 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
             yield piece
 
     app.get("/")(lambda: StreamingResponse(pieces_one_by_one(), media_type="application/json"))
-    app.add_middleware(Compression, cores=1)
+    app.add_middleware(Negotiation, cores=1)
     sent = []
     turns = []  # how often the event loop ran something else, at each message
 
@@ -147,7 +141,7 @@ def test_a_large_answer_keeps_the_event_loop_free_while_it_is_compressed():
 
         turns.append(0)
         counting = asyncio.create_task(count())
-        await app({**SCOPE}, receive, send)
+        await app(scope_of("GET", "/", HEADERS), receive, send)
         counting.cancel()
 
     asyncio.run(run())
@@ -167,14 +161,9 @@ def sent_by_failing(content_type, *parts):
         raise RuntimeError("broken")
 
     async def run():
-        async def send(message):
-            sent.append(message)
-
-        app = FastAPI()
-        app.state.paths = Paths("", [], {}, {})
-        scope = {**SCOPE, "app": app, "state": {"record": Record()}}
+        app = Observe(Errors(Negotiation(fail, 1)), RequestMetrics(), None, QUIET)
         with pytest.raises(RuntimeError):
-            await Headers(Failures(Compression(fail, 1)))(scope, None, send)
+            await messages_of(app, scope_of("GET", "/", HEADERS), sent=sent)
 
     with capture_logs() as logged:
         asyncio.run(run())
@@ -201,7 +190,6 @@ def test_an_answer_that_fails_in_its_body_does_not_look_complete():
 
 @pytest.mark.parametrize("parts", [(), (b"event: token\n\n",)])
 def test_a_bug_is_logged_whether_or_not_the_answer_has_begun(parts):
-    _, logged = sent_by_failing(b"text/event-stream", *parts)
-    assert [(line["event"], line["error"], line["request_id"]) for line in logged] == [
-        ("unexpected error", "RuntimeError('broken')", "mine-1")
-    ]
+    _, (line, _) = sent_by_failing(b"text/event-stream", *parts)
+    found = (line["event"], line["error"], line["request_id"])
+    assert found == ("unexpected error", "RuntimeError('broken')", "mine-1")

@@ -13,13 +13,8 @@ import pytest
 
 from service.errors import Overloaded
 from service.http.limits.admission import SHORT, Admission, Place
-from service.http.limits.record import Record
-from service.http.messages.problems import Paths
-from service.http.middleware.door import Door
 from service.pace import FEW
-from tests.service.http.sockets import APP
-
-APP.state.paths = Paths("", [], {}, {})
+from tests.service.http.asgi import WHOLE, answer, door_before
 
 
 class Simulation:
@@ -175,7 +170,7 @@ def test_a_service_that_hangs_takes_in_no_more_than_the_limit():
 
 
 @pytest.mark.parametrize("stuck", [FEW, 60, 150])
-def test_words_are_let_in_beside_requests_that_they_overtake(stuck):
+def test_words_are_accepted_alongside_requests_that_they_overtake(stuck):
     """Such as large ones, or those that wait for memory. Words come once a second: their rate says
     how many arrive, and not how many could be answered."""
     simulation = Simulation(capacity=1000, timeout=10.0)
@@ -197,26 +192,6 @@ def test_requests_in_their_order_are_not_taken_for_overtaken_ones():
     assert len(simulation.refused) == 1
 
 
-WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
-
-
-async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode"):
-    """Return the status, headers and body of the door's answer to a request."""
-    sent, coming = [], iter(messages)
-
-    async def send(message):
-        sent.append(message)
-
-    async def receive():
-        return next(coming)
-
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "state": {}}
-    scope["state"].update(request_id="mine", record=Record())
-    scope["app"] = APP
-    await door(scope, receive, send)
-    return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]
-
-
 async def app(scope, receive, send):
     await receive()
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -234,14 +209,15 @@ def test_an_answer_that_nobody_reads_is_not_in_progress():
         async def unread(scope, receive, send):
             await receive()
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            await read.wait()
+            if scope["path"] == "/unread":
+                await read.wait()
             await send({"type": "http.response.body", "body": b""})
 
-        door = Door(unread, Admission(most=200, timeout=60.0, clock=lambda: now))
-        reading = [asyncio.create_task(answer(door)) for _ in range(60)]
+        door, admission = door_before(unread, most=200, clock=lambda: now)
+        reading = [asyncio.create_task(answer(door, path="/unread")) for _ in range(60)]
         await asyncio.sleep(0)
-        assert door.admission.inside == 0
-        door.app, statuses = app, []
+        assert admission.inside == 0
+        statuses = []
         for _ in range(45):
             now += 1
             statuses.append((await answer(door))[0])
@@ -252,35 +228,55 @@ def test_an_answer_that_nobody_reads_is_not_in_progress():
 
 
 def test_a_refusal_is_a_problem_that_says_when_to_come_back():
-    door = Door(app, Admission(most=20, timeout=60.0))
+    door, admission = door_before(app)
     assert asyncio.run(answer(door))[0] == 200
-    assert door.admission.inside == 0
-    door.admission.inside = 20
+    assert admission.inside == 0
+    admission.inside = 20
     status, headers, body = asyncio.run(answer(door))
     assert (status, headers[b"retry-after"]) == (429, b"1")
     assert json.loads(body)["code"] == "overloaded"
     said = "the limit of 20 requests in progress is reached: try again in 1 second"
     assert json.loads(body)["detail"] == said
     assert asyncio.run(answer(door, "GET"))[0] == 200
-    assert door.admission.inside == 20
+    assert admission.inside == 20
 
 
 def test_models_can_be_changed_while_all_else_is_refused():
-    door = Door(app, Admission(most=20, timeout=60.0))
-    door.admission.inside = 20
+    door, admission = door_before(app)
+    admission.inside = 20
     assert asyncio.run(answer(door, path="/v1/models/first/unload"))[0] == 200
-    assert door.admission.inside == 20
+    assert admission.inside == 20
+
+
+def test_of_many_that_arrive_together_as_many_are_accepted_as_there_is_room_for():
+    async def run():
+        ready = asyncio.Event()
+
+        async def wait(scope, receive, send):
+            await receive()
+            await ready.wait()
+            await app(scope, receive, send)
+
+        door, admission = door_before(wait)
+        asked = [asyncio.create_task(answer(door, messages=(WHOLE, WHOLE))) for _ in range(50)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert admission.inside == 20
+        ready.set()
+        return [each[0] for each in await asyncio.gather(*asked)]
+
+    assert asyncio.run(run()) == [200] * 20 + [429] * 30
 
 
 def test_a_request_that_fails_leaves_its_place():
     async def fail(scope, receive, send):
         await receive()
+        assert admission.inside == 1
         raise RuntimeError
 
-    door = Door(fail, Admission(most=20, timeout=60.0))
+    door, admission = door_before(fail)
     with pytest.raises(RuntimeError):
         asyncio.run(answer(door))
-    assert door.admission.inside == 0
+    assert admission.inside == 0
 
 
 def test_a_body_that_never_arrives_takes_no_place():
@@ -289,18 +285,14 @@ def test_a_body_that_never_arrives_takes_no_place():
     async def wait(scope, receive, send):
         for _ in range(2):
             await receive()
-            inside.append(door.admission.inside)
+            inside.append(admission.inside)
 
-    door = Door(wait, Admission(most=20, timeout=60.0))
+    door, admission = door_before(wait)
     begun = {"type": "http.request", "body": b"{", "more_body": True}
-    asyncio.run(answer_nothing(door, (begun, WHOLE)))
-    assert inside == [0, 1]
-    assert door.admission.inside == 0
-
-
-async def answer_nothing(door, messages):
     with pytest.raises(IndexError):  # nothing was sent
-        await answer(door, messages=messages)
+        asyncio.run(answer(door, messages=(begun, WHOLE)))
+    assert inside == [0, 1]
+    assert admission.inside == 0
 
 
 @pytest.mark.parametrize(("status", "refused"), [(200, True), (422, False), (503, False)])
@@ -315,11 +307,25 @@ def test_only_completed_requests_tell_the_pace(status, refused):
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    door = Door(slow, Admission(most=200, timeout=17.0, clock=lambda: now))
-    door.admission.inside = FEW - 1
-    door.admission.pace.enter(now, FEW)
+    door, admission = door_before(slow, most=200, timeout=17.0, clock=lambda: now)
+    admission.inside = FEW - 1
+    admission.pace.enter(now, FEW)
     for _ in range(FEW):
-        door.admission.inside = FEW
+        admission.inside = FEW
         assert asyncio.run(answer(door))[0] == status
-    door.admission.inside = 2 * FEW
+    admission.inside = 2 * FEW
     assert (asyncio.run(answer(door))[0] == 429) == refused
+
+
+def test_a_request_is_refused_by_its_own_time_limit():
+    """32 in progress take about 32 seconds."""
+    now = 0.0
+    door, admission = door_before(app, most=200, clock=lambda: now)
+    places = [Place(admission) for _ in range(32)]
+    for _ in range(32):
+        now += 1
+        places.append(Place(admission))
+        places.pop(0).leave(completed=True)
+    for seconds, status in ((b"5", 429), (b"50", 200)):
+        headers = [(b"x-request-timeout", seconds)]
+        assert asyncio.run(answer(door, headers=headers))[0] == status

@@ -9,7 +9,7 @@ from httptools import HttpRequestParser
 
 from service.errors import Unparsable
 from service.http.server.head import Parser, check_head
-from tests.service.http.sockets import BODY, END, answers_in, exchange, open_to, receive
+from tests.service.http.sockets import BODY, END, PROBE, answers_in, exchange, open_to, receive
 
 JAVA = (  # HttpClient of JDK 17, POST with its defaults
     b"POST /v1/decode HTTP/1.1\r\n"
@@ -43,7 +43,6 @@ PLAIN = (
 )
 CHUNKED = PLAIN.replace(b"Content-Length: 18", b"Transfer-Encoding: chunked")
 CHUNKS = b"5;a=b\r\n" + BODY[:5] + b"\r\nd\r\n" + BODY[5:] + b"\r\n0\r\nX-Trailer: 1\r\n\r\n"
-PROBE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FRAMINGS = ["length", "chunks"]
 MATTERS = [  # headers of RFC 9110 and 9112 on connections, messages and their ends, and Java's
     b"Connection: Upgrade\r\nUpgrade: h2c",
@@ -171,7 +170,7 @@ def test_the_requests_of_java_and_curl_are_answered_on_a_kept_connection(server,
             assert answers_in(receive(connection, END)) == [(200, "HH IY1 D")]
 
 
-def test_a_body_is_asked_for_beside_an_upgrade(server):
+def test_a_body_is_asked_for_despite_an_upgrade(server):
     """As curl does before it sends a large one."""
     with open_to(server) as connection:
         connection.sendall(CURL.replace(b"Accept", b"Expect: 100-continue\r\nAccept"))
@@ -278,7 +277,7 @@ def test_http_1_0_needs_no_host(server):
 @pytest.mark.parametrize(
     "name", [b"Host: evil.example", b"X-Request-Timeout: none", b"Accept: a/b"]
 )
-def test_trailers_are_no_headers(server, name):
+def test_trailers_are_not_headers(server, name):
     """A client that may add trailers may not change what a proxy has checked."""
     body = CHUNKS.replace(b"X-Trailer: 1", name)
     assert answers_in(exchange(server, [CHUNKED + body], half_close=True)) == [(200, "HH IY1 D")]

@@ -72,7 +72,7 @@ def test_without_a_key_nothing_of_a_model_is_answered(locked, headers):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/livez", "/readyz", "/docs", "/redoc", "/openapi.json", "/web/page/app.js"]
+    "path", ["/", "/livez", "/readyz", "/docs", "/openapi.json", "/web/page/app.js"]
 )
 def test_probes_and_pages_are_open(locked, path):
     assert locked.get(path).status_code == 200

@@ -1,9 +1,7 @@
-"""Bytes of a request outside its body are bounded, and what is not a request is refused."""
+"""Bytes of a request outside its body are bounded, and bytes that are not a request are refused."""
 
 import contextlib
 import json
-import socket
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -79,19 +77,15 @@ def test_chunks_and_trailers_without_end_are_cut_off(server):
     ],
     ids=["unknown method", "connect", "long path", "no length", "TLS"],
 )
-@pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"])
-def test_what_is_no_request_gets_a_problem_document(server, before, sent):
+@pytest.mark.parametrize("before", [b"", PROBE])
+def test_bytes_that_are_not_a_request_get_a_problem_document(server, before, sent):
     """On a new connection, and after an answer on the same."""
-    address = urlsplit(server)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
-        reader = connection.makefile("rb")
+    with open_to(server) as connection:
         connection.sendall(before)
         if before:
-            while reader.readline() != b"\r\n":
-                pass
-            assert reader.read(len(OK)) == OK
+            receive(connection, OK)
         connection.sendall(sent)
-        head, _, body = reader.read().partition(b"\r\n\r\n")
+        head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     problem = json.loads(body)
     assert problem["code"] == "unparsable"
@@ -117,7 +111,7 @@ BROKEN = [
 @pytest.mark.parametrize("broken", BROKEN, ids=[repr(each[:40]) for each in BROKEN])
 @pytest.mark.parametrize("before", [[PROBE], [WORD], [SLOW, PROBE], [PROBE, WORD, PROBE]])
 @pytest.mark.parametrize("together", [True, False])
-def test_requests_before_what_is_no_request_are_answered(server, before, broken, together):
+def test_requests_before_broken_bytes_are_answered(server, before, broken, together):
     """Then comes the refusal, and the end of the connection."""
     parts = [*before, broken, PROBE]
     found = answers_in(exchange(server, [b"".join(parts)] if together else parts))

@@ -24,7 +24,7 @@ def policy_of(answer):
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/docs", "/redoc", "/openapi.json", "/livez", "/v1/models", "/web/page/app.js", "/none"],
+    ["/", "/docs", "/openapi.json", "/livez", "/v1/models", "/web/page/app.js", "/none"],
 )
 def test_every_answer_has_the_headers(client, path):
     answer = client.get(path)
@@ -49,7 +49,7 @@ def test_an_answer_that_fails_unexpectedly_has_them_too(client, monkeypatch):
     assert [failed.headers[name] for name in names] == [usual[name] for name in names]
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/redoc"])
+@pytest.mark.parametrize("path", ["/", "/docs"])
 def test_the_inline_scripts_of_a_page_and_no_others_may_run(client, path):
     """The browser tests run them."""
     answer = client.get(path)

@@ -135,7 +135,7 @@ def test_rows_of_one_source_follow_their_parents(session, bundle):
 def test_memory_is_given_back_when_long_sources_and_many_rows_have_left(
     session, bundle, monkeypatch
 ):
-    monkeypatch.setattr("service.runtime.cache.KEPT", 0)
+    monkeypatch.setattr("service.runtime.cache.KEPT_BYTES", 0)
     cache = session.new_cache(rows_per_source=1)
     lengths = [bundle.manifest.limits.max_source_length, *[2] * 99]
     cache.insert(session.encode(sources(bundle, lengths))[1])

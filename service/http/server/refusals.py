@@ -1,0 +1,87 @@
+"""Answer requests that the application does not see: those that are not HTTP/1.1, and, while many
+are in progress, those that would wait too long."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+
+import structlog
+from fastapi import FastAPI
+
+from service.errors import HeedError, Overloaded
+from service.http.limits.admission import Admission
+from service.http.messages.problems import ErrorForm, form_at, write_answer
+from service.http.middleware.metrics import RequestMetrics
+from service.http.middleware.observe import report_refusal, request_id_of
+from service.http.server.head import Header
+from service.pace import refuse, retry_after
+
+MARK = "~"  # stands for a character of a request id in a prepared answer, and occurs nowhere else
+LOG_EVERY = 1.0  # seconds
+
+logger = structlog.get_logger()
+
+
+class Refusals:
+    """Writes the answers, counts them and logs them.
+
+    A refusal for overload tells strangers nothing: it comes before hosts and keys are checked.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self.admission: Admission = app.state.service.admission
+        self._metrics: RequestMetrics = app.state.service.metrics
+        self._routes = {
+            path.encode(): (path, form_at(path, app.state.paths.forms))
+            for path, item in app.openapi()["paths"].items()
+            if "post" in item
+        }
+        self._overloaded = 0  # since the last line in the log
+        self._coming = 0  # accepted in this turn of the event loop: they have no place yet
+
+    def answer(self, error: HeedError) -> bytes:
+        """Return the answer to bytes that are not a request."""
+        request_id = request_id_of(())
+        report_refusal(self._metrics, error, request_id)
+        return write_answer(error, "", request_id)
+
+    def answer_overloaded(self, target: bytes, headers: Sequence[Header]) -> bytes:
+        """Return the answer to a POST request that would wait too long, or nothing.
+
+        The Door judges other requests: those of web pages, whose answers may need CORS headers, and
+        those for paths with a query or parameters. It knows each request's own time limit, too.
+        """
+        if target not in self._routes or any(name == b"origin" for name, _ in headers):
+            return b""
+        late = self.admission.late(self.admission.timeout, self._coming)
+        if late is None:
+            self._coming += 1
+            asyncio.get_running_loop().call_soon(self._start)
+            return b""
+        route, form = self._routes[target]
+        self._metrics.count_early(route, form.status_of(Overloaded.status), Overloaded.code)
+        if not self._overloaded:
+            asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
+        self._overloaded += 1
+        request_id = request_id_of(headers)
+        prepared = prepare(route, form, retry_after(late), len(request_id))
+        return prepared.replace(MARK * len(request_id), request_id).encode()
+
+    def _start(self) -> None:
+        """Forget one of those that are coming. The application, which runs next, gives it a
+        place."""
+        self._coming -= 1
+
+    def _log(self) -> None:
+        """Log how many were refused: a line for each would take as long as to refuse it."""
+        count, self._overloaded = self._overloaded, 0
+        logger.warning(
+            "requests refused", count=count, status=int(Overloaded.status), code=Overloaded.code
+        )
+
+
+@lru_cache(256)
+def prepare(route: str, form: ErrorForm, retry: int, length: int) -> str:
+    """Return the answer to a refused request, with marks in the place of its id."""
+    error = refuse("the service has more requests than it can answer in time", retry)
+    return write_answer(error, route, MARK * length, form).decode()

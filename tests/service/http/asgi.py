@@ -1,0 +1,52 @@
+"""Requests to an ASGI application, and its door, without a server."""
+
+import time
+
+from fastapi import FastAPI
+
+from service.http.limits.admission import Admission, Door, Limits
+from service.http.limits.budget import Budget
+from service.http.limits.record import Record
+from service.http.messages.problems import Paths
+from service.http.middleware.answers import Errors
+
+WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
+APP = FastAPI()  # what answers to errors look at
+APP.state.paths = Paths("", [], {}, {})
+
+
+def limits_of(admission, exempt="/v1/models/"):
+    return Limits(admission, 1 << 20, Budget(1 << 20), Budget(1 << 20), exempt)
+
+
+def door_before(app, most=20, timeout=60.0, clock=time.monotonic):
+    """A door, whose refusals are answered, and its admission."""
+    admission = Admission(most, timeout, clock)
+    return Errors(Door(app, limits_of(admission))), admission
+
+
+def scope_of(method="POST", path="/v1/decode", headers=(), app=APP):
+    scope = {"type": "http", "http_version": "1.1", "method": method, "path": path, "app": app}
+    return scope | {"query_string": b"", "headers": [*headers]}
+
+
+async def messages_of(app, scope, messages=(WHOLE,), sent=None):
+    """The messages by which an application answers a request, if it does not fail."""
+    sent, coming = [] if sent is None else sent, iter(messages)
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return next(coming)
+
+    await app(scope, receive, send)
+    return sent
+
+
+async def answer(door, method="POST", messages=(WHOLE,), path="/v1/decode", headers=()):
+    """The status, headers and body of the answer to a request."""
+    state = {"request_id": "mine", "record": Record()}
+    scope = {**scope_of(method, path, headers), "state": state}
+    sent = await messages_of(door, scope, messages)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[-1]["body"]

@@ -1,0 +1,240 @@
+"""Requests that are refused before the application sees them, while too many are in progress."""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from service.app import create_app
+from service.http.limits.admission import Place
+from service.http.messages.security import SECURITY_HEADERS
+from service.http.middleware.metrics import RequestMetrics
+from service.http.server.refusals import Refusals
+from service.http.server.server import refusals as module
+from service.settings.settings import Settings
+from tests.service.http.sockets import CHUNKED, PROBE, connect, post, receive, received_until_closed
+from tests.service.processes import running
+
+WORD = post("/v1/decode", {"source": "heed"})
+LONG = post("/v1/decode", {"source": "a" * 900_000})
+LARGE = post("/v1/decode", {"source": ["a" * 60] * 256, "beam_size": 16})
+MOST = 20
+
+
+@pytest.fixture(scope="module")
+def app():
+    """The application of a service in which MOST requests are in progress."""
+    app = create_app(Settings(max_requests=MOST, protocols="openai"))
+    app.state.refusals = Refusals(app)
+    app.state.places = [Place(app.state.service.admission) for _ in range(MOST)]
+    return app
+
+
+def refuse(app, target, headers=(), times=1):
+    """The answers to requests that arrive together, empty if they are accepted."""
+
+    async def ask():
+        return [app.state.refusals.answer_overloaded(target, [*headers]) for _ in range(times)]
+
+    return asyncio.run(ask())
+
+
+def parse(answer):
+    """The status line, the headers and the document of an answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    assert len(body) == int(headers["content-length"])
+    return first, headers, json.loads(body)
+
+
+def check_refusal(answer):
+    first, headers, problem = parse(answer)
+    assert first == "HTTP/1.1 429 Too Many Requests"
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["connection"] == "close"
+    assert headers["retry-after"] == "1"
+    assert headers["x-request-id"] == problem["request_id"]
+    assert all(headers[name.lower()] == each.lower() for name, each in SECURITY_HEADERS.items())
+    assert (problem["status"], problem["code"]) == (429, "overloaded")
+    assert problem["instance"] == "/v1/decode"
+    return problem
+
+
+def test_a_refusal_has_the_form_of_the_protocol_of_its_path(app):
+    first, headers, document = parse(*refuse(app, b"/v1/embeddings"))
+    assert (first, headers["retry-after"]) == ("HTTP/1.1 429 Too Many Requests", "1")
+    assert headers["content-type"] == "application/json"
+    assert document["error"]["code"] == "overloaded"
+
+
+@pytest.mark.parametrize("given", ["mine", "a" * 128, "0:1.2_3-4"])
+def test_a_refusal_is_a_whole_answer_with_the_request_id(app, given):
+    answers = refuse(app, b"/v1/decode", [(b"x-request-id", given.encode())])
+    assert check_refusal(*answers)["request_id"] == given
+
+
+@pytest.mark.parametrize("given", [b"a b", b"<x>", b"a" * 129, b"\xff", b"~", b""])
+def test_an_id_that_is_not_safe_is_replaced(app, given):
+    answers = refuse(app, b"/v1/decode", [(b"x-request-id", given)], 2)
+    ids = [check_refusal(each)["request_id"] for each in answers]
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        (b"/v1/decode?a=1", []),
+        (b"/nowhere", []),
+        (b"/v1/models", []),
+        (b"/v1/models/first/unload", []),
+        (b"http://localhost/v1/decode", []),
+        (b"/v1/decode", [(b"origin", b"https://example.org")]),
+    ],
+)
+def test_all_but_plain_requests_for_known_paths_are_left_to_the_door(app, target, headers):
+    assert refuse(app, target, headers) == [b""]
+
+
+def test_of_many_that_arrive_together_as_many_are_accepted_as_there_is_room_for(app):
+    for place in app.state.places[:3]:
+        place.leave()
+    answers = refuse(app, b"/v1/decode", times=10)
+    assert [bool(each) for each in answers] == [False] * 3 + [True] * 7
+    assert refuse(app, b"/v1/decode") == [b""]  # in the next turn of the event loop
+    app.state.places += [Place(app.state.service.admission) for _ in range(3)]
+
+
+def test_refusals_are_counted_one_by_one_and_logged_together(app, monkeypatch):
+    monkeypatch.setattr(module, "LOG_EVERY", 0.0)
+    monkeypatch.setattr(app.state.service, "metrics", RequestMetrics())
+
+    async def ask():
+        refusals, later = Refusals(app), asyncio.Event()
+        for _ in range(500):
+            refusals.answer_overloaded(b"/v1/decode", [])
+        asyncio.get_running_loop().call_later(0.0, later.set)
+        await later.wait()
+
+    with capture_logs() as logged:
+        asyncio.run(ask())
+    line = {"event": "requests refused", "log_level": "warning", "status": 429}
+    assert logged == [{**line, "count": 500, "code": "overloaded"}]
+    count = app.state.service.metrics.registry.get_sample_value
+    assert count("heed_requests_total", {"code": "429", "route": "/v1/decode"}) == 500
+    assert count("heed_rejected_total", {"reason": "overloaded"}) == 500
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("inside", [15, 16])
+def test_a_report_of_the_engine_is_enough_while_many_are_in_progress(
+    client, monkeypatch, inside, reported
+):
+    """A new one comes too late."""
+    monkeypatch.setattr("service.api.endpoints.models.STATUS_TIMEOUT", 0)
+    monkeypatch.setattr(client.app.state.service.admission, "inside", inside)
+    for model in client.app.state.service.registry.served.values():
+        report = replace(model.supervisor.reported, ready=reported)
+        monkeypatch.setattr(model.supervisor, "reported", report)
+    status = 200 if reported and inside == 16 else 503
+    assert client.get("/readyz").status_code == status
+
+
+@pytest.fixture(scope="module")
+def port():
+    """The port of a service that answers at most MOST requests at once."""
+    with running("-m", "service", "--max-requests", str(MOST)) as (_, port):
+        yield port
+
+
+@contextlib.contextmanager
+def in_progress(port, count):
+    """Large requests that are being computed."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(connect(port)).sendall(LARGE)
+        yield
+
+
+def ask(port, request):
+    with connect(port) as client:
+        client.sendall(request)
+        return client.recv(1 << 16)
+
+
+def ask_until(port, status):
+    """Send words until the requests before them have come, or gone."""
+    end = time.monotonic() + 30
+    while not ask(port, WORD).startswith(b"HTTP/1.1 %d" % status):
+        assert time.monotonic() < end, f"nothing was answered with {status}"
+
+
+def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probes(port):
+    probes = [PROBE, PROBE.replace(b"/livez", b"/readyz")]
+    with connect(port) as kept:
+        kept.sendall(PROBE)
+        receive(kept, b'{"status":"ok"}')
+        with in_progress(port, MOST):
+            ask_until(port, 429)
+            with connect(port) as new:
+                new.sendall(WORD)
+                check_refusal(received_until_closed(new, b""))
+            kept.sendall(WORD)
+            check_refusal(received_until_closed(kept, b""))
+            with connect(port) as new:
+                for probe in probes:
+                    new.sendall(probe)
+                    receive(new, b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [WORD + WORD],
+        [WORD + PROBE],
+        [WORD[:-9], WORD[-9:]],
+        [LONG[:1000], LONG[1000:] + WORD],
+        [CHUNKED + b"5\r\nhello\r\n", b"no size\r\n"],
+        [CHUNKED + b"no size\r\n"],
+    ],
+    ids=["two", "a probe after", "two segments", "a long body", "a broken body", "a broken one"],
+)
+def test_one_answer_is_read_however_a_refused_request_goes_on(port, parts):
+    """A client that was reset while it sent could not read the answer."""
+    with in_progress(port, MOST):
+        ask_until(port, 429)
+        with connect(port) as client:
+            client.sendall(parts[0])
+            answer = client.recv(1 << 16)
+            for part in parts[1:]:
+                client.sendall(part)
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+        check_refusal(answer)
+
+
+def test_a_connection_closes_when_the_body_of_a_refused_request_is_read(port):
+    with in_progress(port, MOST):
+        ask_until(port, 429)
+        with connect(port) as client:
+            client.sendall(LONG[:1000])
+            check_refusal(client.recv(1 << 16))
+            client.settimeout(5)  # less than idle_timeout
+            client.sendall(LONG[1000:])
+            assert client.recv(1) == b""
+
+
+def test_requests_that_are_refused_for_another_reason_take_no_places(port):
+    ask_until(port, 200)
+    with in_progress(port, MOST - 2):
+        for _ in range(3 * MOST):
+            stranger = ask(port, WORD.replace(b"localhost", b"example.com"))
+            assert stranger.startswith(b"HTTP/1.1 421")
+        assert ask(port, WORD).startswith(b"HTTP/1.1 200")
