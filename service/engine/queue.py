@@ -19,11 +19,11 @@ from service.errors import DeadlineExceeded, Unavailable
 from service.pace import FEW, Pace, refuse
 
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
-# take longer than one that decodes them all (docs/adr/0005). If at most FEW_ROWS wait, or are left
-# after a worker has taken its share, and the busiest worker would then decode at most BUSY_ROWS, it
-# takes them all, and the other cores stay free for the HTTP process. Otherwise the workers share
-# the rows evenly.
-FEW_ROWS, BUSY_ROWS = 5, 16  # rows
+# take longer than one that decodes them all (docs/adr/0005). If at most GATHERED_ROWS wait, or are
+# left after a worker has taken its share, and the busiest worker would then decode at most
+# BUSY_ROWS, it takes them all, and the other cores stay free for the HTTP process. Otherwise the
+# workers share the rows evenly.
+GATHERED_ROWS, BUSY_ROWS = 5, 16
 SHORT_QUEUE = 256  # jobs: a queue this short is scanned in far less time than a step takes
 
 
@@ -221,7 +221,7 @@ class Queue:
     def _few_wait(self) -> bool:
         """Return whether few enough rows wait for one worker to decode them all."""
         most = max(self._rows.values())
-        return self._waiting.rows <= FEW_ROWS and self._waiting.rows + most <= BUSY_ROWS
+        return self._waiting.rows <= GATHERED_ROWS and self._waiting.rows + most <= BUSY_ROWS
 
     def _share(self) -> int:
         """Rows per worker if all rows, waiting or being decoded, were divided evenly."""

@@ -8,7 +8,7 @@ from service.search.options import SearchOptions
 from service.search.rules import Allowed, best_first
 
 COLDEST = 1e-30  # a lower temperature would draw the same token, and divide by zero in float32
-FIRST = 128  # tokens that are ranked before all are sorted into bins
+RANKED_FIRST = 128  # tokens that are ranked before all are sorted into bins
 BINS, DEPTH = 4096, 16.0  # bins of log-probs; the last one holds all below the best minus DEPTH
 BLOCK = 256  # probabilities whose sum one step of a draw skips
 
@@ -26,7 +26,7 @@ def warp(
         scaled = (log_probs - log_probs.max()) / max(temperature, COLDEST)  # (N,)
     if not top_k and top_p == 1:
         return np.arange(len(scaled)), np.exp(scaled)
-    best = best_first(scaled, top_k or FIRST)  # (M,)
+    best = best_first(scaled, top_k or RANKED_FIRST)  # (M,)
     probs = np.exp(scaled[best].astype(np.float64))  # (M,)
     total = probs.sum() if top_k else np.exp(scaled).sum(dtype=np.float64)
     remains = np.cumsum(probs) - probs < top_p * total  # (M,): all until the sum has reached top_p
