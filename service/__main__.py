@@ -57,7 +57,7 @@ async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> Non
 
 
 def report_start(settings: Settings, models: Mapping[str, Model], page: str) -> None:
-    """Log what is served, how and where: what decides its speed."""
+    """Log what is served and where, and what decides its speed."""
     opened = {name: model.engine.opened for name, model in models.items()}
     structlog.get_logger().info(
         "serving",

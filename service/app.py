@@ -144,7 +144,7 @@ def create_app(
 
 
 def other_protocols(settings: Settings) -> dict[str, str]:
-    """Return the HEED_PROTOCOLS that would add a path, by that path, for those that are off."""
+    """Return, for each path of a protocol that is off, the HEED_PROTOCOLS that would add it."""
     return {
         getattr(route, "path", ""): ",".join([*settings.protocols, name])
         for name, protocol in PROTOCOLS.items()

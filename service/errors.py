@@ -41,7 +41,7 @@ def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` without line breaks and characters that a terminal would obey or not show."""
+    """Return `text` without line breaks, and without characters that control terminals."""
     words = " ".join(text.split())
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
 
@@ -68,8 +68,8 @@ class HeedError(Exception):
     status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal"
     retry_after: int | None = None
-    more = 0  # faults that were found beside those in `faults`
-    advice = ""  # after the detail on our own paths: it names a field that other protocols lack
+    more = 0  # faults that were found in addition to `faults`
+    advice = ""  # follows the detail on our own paths: it names a field that other protocols lack
 
     def __init__(self, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
@@ -84,12 +84,14 @@ class HeedError(Exception):
     @classmethod
     def of(cls, faults: Sequence[Fault], more: int = 0) -> Self:
         """Return the error of several faults. It names the first MOST_FAULTS, and counts the others
-        and `more` that are not given."""
+        and `more`, which the caller has found without giving them."""
         named = faults[:MOST_FAULTS]
         more += len(faults) - len(named)
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
         total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
-        if len(named) == MOST_FAULTS and not more:  # a reader of a list stops after so many
+        if (
+            len(named) == MOST_FAULTS and not more
+        ):  # who reads a list stops there, so there may be more
             total = f"the first {MOST_FAULTS} faults: "
         error = cls(total + "; ".join(places), named)
         error.more = more

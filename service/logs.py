@@ -175,8 +175,8 @@ def log_error(event: str, **values: object) -> None:
 
 
 def open_standard_files() -> None:
-    """Open /dev/null in the place of standard files that are closed: otherwise a socket would get
-    the number of one, and with it the lines of the log."""
+    """Open /dev/null in the place of standard files that are closed. Otherwise a socket would get
+    the number of such a file, and the lines of the log."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)

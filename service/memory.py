@@ -20,8 +20,8 @@ def collect_rarely() -> None:
 
     By default Python looks at all of them whenever a quarter as many are new: 300,000 belong to 200
     requests in progress, and the process would stand still for 0.15 s, twice a second. Call this
-    when all is loaded. Requests leave nothing to the collector, but for streams that their clients
-    leave: anyio's cancelled tasks refer to each other.
+    when all is loaded. Requests leave nothing to the collector, except streams whose clients have
+    left: anyio's cancelled tasks refer to each other.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Measure how many requests or rows are completed in a second, to say how long others will wait."""
+"""Measure how many requests or rows are completed in a second, to predict how long others wait."""
 
 import math
 

@@ -39,12 +39,37 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(name):
     assert re.match(r"(After|With) (reading )?this page you (can|have|know) ", beginning)
 
 
+def test_a_decision_says_whether_it_stands():
+    replaced = r"(Accepted; .+ is s|S)uperseded by \[ADR \d+\]\(\S+\)"
+    status = rf"\n\n\*\*Status\.\*\* (Accepted|{replaced})\.\n\n"
+    pages = sorted((DOCS / "adr").glob("*.md"))
+    assert [page.name for page in pages if not re.search(status, page.read_text())] == []
+
+
 def test_variables_are_settings():
     text = "".join(
         page.read_text(encoding="utf-8") for page in PAGES if page.parent != DOCS / "adr"
     )
     named = set(re.findall(r"\bHEED_([A-Z_]+[A-Z])", text))
     assert named <= {name.upper() for name in Settings.model_fields}
+
+
+def test_the_architecture_lists_every_room_in_the_order_of_the_layers():
+    """The import contract has every module of service/: `make check` fails without one."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (each for each in contracts["contracts"] if each.get("containers") == ["service"])
+    layers = [layer.split(" | ") for layer in contract["layers"]]
+    _, table, _ = re.split(r"^## .*\n", (DOCS / "architecture.md").read_text(), flags=re.M)[:3]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
+    listed = [room for row in rows for room in re.findall(r"`(\w+)`", row[1])]
+    for layer in layers:
+        here, listed = listed[: len(layer)], listed[len(layer) :]
+        assert sorted(here) == sorted(layer)
+    assert listed == []
+    above = set[str]()
+    for row in rows:
+        above |= set(re.findall(r"`(\w+)`", row[1]))
+        assert above.isdisjoint(re.findall(r"`(\w+)`", row[3])), "a room imports those below it"
 
 
 def test_the_quick_start_trains_as_the_tutorial_does():

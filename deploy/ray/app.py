@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
 from starlette.middleware import Middleware
 
 from deploy.ray.multiplex import Multiplexing
-from service.api.endpoints.models import ready
+from service.api.endpoints.models import check_ready
 from service.app import create_app
 from service.errors import StartupError
 from service.http.middleware.tracing import close_tracing, open_tracing
@@ -44,7 +44,7 @@ class Heed:
 
     async def check_health(self) -> None:
         """Raise Unavailable while /readyz answers 503: Ray replaces a replica that stays so."""
-        await ready(Request({"type": "http", "app": self.app}))
+        await check_ready(self.app.state.service)
 
     def __del__(self) -> None:
         if tracing := getattr(self, "tracing", None):

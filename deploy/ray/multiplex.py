@@ -9,12 +9,11 @@ from ray import serve
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.reading.call import Service
 from service.errors import HeedError, Invalid, Unauthorized, Unavailable
 from service.http.messages.problems import answer_heed_error
-from service.http.middleware.keys import Keys
 from service.serving.model import Model
 from service.serving.registry import Registry
-from service.settings.settings import Settings
 
 
 class Loaded:
@@ -40,7 +39,7 @@ class Multiplexing:
             return await self._open(name)
 
         self.app = app
-        self._state = heed.state
+        self._heed = heed
         self._load = serve.multiplexed(max_num_models_per_replica=most)(load)
         self._unloading = set[asyncio.Task[None]]()
 
@@ -48,7 +47,7 @@ class Multiplexing:
         name = serve.get_multiplexed_model_id()
         if scope["type"] != "http" or scope["method"] != "POST" or not self._can_load(name):
             return await self.app(scope, receive, send)
-        keys: Keys | None = self._state.keys
+        keys = self._service.keys
         try:
             if keys:
                 keys.check(Headers(scope=scope).get("authorization"))
@@ -64,14 +63,18 @@ class Multiplexing:
         finally:
             loaded.model.release()
 
+    @property
+    def _service(self) -> Service:
+        """Objects that all requests share. The application has them once its lifespan begins."""
+        return self._heed.state.service
+
     def _can_load(self, name: str) -> bool:
-        """Return whether this is a folder in HEED_MODELS, and no model of HEED_BUNDLES."""
+        """Return whether this is a folder in HEED_MODELS, and not a model of HEED_BUNDLES."""
         if not name:
             return False
-        registry: Registry = self._state.registry
-        settings: Settings = self._state.settings
+        registry, settings = self._service.registry, self._service.settings
         if model := registry.served.get(name):
-            return model.engine.bundle.root not in settings.bundles
+            return model.bundle.root not in settings.bundles
         folders = settings.models.iterdir() if settings.models else ()
         return name in [folder.name for folder in folders]
 
@@ -79,9 +82,10 @@ class Multiplexing:
         """Open a folder. Raise Unavailable if that fails."""
         if self._unloading:
             await asyncio.wait(self._unloading)
-        registry: Registry = self._state.registry
+        registry, models = self._service.registry, self._service.settings.models
+        assert models is not None  # _can_load has found the folder in it
         try:
-            model = await registry.load(name, self._state.settings.models / name)
+            model = await registry.load(name, models / name)
         except Invalid as error:  # its detail, which is logged, may have paths of the server
             detail = f"model {name} could not be opened: the log says why"
             raise Unavailable(detail) from error

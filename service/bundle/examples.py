@@ -31,7 +31,7 @@ def check_examples(
     examples: Sequence[Example], languages: Languages, slots: Collection[Slot], path: Path
 ) -> None:
     """Raise StartupError for an example whose request would be refused: its language is unknown, or
-    lacks where there is a choice. `slots` are those of all templates."""
+    missing although there is a choice. `slots` are those of all templates."""
     for number, example in enumerate(examples):
         for slot in get_args(Slot):
             codes, given = languages.of(slot), getattr(example, slot)

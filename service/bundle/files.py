@@ -27,7 +27,7 @@ Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Tensor(BaseModel):
-    """What the header of a safetensors file says of a tensor; its offsets are in bytes."""
+    """A tensor in the header of a safetensors file. Its offsets are in bytes."""
 
     dtype: str
     shape: Annotated[list[Size], Field(max_length=MOST_AXES)]
@@ -152,7 +152,7 @@ def check_weights(path: Path, config: Mapping[str, object]) -> None:
                     f" {last} of {nbytes}: export the bundle again"
                 )
             taken += last - first
-            if taken > nbytes:  # very many could be at the same bytes, and be read for hours
+            if taken > nbytes:  # very many at the same bytes would take hours to read
                 raise StartupError(
                     f"{path}: tensor {name} overlaps another one: export the bundle again"
                 )
@@ -186,7 +186,7 @@ def read_header(path: Path) -> tuple[Header, int]:
 
 
 def network_of(header: Header) -> dict[str, object]:
-    """Return the fields of a configuration that weights under torch's names tell."""
+    """Return the fields of a configuration that follow from weights under torch's names."""
     found: dict[str, object] = {
         field: header[name].shape[axis]
         for name, fields in TABLES.items()

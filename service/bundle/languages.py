@@ -45,7 +45,7 @@ class Languages(BaseModel):
         return self
 
     def default(self, slot: Slot) -> str | None:
-        """Return the language that a request need not name; None if it has to."""
+        """Return the language of requests that name none; None if they must name one."""
         codes = self.of(slot)
         if slot == "target_language" and self.default_target is not None:
             return self.default_target
@@ -67,7 +67,7 @@ class Languages(BaseModel):
         return [[[each]] if isinstance(each, int) else self.of(each).values() for each in template]
 
     def most_ids(self, template: Template) -> int:
-        """Return how many ids a template has in the languages that have most."""
+        """Return how many ids a template has in the languages with the most ids."""
         return sum(
             1 if isinstance(each, int) else max(map(len, self.of(each).values()), default=0)
             for each in template

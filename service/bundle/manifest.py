@@ -145,12 +145,12 @@ class Manifest(Part):
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
     def start_ids(self, language: Sequence[int] = ()) -> list[int]:
-        """Return what the decoder reads before a target in the language of these ids."""
+        """Return the ids before a target; `language` has those that its language adds."""
         return fill(self.decoder_start, {"target_language": language})
 
     @cached_property
     def target_positions(self) -> int:
-        """Most tokens of a target in any language: all but one start id take positions too."""
+        """Longest target in tokens. Every start id but one also takes a position."""
         longest = max(self.languages.target.values(), key=len, default=())
         return self.limits.max_target_length + 1 - len(self.start_ids(longest))
 
@@ -169,7 +169,7 @@ class Bundle:
 
 
 def load_bundle(root: Path) -> Bundle:
-    """Return the bundle in `root` once its manifest and all its files are validated.
+    """Return the bundle in `root` after validating its manifest and all its files.
 
     Raises StartupError naming what is missing, altered, outside the folder or contradictory.
     """

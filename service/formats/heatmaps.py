@@ -25,7 +25,7 @@ END_OF_TEXT = "\N{RIGHT-TO-LEFT MARK}\N{LEFT-TO-RIGHT MARK}"
 class Grid:
     """The layout of the equally large heatmaps of a block."""
 
-    across: int  # heatmaps beside each other
+    across: int  # heatmaps side by side
     down: int
     cell: float  # side of a cell
     left: float  # width of the labels of rows

@@ -46,7 +46,7 @@ def frame() -> tuple[str, str]:
 
 
 def script_hashes(page: bytes) -> list[str]:
-    """Return the hash of each inline script of a page, which lets it run under a
+    """Return the hash of each inline script of a page. The hash lets the script run under a
     Content-Security-Policy (Content Security Policy Level 3, section 2.3.1)."""
     digests = (hashlib.sha256(script).digest() for script in INLINE_SCRIPT.findall(page))
     return [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]

@@ -74,7 +74,7 @@ def draw_plot(picture: Picture, points: Floats, prediction: Floats, truth: Float
 
 
 def draw_axes(picture: Picture, low: Floats, high: Floats) -> None:
-    """Draw a frame, and beside it the smallest and the largest x and y."""
+    """Draw a frame, and next to it the smallest and the largest x and y."""
     left = top = PLOT_MARGIN
     right, bottom = left + SIDE, top + SIDE
     frame = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]

@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     allowed_hosts: HostNames = Field(
         default=[],
         description="Host names that requests may be for, separated by commas; *.example.com for"
-        " subdomains, * for all. IP addresses always may. By default localhost if only this machine"
-        " can reach the service, else all",
+        " subdomains, * for all. IP addresses are always allowed. By default localhost if only this"
+        " machine can reach the service, else all",
     )
     trusted_proxies: Networks = Field(
         default=[],
@@ -75,8 +75,8 @@ class Settings(BaseSettings):
     )
     root_path: RootPath = Field(
         default="",
-        description="Prefix of all paths behind a proxy, such as /heed. The proxy may strip it from"
-        " the requests that it passes on, or not",
+        description="Prefix of all paths behind a proxy, such as /heed. The proxy may pass it on or"
+        " strip it",
     )
     cors_origins: Origins = Field(
         default=[],
@@ -85,25 +85,25 @@ class Settings(BaseSettings):
     )
     protocols: Protocols = Field(
         default=[],
-        description="Protocols of other services to speak beside our own, separated by commas:"
+        description="Protocols of other services to speak as well, separated by commas:"
         " open-inference, openai, libretranslate",
     )
     api_keys: SecretStr | None = Field(
         default=None,
-        description="Keys that clients must send one of, as Authorization: Bearer KEY, separated by"
-        " commas. Set the variable: others may read a flag in the list of processes",
+        description="Keys, separated by commas, of which clients must send one, as Authorization:"
+        " Bearer KEY. Set the variable: other users may read a flag in the list of processes",
     )
     api_keys_file: Path | None = Field(
         default=None, description="File of such keys, one a line, read at the start"
     )
     admin_key: SecretStr | None = Field(
         default=None,
-        description="Key for loading, reloading and unloading models at run time, and for all that"
-        " API keys open. Set the variable, as for api-keys",
+        description="Key for loading, reloading and unloading models at run time. It also opens all"
+        " that API keys open. Set the variable, as for api-keys",
     )
     models: DirectoryPath | None = Field(
         default=None,
-        description="Folder with bundles that may be loaded at run time, beside those of bundles",
+        description="Folder with more bundles that may be loaded at run time",
     )
     bundles: Folders = Field(
         default=[DEFAULT_BUNDLE],
@@ -200,8 +200,8 @@ class Settings(BaseSettings):
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a request may take, that its body may take to arrive, and that"
-        " its client may read nothing of the answer",
+        description="Seconds for a whole request, for its body to arrive, and for a client that"
+        " reads nothing of its answer",
     )
     idle_timeout: float = Field(
         default=10.0,
@@ -230,7 +230,7 @@ class Settings(BaseSettings):
     )
 
     def opens(self, graph: str) -> bool:
-        """Return whether a graph of a bundle is loaded, if the bundle has it."""
+        """Return whether to load a graph of a bundle, if the bundle has it."""
         optional = {
             "attention": self.attention,
             "encoder_attention": self.attention,

@@ -21,7 +21,7 @@ def split_at_commas(value: object) -> object:
 
 
 def check_names(hosts: list[str]) -> list[str]:
-    """Raise ValueError for what no Host header could be."""
+    """Raise ValueError for a name that no Host header can have."""
     for host in hosts:
         if not re.fullmatch(r"\*|(\*\.)?[\w.-]+", host):
             raise ValueError(
@@ -31,8 +31,8 @@ def check_names(hosts: list[str]) -> list[str]:
 
 
 def check_origins(origins: list[str]) -> list[str]:
-    """Return the origins in lower case, as browsers send them. Raise ValueError for what no browser
-    sends."""
+    """Return the origins in lower case, as browsers send them. Raise ValueError for an origin that
+    no browser sends."""
     origins = [origin.lower() for origin in origins]
     for origin in origins:
         found = ORIGIN.fullmatch(origin)

@@ -28,8 +28,8 @@ def with_compose(normalizer: Normalizer) -> Normalizer:
 
 
 def takes_long(text: str) -> bool:
-    """Return whether `with_compose` takes long on a text: for each of its sequences it looks at all
-    of it."""
+    """Return whether `with_compose` takes long on a text: it searches the whole text for each
+    sequence in it."""
     if len(text) ** 2 <= MOST_WORK or text.isascii():
         return False
     return len(text) * len({match[1] for match in find_sequences(text)}) > MOST_WORK
@@ -49,10 +49,10 @@ class Compose:
             text.replace(typed, found[typed])
 
     def _find_replacement(self, sequence: str) -> tuple[str, str] | None:
-        """Return as much of `sequence` as is to be replaced, and by what.
+        """Return the part of `sequence` to replace, and its replacement; None to keep it.
 
-        Marks are composed with their letter. The first mark left is divided from a letter that the
-        normalizer replaces.
+        Marks are composed with their letter. If the normalizer replaces the letter, DIVIDER goes
+        between the letter and the first mark that is left.
         """
         end = next((end for end in range(len(sequence), 1, -1) if compose(sequence[:end])), 1)
         letter = (end > 1 and compose(sequence[:end])) or sequence[0]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Token:
     """`start` and `end` count characters of the text; null for special tokens, which have none.
 
-    A character other than a space belongs to one token: of those that share it, to the last. The
-    others have a place without characters.
+    A character other than a space belongs to one token. If several tokens share it, it belongs to
+    the last of them; the others get an empty place.
     """
 
     text: str
@@ -21,8 +21,9 @@ class Token:
 def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
     """Give every character but spaces to one token, whatever a normalizer made of it.
 
-    A token begins where the last one ended, after spaces, and ends before what it shares with the
-    next. One that shares all it has, such as a normalizer's first space, gets nothing.
+    A token begins where the one before it ended, after spaces, and ends before the characters that
+    it shares with the next one. A token that shares all its characters, such as a normalizer's
+    first space, gets none.
     """
     stops: list[int] = []
     shared = len(text)

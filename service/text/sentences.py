@@ -140,10 +140,10 @@ def is_abbreviation(text: str, stop: int, following: str) -> bool:
 
 
 def cut(text: str, sentence: Span, fits: Callable[[Span], bool]) -> Iterator[Span]:
-    """Split a sentence that does not fit: after the last clause mark such that the part before it
-    fits, else at the last such space. The rest is split likewise.
+    """Split a sentence that does not fit. The first part ends after the last clause mark, else
+    before the last space, up to which the text fits. The rest is split likewise.
 
-    The last part does not fit if there is no such place.
+    If there is no such place, the last part does not fit.
     """
     if fits(sentence):
         yield sentence
@@ -163,10 +163,10 @@ def cut(text: str, sentence: Span, fits: Callable[[Span], bool]) -> Iterator[Spa
 
 
 def end_of_search(start: int, end: int, fits: Callable[[Span], bool]) -> int | None:
-    """Return a place before which the text stops to fit; None if all of it fits.
+    """Return a place up to which the text does not fit; None if all of it fits.
 
-    Parts are tried in growing lengths: to try all of the rest, or to search it, would take a text
-    again and again.
+    Parts are tried in growing lengths: to try, or to search, the whole rest for each part would
+    take quadratic time.
     """
     length = SHORT
     while start + length < end:

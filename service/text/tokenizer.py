@@ -30,11 +30,11 @@ from service.text.offsets import Token, close_gaps, place
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
-INVALID = re.compile("[\udc80-\udcff]")  # what Python decodes a byte to that is not UTF-8
+INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
 LETTER = "a"
 SPACE = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
-LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # Unicode normalizes it to so many characters
+LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
@@ -84,10 +84,10 @@ class Tokenizer:
         composes: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
-        is refused; so are the ids themselves, unless a decoder may have `generated` them. Each
-        comes with what it stands for, such as padding. `size` is the model's number of ids: those
-        that the tokenizer lacks have no text. `languages` are those of targets, if sources hold
-        their ids. `composes`: the library has a normalizer of `with_compose`."""
+        is refused; so are the ids themselves, unless a decoder may have `generated` them.
+        `forbidden` says what each id stands for, such as padding. `size` is the model's number of
+        ids: ids that the tokenizer lacks have no text. `languages` are those of targets, if sources
+        hold their ids. `composes`: the library has a normalizer of `with_compose`."""
         self._library = library
         self._library.encode_special_tokens = True  # a user who types "<eos>" means text
         self._limit = limit
@@ -125,8 +125,8 @@ class Tokenizer:
     def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
         """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
 
-        Raises Invalid if it has no token or text outside the vocabulary, is not Unicode, or begins
-        with the name of a language token, TooLarge beyond the limit.
+        Raises Invalid if the text has no token, has characters outside the vocabulary, is not
+        Unicode, or begins with the name of a language token; TooLarge beyond the limit.
         """
         longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
         if longest > self._limit * LONGEST_TOKEN:
@@ -163,8 +163,8 @@ class Tokenizer:
         return f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
 
     def _has_signs(self, read: Sequence[Token]) -> bool:
-        """Return whether some token is a sign that can be seen, and not unknown. For any source
-        without one, the model would invent a target."""
+        """Return whether some token is visible and known. For a source without one, the model would
+        invent a target."""
         known = "".join(token.text for token in read if token.id not in self._unknown)
         return any(unicodedata.category(each)[0] in VISIBLE for each in known.replace(SPACE, ""))
 
@@ -221,8 +221,8 @@ class Tokenizer:
             if token_id in self._special_ids:
                 return ""
             if byte := self._bytes.get(token_id):
-                # The library decodes bytes anew with every further one, and raises if that changes
-                # them. It gets a letter in their place, which says that the text goes on.
+                # With each byte the library decodes all bytes before it again, and raises an error
+                # if their text changes. It gets a letter in their place: the text goes on.
                 before = (step(letter) or LETTER).removesuffix(LETTER)
                 return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
             cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
@@ -268,16 +268,16 @@ def check_unicode(text: str, pointer: str) -> None:
 
 
 def unknown_ids(library: Library) -> set[int]:
-    """Return the ids of a text that no vocabulary has; none if the library cannot read it."""
+    """Return the ids of a character that no vocabulary has; none if the library cannot read it."""
     with suppress(LibraryError):
         return {token.id for token in call(lambda: library.model.tokenize(NO_CHARACTER))}
     return set()
 
 
 def call(work: Callable[[], Result]) -> Result:
-    """Return what the library returns. Raise LibraryError for whatever it raises: its errors have
-    no class of their own, and those of its panics, as of a pattern that takes too long on a text,
-    do not derive from Exception, so that nobody else would catch them."""
+    """Return what the library returns. Raise LibraryError for all its errors: they have no class of
+    their own. A panic, such as for a pattern that takes too long on a text, does not even derive
+    from Exception: nobody else would catch it."""
     try:
         return work()
     except (KeyboardInterrupt, MemoryError, SystemExit):

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from service.app import PROTOCOLS
+from service.settings import types as setting_types
 from service.settings.settings import DEFAULT_BUNDLE, Settings
-from service.settings.settings import types as setting_types
 
 
 def test_the_service_starts_where_no_affinity_can_be_read(monkeypatch):

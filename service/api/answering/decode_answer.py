@@ -1,4 +1,4 @@
-"""The answer of /v1/decode, whole and as events. `EVENTS` and what they hold are components of the
+"""The answer of /v1/decode, whole and as events. `EVENTS` and their fields become components of the
 OpenAPI document, which FastAPI would not add."""
 
 from typing import Any, Literal
@@ -56,7 +56,7 @@ class DecodeAnswer(ModelResponse):
 
 
 class Place(BaseModel):
-    """What an event belongs to."""
+    """The result, and the sentence, that an event belongs to."""
 
     result: int = Field(description="Which result, counted from 0.")
     sentence: int | None = Field(

@@ -33,8 +33,8 @@ INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="u
 
 
 def show_answers(document: dict[str, Any]) -> None:
-    """Add the answers to a finished OpenAPI document: FastAPI itself would drop every null. Name
-    the default model in paths."""
+    """Add the answers to a finished OpenAPI document, since FastAPI would drop every null. Name the
+    default model in paths."""
     name_models(document, DEFAULT)
     for path, answers in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
         (operation,) = document["paths"][path].values()
@@ -59,8 +59,8 @@ def fit_to_models(document: dict[str, Any], manifests: Sequence[Manifest]) -> di
     """Change and return a finished OpenAPI document, if its service has other models than the
     default one.
 
-    Beside others, the default model is named in its examples. Without it, each endpoint gets one
-    example for the first model, and no answers; its vocabulary may lack the words.
+    If the default model is one of several, its examples name it. Without it, each endpoint gets one
+    example for the first model, and no answers: its vocabulary may lack the words of the example.
     """
     names = [manifest.name for manifest in manifests]
     if names in ([DEFAULT], []):
@@ -239,7 +239,7 @@ EMBED: Examples = {
     },
 }
 
-TRANSLATE: Examples = {  # fit_to_models puts languages of the first model that has some into it
+TRANSLATE: Examples = {  # fit_to_models puts in languages of the first model that has some
     "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
 }
 

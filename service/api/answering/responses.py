@@ -1,4 +1,4 @@
-"""Fields that several answers share. Each endpoint defines its own answer beside it.
+"""Fields that several answers share. The file of each endpoint defines its own answer.
 
 Endpoints write JSON straight from arrays: these pydantic models only document it.
 """
@@ -193,7 +193,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         "content": {"application/problem+json": {**PROBLEM_SCHEMA, "example": REFUSAL}},
     },
     "5XX": {
-        "description": "The service failed; with a Retry-After header, try again after so many"
+        "description": "The service failed; with a Retry-After header, try again after that many"
         " seconds",
         "content": {"application/problem+json": PROBLEM_SCHEMA},
     },
@@ -214,8 +214,8 @@ def is_text(media_type: str) -> bool:
 
 
 def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:
-    """Add the schemas of models, and of what they hold, to a finished OpenAPI document. Those that
-    it has stay as they are."""
+    """Add the schemas of models, and of their fields, to a finished OpenAPI document. Schemas that
+    it already has stay as they are."""
     _, found = models_json_schema(
         [(model, "validation") for model in models], ref_template=REFERENCE
     )

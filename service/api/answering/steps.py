@@ -31,7 +31,7 @@ Asked = TypeVar("Asked")
 
 
 class Computed(NamedTuple):
-    """What is computed for a request: `write` makes the document of its endpoint.
+    """The results of a request: `write` makes the document of its endpoint.
 
     `size` counts the document's numbers and texts that are not in `answers`.
     """
@@ -90,8 +90,8 @@ def gather_answers(
 ) -> "asyncio.Future[list[Answer]]":
     """Return a future of all answers, which ends with the first failure.
 
-    If `faults` are those of a partial request, an entry whose pass fails has an empty answer
-    instead, and a fault of the result to which it belongs by `results`.
+    In a partial request, an entry whose pass fails gets an empty answer instead, and `faults` gets
+    the error. `results` has the index of the result to which each entry belongs.
     """
     if faults and faults.partial:
         pairs = zip(futures, results, strict=True)
@@ -138,10 +138,10 @@ def write_partial(
     asked: Iterable[Asked],
     write: Callable[[Sequence[Asked]], Document],
 ) -> Document:
-    """Return the document that `write` makes of those of `asked` that have not failed, with the
-    problems of the others as their results.
+    """Return the document that `write` makes of the items of `asked` that have not failed. Each
+    other item has a problem as its result.
 
-    `results` are the indices in the answer to which each of `asked` belongs.
+    `results` has the index in the answer of each item.
     """
     failed = faults.failed
     pairs = zip(results, asked, strict=True)
@@ -173,7 +173,7 @@ async def respond(call: Call, computed: Computed, media_type: str = JSON) -> Res
 
 
 def cut_headers(answers: Sequence[Answer]) -> dict[str, str]:
-    """Return the header that tells a cut target, for answers whose form has no place for it."""
+    """Return the header that reports a cut target, for forms of answers without a field for it."""
     return {FINISH_REASON: "length"} if any(map(is_cut, answers)) else {}
 
 

@@ -37,8 +37,8 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events of one request. `write` makes the document of the whole answer. `faults` takes
-    what fails alone."""
+    """The events of one request. `write` makes the document of the whole answer. `faults` collects
+    the errors of entries that fail alone."""
 
     call: Call
     model: Model

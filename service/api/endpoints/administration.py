@@ -1,4 +1,4 @@
-"""POST /v1/models/{name}/load, /reload and /unload, for who has the admin key."""
+"""POST /v1/models/{name}/load, /reload and /unload, for holders of the admin key."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -47,8 +47,8 @@ async def load_model(
     name: str, body: Annotated[LoadRequest, Body(openapi_examples=LOAD)], call: Call
 ) -> Response:
     """Open a bundle, check it, and serve its model, which must have the name in the path. The
-    answer comes when it is ready. 403 without HEED_ADMIN_KEY in the settings, 409 if it is served
-    already."""
+    answer comes when it is ready. 403 without HEED_ADMIN_KEY in the settings, 409 if a model of
+    this name is served already."""
     registry = administer(call)
     folder = find_folder(call.settings, body.path)
     card = describe(call, await registry.load(name, folder))
@@ -57,10 +57,9 @@ async def load_model(
 
 @router.post("/v1/models/{name}/reload", summary="Reload a model", openapi_extra=NEEDS_ADMIN)
 async def reload_model(name: str, call: Call) -> ModelCard:
-    """Open the folder of a model again, beside the engine that runs: both take memory meanwhile.
-    Requests from then on get the new one, those before are finished by the old one. If the bundle
-    does not open, 422 says why, and nothing has changed. 403 without HEED_ADMIN_KEY in the
-    settings."""
+    """Open the folder of a model again while its engine runs: both take memory meanwhile. The
+    new engine gets all later requests, and the old one finishes the earlier ones. If the bundle
+    does not open, 422 says why, and nothing changes. 403 without HEED_ADMIN_KEY in the settings."""
     registry = administer(call)
     await expect_no_body(call)
     return describe(call, await registry.reload(name))
@@ -68,8 +67,8 @@ async def reload_model(name: str, call: Call) -> ModelCard:
 
 @router.post("/v1/models/{name}/unload", summary="Unload a model", openapi_extra=NEEDS_ADMIN)
 async def unload_model(name: str, call: Call) -> Health:
-    """Serve a model no longer, and free its memory when its requests are finished: the answer comes
-    then. 403 without HEED_ADMIN_KEY in the settings."""
+    """Stop serving a model, and free its memory when its requests are finished. The answer comes
+    after that. 403 without HEED_ADMIN_KEY in the settings."""
     registry = administer(call)
     await expect_no_body(call)
     await registry.unload(name)
@@ -90,9 +89,9 @@ def administer(call: Call) -> Registry:
 
 
 async def expect_no_body(call: Call) -> None:
-    """Raise Invalid if there is a body: whoever sends one expects more than the path says."""
+    """Raise Invalid if there is a body: its sender expects an effect that it does not have."""
     if await call.body():
-        raise Invalid.at("", "must be absent: the path says all")
+        raise Invalid.at("", "must be absent: no body is expected, so send none")
 
 
 def find_folder(settings: Settings, path: str) -> Path:

@@ -105,7 +105,7 @@ async def attention(
 
 
 async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = False) -> Computed:
-    """Compute the attention of each source. `padded`: all of it will be as large as the largest.
+    """Compute the attention of each source. `padded`: all will be padded to the largest.
 
     Raise the errors of the endpoint.
     """
@@ -157,7 +157,7 @@ async def read_body(
 ) -> tuple[SearchOptions | None, list[Tokens], Sequence[Tokens | None]]:
     """Return the sources with either the search for their targets, or the targets that are given.
 
-    Add to `faults` each search option beside given targets.
+    Add a fault for each search option that is sent together with targets.
     """
     if body.target is None:
         search = await call.compute_reading(

@@ -49,14 +49,14 @@ class DecodeRequest(Searching):
         default=1,
         ge=1,
         le=64,
-        description="Sets how many beams or samples are returned: without a temperature the best"
-        " beams, at most beam_size; with a temperature so many samples.",
+        description="How many hypotheses to return: without a temperature, the best beams, at most"
+        " beam_size of them; with a temperature, samples.",
     )
     top_log_probs: int = Field(
         default=0,
         ge=0,
         le=20,
-        description="How many of the most probable tokens to return beside each generated token.",
+        description="How many of the most probable tokens to return with each generated token.",
     )
     attention: AttentionSelection | None = Field(
         default=None,
@@ -114,8 +114,8 @@ async def decode(
 async def run_decode(
     body: DecodeRequest, call: Call, pointer: str = "/source", *, whole: bool = False
 ) -> Computed:
-    """Decode the sources, which the body has at `pointer`. `whole`: decode those anew that the
-    model's own max_new_tokens has cut.
+    """Decode the sources, which the body has at `pointer`. `whole`: decode sources again whose
+    targets the model's own max_new_tokens has cut.
 
     Raise the errors of the endpoint.
     """
@@ -129,11 +129,11 @@ async def run_decode(
 async def finish(
     call: Call, model: Model, entries: Sequence[Entry], answers: Sequence[Answer]
 ) -> list[Answer]:
-    """Return the answers, and in place of those that were cut new ones, as long as the model's
-    positions allow. They stay cut where even then, or if there is not room or time for it.
+    """Return the answers, with new ones in the place of those that were cut: up to the model's last
+    position. An answer stays cut if this is not enough, or if there is no room or time for it.
 
-    All are not decoded that far at once: the scheduler and the budget of answers would reserve for
-    every source what few need.
+    Not every source is decoded that far at first: the scheduler and the budget of answers would
+    reserve for all of them what only few need.
     """
     most = model.manifest.target_positions
     longer = {
@@ -154,7 +154,7 @@ async def finish(
 
 
 class Prepared(NamedTuple):
-    """What is decoded for a request, and the document of the answers to the entries."""
+    """The entries of a request, and a function that makes the document of their answers."""
 
     model: Model
     entries: list[Entry]

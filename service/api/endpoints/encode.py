@@ -94,8 +94,8 @@ async def encode(
 async def run_encode(
     body: EncodeRequest, call: Call, pointer: str = "/source", *, padded: bool = False
 ) -> Computed:
-    """Encode the sources, which the body has at `pointer`. `padded`: as many vectors will be
-    written for each as for the longest.
+    """Encode the sources, which the body has at `pointer`. `padded`: every source will be written
+    with as many vectors as the longest.
 
     Raise the errors of the endpoint.
     """

@@ -47,8 +47,8 @@ async def metrics(call: Call) -> PlainTextResponse:
 class ModelCollector(Collector):
     """Reads the metrics of the models that are served, and of the log, when Prometheus asks.
 
-    An engine, in its own process, reports its numbers to its supervisor every second: a step costs
-    no more than to count it. The supervisor adds up those of all engines that it has started.
+    An engine, in its own process, reports its numbers to its supervisor every second, so that a
+    step only counts. The supervisor adds up the numbers of all engines that it has started.
     """
 
     def __init__(self, registry: Registry) -> None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.responses import PROBLEMS, describe_files
-from service.api.reading.call import Call, find_model
+from service.api.reading.call import Call, Service, find_model
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import kinds_of
 from service.attention import AttentionKind
@@ -135,7 +135,7 @@ def speaks_openai(call: Call) -> bool:
 
 
 def shortened(card: ModelCard) -> ModelCard:
-    """Return the card without what is long in `origin`, such as the hashes of all files."""
+    """Return the card without lists and objects in `origin`, such as the hashes of all files."""
     brief = {k: value for k, value in card.origin.items() if not isinstance(value, dict | list)}
     return card.model_copy(update={"origin": brief})
 
@@ -189,13 +189,13 @@ async def live() -> Health:
     return Health(status="ok")
 
 
-async def is_ready(call: Call, model: Model) -> bool:
+async def is_ready(service: Service, model: Model) -> bool:
     """Return whether the engine reports in time that its workers make progress.
 
     While many requests are in progress, its latest report is enough, at most six seconds old: this
     process itself may be too late to read another.
     """
-    admission = call.service.admission
+    admission = service.admission
     if admission.inside >= admission.few and model.supervisor.reported.ready:
         return True
     try:
@@ -213,16 +213,21 @@ async def is_ready(call: Call, model: Model) -> bool:
 async def ready(call: Call) -> Health:
     """Return 200 if every model accepts requests and its workers make progress, else 503. A model
     that could not be opened at the start counts, until it is reloaded or unloaded."""
-    models = call.service.registry.served
-    late = [name for name, model in models.items() if not await is_ready(call, model)]
-    why = [not_opened(name) for name in call.service.registry.failed]
+    await check_ready(call.service)
+    return Health(status="ok")
+
+
+async def check_ready(service: Service) -> None:
+    """Raise Unavailable unless all models are ready."""
+    models = service.registry.served
+    late = [name for name, model in models.items() if not await is_ready(service, model)]
+    why = [not_opened(name) for name in service.registry.failed]
     if late:
         why.append(f"these models are not ready: {', '.join(late)}; try again later")
     if why:
         raise Unavailable("; ".join(why))
     if not models:
         raise Unavailable("no model is served: try again when one is loaded")
-    return Health(status="ok")
 
 
 @router.get(
@@ -235,15 +240,15 @@ async def model_ready(name: str, call: Call) -> Health:
     served = call.service.registry.served
     if name in call.service.registry.failed and name not in served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(call, find_model(served, name)):
+    if not await is_ready(call.service, find_model(served, name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
 
 
 def not_opened(name: str) -> str:
-    """Return what to do about a model that failed at the start. The reason names files: probes,
-    which need no key, do not tell it."""
+    """Return what to do about a model that failed at the start. Probes, which need no key, do not
+    give the reason: it names files."""
     return (
-        f"model {name} could not be opened (the list of models says why): mend it, then reload it"
+        f"model {name} could not be opened (the list of models says why): fix it, then reload it"
         " or restart the service, or unload it"
     )

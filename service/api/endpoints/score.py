@@ -73,7 +73,7 @@ async def score(
 
 
 async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> Computed:
-    """Score the targets. `padded`: as many tokens will be written for each as for the longest.
+    """Score the targets. `padded`: each will be written with as many tokens as the longest.
 
     Raise the errors of the endpoint.
     """

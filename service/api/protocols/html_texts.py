@@ -10,13 +10,13 @@ from service.text.tokenizer import has_letters
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-# Of a request: what the parser needs quadratic time or memory for, and cannot be stopped at.
-MOST_TAGS = 5000  # nested ones
+# Limits on a request. The parser takes quadratic time or memory for these, and cannot be stopped.
+MOST_TAGS = 5000  # which may be nested
 MOST_ATTRIBUTES = 5000  # each is compared with the others of its tag
 MOST_COPIED = 64 << 20  # bytes of nodes: a tag of FORMATTING that is left open, for each later tag
-MOST_READ = 8 << 20  # characters of tags and after them: both overlap in open quotes
-NODE = 300  # bytes of a copied tag beside its text
-KEPT = frozenset(("code", "pre", "script", "style", "textarea"))  # elements whose texts stay
+MOST_READ = 8 << 20  # characters read to find the ends of tags: tags in open quotes overlap
+NODE = 300  # bytes of a copied tag in addition to its text
+KEPT = frozenset(("code", "pre", "script", "style", "textarea"))  # elements left untranslated
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 TAG = re.compile(r"<(?=[a-z])", re.IGNORECASE)
 SPACE = r" \t\n\r\f"
@@ -25,15 +25,15 @@ VALUE = rf""""[^"]*"?|'[^']*'?|[^{SPACE}>"'][^{SPACE}>]*"""
 ATTRIBUTE = re.compile(
     rf"[{SPACE}/]*(?:=[^{SPACE}/>=]*|[^{SPACE}/>=]+)(?:[{SPACE}]*=[{SPACE}]*(?:{VALUE})?)?"
 )
-# Elements that are opened again in every later one, as <b> in <p><b>one</p><p>two, unless they are
-# the same or closed, or <a>, of which one is open.
+# Elements that the parser opens again in every later one until they are closed, as <b> in
+# <p><b>one</p><p>two. It repeats equal ones only a few times, and <a> not at all.
 FORMATTING = re.compile("b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u")
 CLOSED = re.compile(rf"[{SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
 SPACES = re.compile(f"[{SPACE}]+")
 
 
 class Tag(NamedTuple):
-    """A start tag without what follows its last attribute, if a tag begins at this place."""
+    """A start tag up to the end of its last attribute, at a place where a tag may begin."""
 
     name: str
     start: int
@@ -42,8 +42,8 @@ class Tag(NamedTuple):
 
 
 def check_html(sources: Sequence[str], translations: int, pointer: str) -> None:
-    """Raise TooLarge for more markup than the parser reads quickly, in all of the sources. Each is
-    counted as often as it is parsed again to write a translation."""
+    """Raise TooLarge for more markup than the parser reads quickly, in all sources together. Each
+    source counts once for each translation, since each parses it again."""
     each = f", counted for each of {translations} translations" if translations > 1 else ""
 
     def check(found: int, limit: int, what: str, advice: str = "send less HTML at a time") -> None:
@@ -93,7 +93,7 @@ def is_closed(source: str, tag: Tag) -> bool:
 
 def texts_of(source: str) -> list[str]:
     """Return the texts that have letters or digits. White space is a single space, as browsers show
-    it. Raise Invalid without the parser."""
+    it. Raise Invalid if the parser is not installed."""
     return [SPACES.sub(" ", node.text_content or "") for node in nodes_of(parse(source))]
 
 

@@ -26,7 +26,7 @@ from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.errors import Invalid
 
-# Fields of our requests that are tensors, or change an answer to what no tensor holds
+# Fields of our requests that are tensors, or with which an answer would not fit into tensors
 NO_PARAMETERS = {"model", "source", "target", "partial", "stream", "encoding", "top_log_probs"}
 SOURCE = {
     "source": Form("BYTES", 1),
@@ -40,7 +40,7 @@ Reader = Callable[[Result], Any]
 
 
 class Output(NamedTuple):
-    """An output of a model. `read` returns what it has of a result; `given` whether it is in the
+    """An output of a model. `read` returns its part of a result; `given` says whether it is in the
     answer to a request."""
 
     form: Form
@@ -50,8 +50,8 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a model does here: `run` answers requests to an endpoint, `body`. The model must have
-    one of the graphs `needs`, if there are any. Fields in `without` are no parameters."""
+    """The task of a model: `run` answers requests of the form `body`. The model must have
+    one of the graphs `needs`, if there are any. Fields in `without` are not parameters."""
 
     body: type[BaseModel]
     run: Callable[[Any, Call], Awaitable[Computed]]
@@ -217,8 +217,8 @@ def read_sequences(
 ) -> list[str] | list[list[int]] | None:
     """Return the sources or the targets, as a field of a body. Ids are without their padding.
 
-    Raise Invalid if the inputs of a required side are missing, for both texts and ids, for lengths
-    that do not fit the ids, and for padding without lengths.
+    Raise Invalid if a required side is missing or has both texts and ids, if lengths do not fit the
+    ids, and if ids are padded without lengths.
     """
     texts, ids, lengths = (values.get(f"{side}{part}") for part in ("", "_ids", "_length"))
     if ids is None and lengths is not None:
@@ -229,7 +229,7 @@ def read_sequences(
     if ids is None:
         return texts
     if texts is not None:
-        raise Invalid.at(f"/{side}_ids", f"has no effect beside {side}: send one of them")
+        raise Invalid.at(f"/{side}_ids", f"cannot be combined with {side}: send one of them")
     if lengths is None:
         check_padding(ids, side, pad_id)
         return ids

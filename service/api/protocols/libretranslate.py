@@ -213,7 +213,7 @@ def split(text: str, kind: str, pointer: str) -> list[str]:
 
 
 def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fault:
-    """Return the fault of a part, /q/INDEX among all parts, as that of its text."""
+    """Return a fault of a part, /q/INDEX among all parts, as a fault of the part's text."""
     if not fault.pointer.startswith("/q/"):
         return fault
     owners = [(pointer, part) for pointer, own in parts.items() for part in own]

@@ -60,8 +60,8 @@ router = APIRouter(prefix="/v2", include_in_schema=False, route_class=JsonRoute)
 
 
 def find_task(call: Call, name: str, version: str | None = None) -> tuple[Model, Task]:
-    """Return the model of this name, and what it does. Raise NotFound naming all there are, or the
-    version that there is."""
+    """Return the model of this name, and its task. Raise NotFound, naming all models, or the one
+    version of this model."""
     known = call.service.registry.served.values()
     served = {
         model.name + suffix: (model, task)
@@ -185,9 +185,9 @@ async def read_content(call: Call) -> bytes:
 
 
 def decompress(content: bytes, limit: int) -> bytes:
-    """Return what gzip or zlib has compressed. Raise TooLarge for more than `limit` bytes, and
+    """Decompress bytes of gzip or zlib. Raise TooLarge if they give more than `limit` bytes, and
     Unparsable for other bytes."""
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: whichever of both it is
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: either of the two formats
     try:
         plain = stream.decompress(content, limit + 1)
     except zlib.error as error:
@@ -209,9 +209,9 @@ def name_input(sent: Container[str], fault: Fault) -> Fault:
 
 
 def read_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
-    """Return the fields of a body: parameters under their own names, and what inputs hold.
+    """Return the fields of a body: parameters under their own names, and the contents of inputs.
 
-    Raise Invalid for a parameter or an input that the model does not have, or misses.
+    Raise Invalid for a parameter or an input that the model lacks, and for a missing input.
     """
     parameters = {
         name: value
@@ -237,7 +237,7 @@ def choose_outputs(asked: InferRequest, task: Task, body: BaseModel) -> list[str
 
 
 def choose_binary(asked: InferRequest, chosen: Sequence[str]) -> set[str]:
-    """Return the outputs that are sent in binary. Raise Invalid if BINARY_OUTPUT is no boolean."""
+    """Return the outputs to send in binary. Raise Invalid unless BINARY_OUTPUT is a boolean."""
     all_binary = asked.parameters.get(BINARY_OUTPUT, False)
     if not isinstance(all_binary, bool):
         raise Invalid.at(f"/{BINARY_OUTPUT}", "must be true or false")
@@ -247,7 +247,7 @@ def choose_binary(asked: InferRequest, chosen: Sequence[str]) -> set[str]:
 
 
 def count_padding(computed: Computed) -> Computed:
-    """Add to the size what is written beside the document: tensors, padded to the longest."""
+    """Add the tensors to the size, which are written padded to the longest, after the document."""
     longest = max((answer.size for answer in computed.answers), default=0)
     return computed._replace(size=computed.size + len(computed.answers) * longest)
 

@@ -26,7 +26,7 @@ from service.http.messages.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, e
 from service.serving.model import Model
 
 PATH = "/v1/embeddings"
-# What else its clients ask for: they get errors in its form.
+# Other paths that its clients ask for: errors there have its form, too.
 NOT_OFFERED = [
     *("/v1/assistants", "/v1/audio", "/v1/batches", "/v1/chat", "/v1/completions"),
     *("/v1/containers", "/v1/conversations", "/v1/evals", "/v1/files", "/v1/fine_tuning"),
@@ -81,7 +81,7 @@ class EmbeddingRequest(LanguageRequest):
 
 class Embedding(BaseModel):
     object: Literal["embedding"]
-    index: int = Field(description="Which input this is of, from 0.")
+    index: int = Field(description="Index of the input, from 0.")
     embedding: list[float] | str = Field(description="The vector, or base64 text if requested.")
 
 
@@ -123,12 +123,12 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
 
 def write_both(error: HeedError, path: str, request_id: str) -> bytes:
     """Return the problem document of an error with the fields of an OpenAIError: clients of both
-    ask for models."""
+    APIs ask for models."""
     problem = json.loads(write_problem(error, path, request_id))
     return encode({**problem, **json.loads(write_error(error, path, request_id))})
 
 
-# 400 for whatever must be sent otherwise: the clients raise BadRequestError.
+# 400 for requests that must be changed: the clients then raise BadRequestError.
 ERRORS = ErrorForm([PATH, *NOT_OFFERED], write_error, {413: 400, 422: 400})
 MODEL_ERRORS = ErrorForm(["/v1/models"], write_both, media_type=PROBLEM)
 

@@ -42,7 +42,7 @@ class TensorParameters(Foreign):
     @model_validator(mode="before")
     @classmethod
     def refuse_extensions(cls, value: Any) -> Any:
-        """Raise for extensions of Triton without which the answer would be another one."""
+        """Raise for extensions of Triton that would change the answer."""
         names = cast("dict[str, Any]", value) if isinstance(value, dict) else ()
         for name in names:
             if name == "classification" or name.startswith("shared_memory"):
@@ -84,7 +84,7 @@ class InferRequest(Foreign):
 
 
 class Form(NamedTuple):
-    """What a tensor is like. `rank` counts the axes, whose sizes depend on the request."""
+    """The form of a tensor. `rank` counts the axes, whose sizes depend on the request."""
 
     datatype: Datatype
     rank: int
@@ -96,7 +96,7 @@ class Tensor(NamedTuple):
 
 
 def check_name(name: str, known: Sequence[str], kind: str) -> None:
-    """Raise Invalid, with the nearest name and all of them, if there is no such `kind`."""
+    """Raise Invalid, with the nearest name and all known ones, for an unknown `kind` of name."""
     if name not in known:
         near = near_fields(name, known)
         advice = f"did you mean {' or '.join(near)}? " if near else ""
@@ -111,8 +111,7 @@ def read_inputs(
 ) -> dict[str, list[Any]]:
     """Return the elements of each input, those of two axes in rows. `binary` follows the JSON.
 
-    Raise Invalid for an input that has no form, or another one, or another number of elements than
-    its shape says.
+    Raise Invalid for an unknown input, a wrong datatype or rank, or a wrong number of elements.
     """
     sizes = [tensor.parameters.binary_data_size for tensor in inputs]
     if (total := sum(size or 0 for size in sizes)) != len(binary):
@@ -144,7 +143,7 @@ def rows_of(elements: list[Any], columns: int) -> list[list[Any]]:
 
 
 def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
-    """Raise Invalid for a tensor of another form, or with neither or both of data and
+    """Raise Invalid for a tensor of another form, and unless it has exactly one of data and
     binary_data_size."""
     check_name(tensor.name, list(forms), "input")
     at, form = f"/{tensor.name}", forms[tensor.name]
@@ -177,13 +176,15 @@ def read_json(tensor: Input) -> list[Any]:
 
 
 def read_binary(datatype: Datatype, content: bytes, pointer: str) -> list[Any]:
-    """Return the elements in these bytes. Raise Invalid if they are cut off, or no UTF-8."""
+    """Return the elements in these bytes. Raise Invalid if they are cut off, or not UTF-8."""
     if datatype == "BYTES":
         return list(read_texts(content, pointer))
     dtype = DTYPES[datatype]
     if len(content) % dtype.itemsize:
-        detail = f"has {len(content)} bytes, which are no whole elements of {dtype.itemsize} bytes"
-        raise Invalid.at(pointer, detail)
+        detail = (
+            f"has {len(content)} bytes, which is not a multiple of {dtype.itemsize}: send whole"
+        )
+        raise Invalid.at(pointer, f"{detail} elements of {dtype.itemsize} bytes")
     return np.frombuffer(content, dtype).tolist()
 
 
@@ -205,7 +206,7 @@ def read_texts(content: bytes, pointer: str) -> Iterator[str]:
 
 def split_body(content: bytes, header: str | None) -> tuple[bytes, bytes]:
     """Return the JSON and the bytes behind it, given the header Inference-Header-Content-Length.
-    Raise Unparsable for another than the length of a part of the body."""
+    Raise Unparsable unless it is a number of bytes that the body has."""
     if header is None:
         return content, b""
     if not re.fullmatch("[0-9]{1,10}", header) or int(header) > len(content):

@@ -78,7 +78,7 @@ def check_hypotheses(limit: int, search: SearchOptions, sources: int) -> int:
 
 
 def fewer_tokens(search: SearchOptions, sources: int, limit: int) -> str:
-    """Return advice with the most alternatives that fit; else with the most tokens."""
+    """Return advice that names the most alternatives that fit, else the most tokens."""
     for count in reversed(range(search.top_log_probs)):
         if hypotheses_nbytes(replace(search, top_log_probs=count), sources) <= limit:
             return f'"top_log_probs": {count} would fit'
@@ -148,7 +148,7 @@ def attention_nbytes(
 ) -> int:
     """Bytes of the answer, or of the largest forward pass if that is more.
 
-    `targets` is how many each source has; `other_bytes` are in the answer beside the weights. A
+    Each source has `targets` targets; the answer has `other_bytes` in addition to the weights. A
     pass computes the weights of every layer and head, whichever are selected.
     """
     config = model.manifest.config

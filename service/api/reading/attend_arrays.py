@@ -85,7 +85,7 @@ def array_from(lists: Any, dtype: type[np.generic], pointer: str) -> NDArray[Any
 
 
 def check_equal_lengths(lists: Any, pointer: str) -> None:
-    """Raise Invalid naming the first list that is not as long as the others beside it."""
+    """Raise Invalid naming the first list that is not as long as the first of its level."""
     shape = [len(lists)]
     while isinstance(lists[0], list):
         for i, each in enumerate(lists):
@@ -174,7 +174,8 @@ def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
 def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
     """Raise Invalid if scores or outputs left the range of float32.
 
-    Then some numbers are not finite, or the weights of a query that has keys do not sum to 1.
+    The signs are numbers that are not finite, and weights that do not sum to 1 although their query
+    has keys.
     """
     sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
     if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):

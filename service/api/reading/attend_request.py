@@ -88,5 +88,5 @@ class AttendRequest(Strict):
     truth: Row | None = Field(
         default=None,
         description="For queries, keys and values that are numbers: the expected output of each"
-        " query, drawn beside the outputs in a picture.",
+        " query, drawn with the outputs in a picture.",
     )

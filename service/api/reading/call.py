@@ -34,8 +34,8 @@ from service.settings.settings import Settings
 
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
-LARGE = 1 << 16  # the same: where it matters what those that wait take of the memory
-CLASSES = (SMALL, LARGE)  # of reading: of up to so much, and of more
+LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
+CLASSES = (SMALL, LARGE)  # largest sizes of two classes of reading; a third has all above
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -48,14 +48,14 @@ def one_of_each_class() -> list[CapacityLimiter]:
 
 @dataclass(slots=True)
 class Service:
-    """What the requests of an application share."""
+    """Objects that all requests of an application share."""
 
     settings: Settings
     admission: Admission
     registry: Registry
     metrics: RequestMetrics
     answers: Budget
-    cores: CapacityLimiter  # of threads that make pictures and large answers
+    cores: CapacityLimiter  # limits the threads that make pictures and large answers
     keys: Keys | None
     admin: Keys | None
     mechanisms: Mechanisms = field(init=False)  # opened with the models
@@ -94,12 +94,12 @@ class Call(Request):
         self.scope["state"].setdefault("at_end", []).append(work)
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
-        """Run `work`, which reads `size` bytes, characters or ids: inline if it is LITTLE, else in
-        a thread, one at a time of each of the CLASSES.
+        """Run `work`, which reads `size` bytes, characters or ids: inline up to LITTLE, else in a
+        thread. Each of the CLASSES has one such thread at a time.
 
-        Most of it holds the interpreter's lock: several at once would take no less time, and would
-        keep the lock from the event loop. Raise Overloaded if it is LARGE and MOST_WAITING such
-        requests wait already, and the errors of `wait_for` while waiting.
+        Most of this work holds the interpreter's lock: several threads would be no faster, and
+        would keep the lock from the event loop. Raise Overloaded if `size` exceeds LARGE and
+        MOST_WAITING such requests wait already, and the errors of `wait_for` while waiting.
         """
         if size <= LITTLE:
             return work()
@@ -160,7 +160,8 @@ class Call(Request):
         )
 
     async def hold(self, nbytes: int) -> None:
-        """Wait until an answer of `nbytes` may be computed and kept until it was read.
+        """Wait until the budget has room for an answer of `nbytes`, and keep that room until the
+        answer has been read.
 
         Raise Overloaded after WAIT seconds, or at once if many wait already, and the errors of
         `wait_for`.
@@ -175,14 +176,15 @@ class Call(Request):
             raise budget.refuse() from None
 
     def correct(self, nbytes: int) -> None:
-        """Count the bytes of an answer that was written, instead of those that it might have
-        taken."""
+        """Replace the most bytes that an answer might take by those that it takes, once it is
+        written."""
         self.service.answers.set(self._share, nbytes if nbytes > FREE else 0)
 
 
 def find_model(models: Mapping[str, Found], name: str | None, failed: Container[str] = ()) -> Found:
-    """Return the model of this name, or the only one. Raise Invalid or NotFound naming them all,
-    Unavailable if there is none. Those of the names `failed` could not be opened at the start."""
+    """Return the model of this name, or the only one. Raise Invalid or NotFound, which name all
+    models, or Unavailable if there is none. Models named in `failed` were not opened at the start.
+    """
     if not models:
         raise Unavailable("no model is served now: try again when one is loaded")
     if name is None and len(models) == 1:
@@ -193,7 +195,7 @@ def find_model(models: Mapping[str, Found], name: str | None, failed: Container[
     if name not in models:
         why = f"no model {shorten(name)!r} is served: "
         if name in failed:
-            why = f"model {name} could not be opened, which its operator must mend: "
+            why = f"model {name} could not be opened, which its operator must fix: "
         elif near := get_close_matches(shorten(name), models, 1):
             why += f"did you mean {near[0]}? "
         raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")

@@ -9,23 +9,23 @@ PARTIAL = ', or send "partial": true for the answers to the other sources'
 
 
 class Faults:
-    """The errors of a request. If it is `partial`, those of single sources are kept apart: they
-    are answered as the results of their sources."""
+    """The errors of a request. If it is `partial`, errors of single sources are kept apart: they
+    are answered in the place of their results."""
 
     def __init__(self, partial: bool | None = None) -> None:
-        """`partial` is None where a request cannot be."""
+        """`partial` is None if requests to this endpoint cannot be partial."""
         self.partial = bool(partial)
         self._could_be = partial is not None
         self._errors: list[HeedError] = []
-        self._refused: list[int] = []  # the results of `_errors`, of those that have one
+        self._refused: list[int] = []  # the results to which some of `_errors` belong
         self._by_result: dict[int, list[HeedError]] = {}
 
     def collect(self) -> "Collecting":
-        """Return a context that adds an Invalid or a TooLarge raised in it, and ends there."""
+        """Return a context that adds an Invalid or a TooLarge raised in it, and suppresses it."""
         return Collecting(self)
 
     def add(self, error: HeedError, result: int | None = None) -> None:
-        """Add an error: of the source of this result, or of the whole request."""
+        """Add an error of the whole request, or of the source whose result has this index."""
         error.forget_frames()
         if self.partial and result is not None:
             self._by_result.setdefault(result, []).append(error)
@@ -34,8 +34,8 @@ class Faults:
             self._refused += [] if result is None else [result]
 
     def raise_all(self, count: int = 1) -> None:
-        """Raise one error for all of the request, if there are any. With `partial`, it would be
-        answered if some of its `count` results had no error."""
+        """Raise one error for all errors of the request, if there are any. If some of its `count`
+        results have none, the error advises to send the request with `partial`."""
         if not self._errors:
             return
         error = merge(self._errors)
@@ -45,7 +45,7 @@ class Faults:
         raise error
 
     def valid(self, count: int) -> list[int]:
-        """Return the indices of the results, of `count`, that have no error."""
+        """Return the indices, of `count` results, of those without an error."""
         return [result for result in range(count) if result not in self._by_result]
 
     @property
@@ -55,12 +55,12 @@ class Faults:
 
     @property
     def size(self) -> int:
-        """How much the failed sources add to an answer: as much as LITTLE tokens each."""
+        """Size of all failed sources in an answer: that of LITTLE tokens each."""
         return LITTLE * len(self._by_result)
 
 
 class Collecting:
-    """Collects the error that ends it."""
+    """A context that adds the error that ends it to `faults`."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -76,10 +76,10 @@ class Collecting:
 
 
 def merge(errors: Sequence[HeedError]) -> HeedError:
-    """Return one error with the faults of all, or the first if it has none: a pass that failed.
+    """Return one error with the faults of all errors, or the first error if it has no faults, as
+    that of a failed pass has none.
 
-    It is TooLarge if every fault is one of size, else Invalid: a client that only shortens its
-    texts would fail again.
+    The result is TooLarge if all errors are, else Invalid: to shorten the texts is then not enough.
     """
     if len(errors) == 1 or not errors[0].faults:
         return errors[0]

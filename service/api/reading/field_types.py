@@ -97,7 +97,7 @@ def fault_of_ids(place: int, item: Any) -> ItemFault | None:
 def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidator:
     """Return a validator of a list that names the first wrong items, and counts the others.
 
-    pydantic alone would name one, or make an error of each: of 100,000 items that takes a second.
+    pydantic alone would name one, or make an error for each: for 100,000 items this takes a second.
     """
 
     def validate(value: Any, validate_list: ValidatorFunctionWrapHandler) -> Any:
@@ -217,7 +217,8 @@ def describe_defaults(schema: dict[str, Any]) -> None:
     description.
 
     With `default` in the schema, generated clients would require the field (openapi-typescript) or
-    send it in every request (openapi-python-client). Others send null for what is not given.
+    send it in every request (openapi-python-client). Other clients send null for fields that their
+    users have not set.
     """
     for name, field in schema["properties"].items():
         default = field.pop("default", None)
@@ -238,8 +239,8 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def prepare(cls, value: Any) -> Any:
-        """Leave out what is null, and report very many unknown fields as one fault: 100,000 faults
-        would take a second."""
+        """Leave out fields that are null, and report very many unknown fields as one fault: 100,000
+        faults would take a second."""
         if not isinstance(value, dict):
             return value
         given = cast("dict[str, Any]", value)

@@ -1,4 +1,4 @@
-"""A route that reads its JSON body, and answers a body with faults by naming them.
+"""A route that reads a JSON body, and refuses a body with faults by naming all of them.
 
 FastAPI documents the endpoints from their signatures. It would parse and validate a body on the
 event loop, however long that takes.
@@ -36,8 +36,8 @@ TIMEOUT = {
     "name": TIMEOUT_HEADER,
     "in": "header",
     "description": "Seconds that the client will wait. A request that cannot be answered by then is"
-    " refused with 429 at once, or answered with 504. The service's own limit is the largest, and"
-    " applies without this header.",
+    " refused with 429 at once, or answered with 504. The service's own limit applies if it is"
+    " lower, and without this header.",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
 
@@ -46,7 +46,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JsonRoute(APIRoute):
-    """Gives an endpoint its Call, the body of a POST request, and texts from its path:
+    """Calls an endpoint with the body of a POST request, its Call, and the parameters of its path:
     `endpoint(body, call)`.
 
     Raises TypeError if an endpoint with a body has other parameters, which it could not resolve.
@@ -111,7 +111,7 @@ def check_type(call: Call) -> None:
 async def read_body(call: Call, model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise TooLarge, Unparsable or Invalid.
 
-    One that is not small is read in a thread, under the concurrency limit.
+    A body above SMALL is read in a thread, under the concurrency limit.
     """
     if len(content) > SMALL:
         check_lists(content)
@@ -138,8 +138,8 @@ def parse(model: type[Body], content: bytes) -> Body:
 
 
 def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
-    """Return a body of this value. Raise Invalid with every fault and its place. `strict` may
-    differ from what the model says: the fields of a form are texts."""
+    """Return a body of this value. Raise Invalid with every fault and its place. `strict`, if
+    given, replaces the model's own setting: the fields of a form are texts."""
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:

@@ -16,7 +16,8 @@ from service.text.tokenizer import Tokenizer
 
 AUTO = "auto"  # as a source language: to be detected
 NAMED = 5  # codes that an error names
-# Codes of two letters (ISO 639-1), each with one of three (ISO 639-3) that does not begin with it
+# Codes of two letters (ISO 639-1), each with its code of three letters (ISO 639-3), where that does
+# not begin with the two
 PAIRS = (
     "bgbul bnben bsbos csces dvdiv eoepo esspa etest fapes fofao fyfry gagle gdgla gngrn hthat"
     " idind igibo jajpn jvjav kkkaz kmkhm knkan kykir lbltz lolao ltlit lvlav mgmlg mgplt mimri"
@@ -44,8 +45,8 @@ def read_languages(
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
 
-    Add to `faults` each language that is missing, unknown, or has no effect: the model has none, or
-    the sources are ids, which must hold its ids themselves.
+    Add to `faults` each language that is missing, unknown, or has no effect. A language has none if
+    the model has no languages, or if sources are ids, which must hold those of their language.
     """
     manifest, languages = model.manifest, model.manifest.languages
     if (
@@ -74,8 +75,8 @@ def read_languages(
 
 
 def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:
-    """Return the ids of the given language or, if one is needed, of the default or the only one;
-    else none."""
+    """Return the ids of the given language. Without one, return those of the default or the only
+    language if one is needed, else none."""
     languages = model.manifest.languages
     codes, side = languages.of(slot), slot.removesuffix("_language")
     given: str | None = getattr(body, slot)
@@ -104,7 +105,7 @@ def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool)
 
 
 def refuse_languages(body: LanguageRequest, where: str, faults: Faults) -> None:
-    """Add to `faults` each language of a request in which none has an effect."""
+    """Add a fault for each language that is given where none has an effect."""
     for slot in get_args(Slot):
         if getattr(body, slot) is not None:
             faults.add(Invalid.at(f"/{slot}", f"has no effect {where}: omit {slot}"))

@@ -1,7 +1,7 @@
-"""Fields that several request bodies share. Each endpoint defines its own body beside it.
+"""Fields that several request bodies share. The file of each endpoint defines its own body.
 
-Only the form of a body is validated here; `validation` compares the fields with each other and
-with the model. Descriptions are shown in /docs.
+Only the form of a body is validated here; `search`, `selection`, `languages` and `texts` compare
+the fields with each other and with the model. Descriptions are shown in /docs.
 """
 
 from typing import Any
@@ -29,14 +29,14 @@ class ModelRequest(Strict):
 
 
 class LanguageRequest(ModelRequest):
-    """The languages that a text is written in and decoded into, for models that have several."""
+    """The languages of sources and targets, for models that have several."""
 
     source_language: str | None = Field(
         default=None,
         max_length=64,
         description="Code of the sources' language, one of those in GET /v1/models. Required only"
-        " if the model must know it and has several. Sources given as ids must hold its ids"
-        " themselves: a language that only the sources would use is then refused.",
+        " if the model must know it and has several. Sources given as ids must hold the ids of"
+        " their language; this field is then refused if it would have no other effect.",
     )
     target_language: str | None = Field(
         default=None,
@@ -102,7 +102,7 @@ class AttentionSelection(Strict):
         default=None,
         ge=0,
         le=9,
-        description="Round weights to so many decimals, for a shorter answer. null: no rounding.",
+        description="Decimals to round weights to, for a shorter answer. null: no rounding.",
     )
 
     @model_validator(mode="before")
@@ -124,8 +124,8 @@ class Searching(LanguageRequest):
     max_new_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Generate at most so many tokens, end-of-sequence token included. null: the"
-        " model's own limit.",
+        description="Most tokens to generate, end-of-sequence token included. null: the model's own"
+        " limit.",
     )
     beam_size: BeamSize | None = Field(
         default=None,
@@ -178,8 +178,8 @@ class Searching(LanguageRequest):
     )
     min_new_tokens: LeastTokens | None = Field(
         default=None,
-        description="Generate at least so many tokens before the end-of-sequence token. null: the"
-        " model's own; 0 with allowed_targets.",
+        description="Fewest tokens to generate before the end-of-sequence token. null: the model's"
+        " own; 0 with allowed_targets.",
     )
     repetition_penalty: RepetitionPenalty | None = Field(
         default=None,
@@ -190,7 +190,7 @@ class Searching(LanguageRequest):
     )
     no_repeat_ngram_size: NgramSize | None = Field(
         default=None,
-        description="Never generate the same sequence of so many tokens twice; start tokens and"
+        description="Length in tokens of sequences that are never generated twice; start tokens and"
         " target_prefix count as generated. 0: no such rule. null: the model's own; 0 with"
         " allowed_targets.",
     )
@@ -199,7 +199,7 @@ class Searching(LanguageRequest):
         max_length=1 << 16,
         fail_fast=True,
         description="Token ids that are never generated, in addition to those that the model itself"
-        " suppresses. allowed_targets may contain the model's.",
+        " suppresses. allowed_targets may contain those of the model.",
     )
     allowed_targets: list[Unicode] | None = Field(
         default=None,

@@ -19,7 +19,7 @@ NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_
 
 
 def options_size(body: Searching) -> int:
-    """Characters and ids that `read_search_options` has to read, which may be very many."""
+    """Return how many characters and ids `read_search_options` has to read."""
     return len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
 
 
@@ -81,8 +81,8 @@ def given(value: Value | None, otherwise: Value) -> Value:
 
 
 def check_sampling(body: Searching, num_hypotheses: int, beam_size: int, faults: Faults) -> None:
-    """Add a fault if the options combine sampling with beam search, and for each option of one that
-    is given for the other. `beam_size` may be the model's own."""
+    """Add a fault if the options combine sampling with beam search, and one for each option of the
+    kind of search that is not used. `beam_size` may be the model's own."""
     if body.temperature:
         if beam_size > 1:
             detail = (
@@ -148,7 +148,7 @@ def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size
     last = vocabulary_size - 1
     wrong = [each for each in numbered if not 0 <= each[1] <= last]
     faults = [
-        Fault(f"{pointer}/{place}", f"is {token_id}, which is no token id: give 0 to {last}")
+        Fault(f"{pointer}/{place}", f"is {token_id}, which is not a token id: give 0 to {last}")
         for place, token_id in wrong[:MOST_FAULTS]
     ]
     if faults:
@@ -175,7 +175,7 @@ def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
 
 
 def read_prefix(prefix: str | list[int] | None, target: Tokenizer, eos_id: int) -> list[int]:
-    """Return the ids of the target prefix; none if there is no prefix."""
+    """Return the ids of the target prefix, an empty list without a prefix."""
     if not prefix:
         return []
     try:

@@ -20,8 +20,8 @@ ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
 def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Selection:
     """Return which weights `body` selects.
 
-    Raise NotFound if the model lacks a graph for them. Add to `faults` the range of each index
-    outside it, and each field that contradicts another one.
+    Raise NotFound if the model lacks a graph for them. Add a fault for each index out of range, and
+    for each field that contradicts another one.
     """
     check_graphs(body, model)
     for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
@@ -33,8 +33,8 @@ def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Se
 
 
 def select(body: AttentionSelection, config: Config) -> Selection:
-    """Return which weights `body` selects. Raise Invalid naming the range of each index outside
-    it."""
+    """Return which weights `body` selects. Raise Invalid for each index out of range, naming the
+    range."""
     faults = Faults()
     depth: dict[AttentionKind, int] = {
         "encoder": config.num_encoder_layers,
@@ -126,7 +126,7 @@ def check_rows(body: AttentionSelection) -> None:
 def resolve(indices: Indices, size: int, name: str, pointer: str) -> list[int]:
     """Return indices from 0 to size - 1. Raise Invalid for those out of range, or given twice.
 
-    `name` is what the indices count, for the message.
+    `name` says what the indices count, for the message.
     """
     if indices == "all":
         return list(range(size))

@@ -20,7 +20,7 @@ from service.text.sentences import Span, cut, replace, split
 from service.text.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
 
 Split = Literal["none", "sentences"]
-REMEMBERED = 4  # parts of a text: the one that fits best is found before it is read
+REMEMBERED = 4  # parts of a text: each is tried for its length before it is read
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
@@ -35,10 +35,10 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is decoded: each valid source, or, if `texts` were split, each of their sentences.
+    """The texts to decode: each valid source or, if `texts` were split, each of their sentences.
 
-    `results` are the indices of the results to which each of `tokens` belongs; `event_fields` say
-    this in an event of a stream.
+    `results` has the index of the result to which each of `tokens` belongs; `event_fields` are the
+    fields that say this in an event of a stream.
     """
 
     tokens: list[Tokens]
@@ -47,8 +47,8 @@ class Sources:
     texts: list[str] = field(default_factory=list[str])
 
     def join(self, document: Document, failed: Container[int]) -> Document:
-        """Return the answer of /v1/decode for whole sources, given that for their sentences. Both
-        are without the results that have `failed`."""
+        """Return the answer of /v1/decode for whole sources, given `document`, that for their
+        sentences. Neither has the results that have `failed`."""
         if not self.texts:
             return document
         sentences: dict[int, list[dict[str, Any]]] = {
@@ -88,8 +88,8 @@ def join_reasons(reasons: Collection[str]) -> str:
 async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
     """Return the tokens of all valid sources, or of their sentences, and record how long this took.
 
-    Add to `faults` the errors of the others. So is one if ids are to be split, or if there are more
-    sentences than a request may have sources.
+    Add the errors of invalid sources to `faults`. Also add an error if ids are to be split, or if
+    there are more sentences than a request may have sources.
     """
     if how == "none":
         tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
@@ -133,8 +133,8 @@ def texts_of(source: TextField) -> list[str]:
 def split_texts(
     source: TextField, texts: Sequence[str], limit: int, faults: Faults
 ) -> list[Sentence]:
-    """Return the sentences of the texts that have no error. Add those of the others to `faults`, at
-    most MOST_FAULTS: of each text if the request is partial, else of all, and read no further.
+    """Return the sentences of the texts without an error. Add the errors of the other texts to
+    `faults`: at most MOST_FAULTS for each text if the request is partial, else for all together.
 
     Raise TooLarge for more than `limit` sentences.
     """
@@ -142,7 +142,7 @@ def split_texts(
     found = 0
     for text in texts:
         spans.append([*islice(split(text), limit + 1)])
-        found += max(1, len(spans[-1]))  # without any, its result takes room
+        found += max(1, len(spans[-1]))  # a text without any still has a result
         check_count(source, found, limit)
     read: list[Sentence | None] = []
     room = MOST_FAULTS
@@ -155,7 +155,7 @@ def split_texts(
             else:
                 valid.append(outcome)
             if len(errors) == room:
-                break  # a long text may be cut into very many
+                break  # a long text may be cut into very many parts
             check_count(source, len(read) + len(valid), limit)
         for error in errors:
             faults.add(error, result)
@@ -177,9 +177,10 @@ def read_text(
 ) -> Iterator[Sentence | HeedError | None]:
     """Yield the sentences of a text, or the errors of those that the tokenizer refuses.
 
-    Skip sentences without letters and digits, such as a line of asterisks: they stay in the text as
-    they are. A model would invent a target. For one whose vocabulary has no letters either, they
-    are the text. Yield None for such a part of a long sentence, which takes as long to find.
+    Skip sentences without letters and digits, such as a line of asterisks, and leave them in the
+    text as they are: a model would invent a target. If the model's vocabulary has no letters
+    either, skip none. Yield None for a skipped part of a long sentence: to find it takes as long as
+    to find others.
     """
     pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
     try:
@@ -211,7 +212,7 @@ def encoder_of(
     tokenizer: Tokenizer, pointer: str, text: str
 ) -> Callable[[Span], Tokens | Invalid | TooLarge]:
     """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
-    what it has returned last."""
+    its last results."""
 
     @lru_cache(REMEMBERED)
     def encode(span: Span) -> Tokens | Invalid | TooLarge:

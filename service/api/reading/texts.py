@@ -15,7 +15,7 @@ TextsOrIds = str | Sequence[str | list[int]]
 class TextField(NamedTuple):
     """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
 
-    `remedy` is what helps against a text that is too long, beside shortening it.
+    `remedy` says what to do about a text that is too long, in addition to shortening it.
     """
 
     pointer: str
@@ -25,7 +25,7 @@ class TextField(NamedTuple):
 
 
 async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
-    """Return the tokens of each valid text. Add the errors of the others to `faults`."""
+    """Return the tokens of each valid text. Add the errors of invalid texts to `faults`."""
     (sequences,) = await read_fields(call, [field], faults)
     return sequences
 
@@ -33,8 +33,8 @@ async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Token
 async def read_pairs(
     call: Call, source: TextField, target: TextField, faults: Faults
 ) -> tuple[list[Tokens], list[Tokens]]:
-    """Return the tokens of the valid pairs of a source and a target. Add to `faults` the errors of
-    the others, and one if there are more targets than sources, or fewer."""
+    """Return the tokens of the valid pairs of a source and a target. Add the errors of the other
+    pairs to `faults`, and one if the numbers of sources and targets differ."""
     sources, targets = count_texts(source.value), count_texts(target.value)
     if sources != targets:
         counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
@@ -56,8 +56,8 @@ async def read_fields(
 ) -> list[list[Tokens]]:
     """Return the tokens of each text or list of ids in each field, and record how long this took.
 
-    Leave out the indices at which a field has an error, which is added to `faults`. If a field has
-    more than max_sources, add only that.
+    Add each error to `faults`, and leave its index out of all fields. If a field has more than
+    max_sources texts, add only this error.
     """
     limit = call.settings.max_sources
     too_long = [field for field in fields if count_texts(field.value) > limit]
@@ -83,8 +83,8 @@ def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[To
 
 
 def tokenize_field(field: TextField, faults: Faults) -> Iterator[tuple[int, Tokens]]:
-    """Yield the tokens of each valid text or list of ids, with its index. Add the errors of the
-    others to `faults`, and stop at MOST_FAULTS unless each source is answered by itself."""
+    """Yield the tokens of each valid text or list of ids, with its index. Add the errors of invalid
+    ones to `faults`; stop at MOST_FAULTS unless the request is partial."""
     pointer, value = field.pointer, field.value
     single = isinstance(value, str)
     refused = 0

@@ -65,8 +65,8 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
 
 
 def read_errors(errors: Sequence[Any], body: type[BaseModel]) -> Invalid:
-    """Return pydantic's errors as one. The last unknown field of each object lists its fields:
-    every one that did would fill the refusal."""
+    """Return pydantic's errors as one error. Only the last unknown field of each object lists the
+    object's fields: a list for each would fill the refusal."""
     found = [each for each in errors if each["type"] != OTHERS]
     named = found[:MOST_FAULTS]
     unknown = {
@@ -87,7 +87,7 @@ def read_fault(error: Any, body: type[BaseModel], lists_fields: bool) -> Fault:
     near = near_fields(str(unknown), known)
     text = next((name for name in TEXT if name in known), None)
     if unknown in NESTED and text and not parents:
-        detail = f"is not a field: put what it holds next to {text}."
+        detail = f"is not a field: put its fields next to {text}."
     else:
         detail = "is not a field" + (f": did you mean {' or '.join(near)}?" if near else "")
     if lists_fields:
@@ -106,7 +106,7 @@ def field_names(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
 
 
 def near_fields(unknown: str, known: Sequence[str]) -> list[str]:
-    """Return the fields that another library calls by this name, else the one spelled alike."""
+    """Return our fields that other libraries call by this name, else the one spelled most alike."""
     ours = [name for name in OTHER_NAMES.get(unknown, ()) if name in known]
     return ours or get_close_matches(unknown[:LONGEST_NAME], known, 1)
 

@@ -32,7 +32,7 @@ async function request(path, options = {}) {
     if (await askForKey()) return request(path, options);
     throw new Error("This service wants an API key. Reload the page to enter one.");
   }
-  const problem = await response.json().catch(() => null); // a proxy's page is no problem document
+  const problem = await response.json().catch(() => null); // a proxy's page is not a problem
   const status = `The service responded with status ${response.status}.`;
   throw Object.assign(new Error(problem ? sentence(problem.detail) : status), { problem });
 }

@@ -11,10 +11,10 @@ let every = null; // all heads of the last decoding and kind: {asked, block, mat
 let shown = null; // what is drawn: {asked, view}
 
 /**
- * Shows what the pickers select of the attention of `request`, whose source has so many tokens.
+ * Shows what the pickers select of the attention of `request`, with `sourceTokens` source tokens.
  * One head comes from the answer with all heads; the service computes reductions.
  * `pick({layers, heads})` is called for a choice in the grid, `onStep(row)` for a row.
- * Returns {step, point}, as view/block.js explains. What is shown already is not drawn again.
+ * Returns {step, point}, as view/block.js explains. A view that is shown already is not drawn again.
  */
 export async function showAttention(request, sourceTokens, controls, model, { pick, onStep }) {
   const signal = latest("attention");

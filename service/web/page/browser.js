@@ -21,7 +21,7 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // the browser may still be reading
 }
 
-/** Returns a function that calls `work` when its own last call is so many milliseconds ago. */
+/** Returns a function that calls `work` when its own last call is `milliseconds` ago. */
 export function debounce(work, milliseconds) {
   let timer;
   return (...values) => {

@@ -97,7 +97,7 @@ function move(event, nodes) {
   const column = nodes[row].indexOf(document.activeElement);
   const [down, across] = MOVES[event.key];
   const next = nodes[row + down]?.[column + across];
-  if (!next?.type) return; // the edge, or a header that is no button
+  if (!next?.type) return; // the edge, or a header that is not a button
   reach(nodes, next);
   next.focus();
 }

@@ -96,8 +96,8 @@ function cover(node, weights, row, column) {
 
 /**
  * Makes cells as large as the width and, if that leaves them legible, the height allow. There are as
- * many labels as have room. The lines beside the heatmap have the same rows: their style sheet reads
- * the sizes from the parent.
+ * many labels as have room. The lines next to the heatmap have the same rows: their style sheet
+ * reads the sizes from the parent.
  */
 function fit(node, left, top) {
   const views = node.parentElement;
@@ -121,7 +121,7 @@ function thinColumns(top, column) {
   thin(top, (upright ? UPRIGHT : longest * LETTER) / column);
 }
 
-/** Hides all but every second, third, ... label if each needs as much as so many have. */
+/** Hides all but every second, third, ... label if each needs the room of `needed` labels. */
 function thin(axis, needed) {
   const every = Math.ceil(needed);
   Array.from(axis.children).forEach((one, i) => one.classList.toggle("thinned", i % every !== 0));

@@ -92,7 +92,7 @@ def test_the_examples_of_the_documentation_follow_the_models(client):
 def test_what_takes_no_body_refuses_one(client, operation):
     refused = change(client, operation, path="second")
     assert refused.status_code == 422
-    assert refused.json()["detail"] == "the body must be absent: the path says all"
+    assert refused.json()["detail"] == "the body must be absent: no body is expected, so send none"
     assert names(client) == ["first"]
 
 

@@ -78,7 +78,7 @@ def test_a_protocol_is_named_beside_those_that_are_on():
 def test_an_object_of_options_is_to_be_put_beside_the_source(client, path, field, name):
     answer = client.post(path, json={field: "heed", name: {"num_beams": 4}})
     (fault,) = [each for each in answer.json()["errors"] if each["pointer"] == f"/{name}"]
-    expected = f"is not a field: put what it holds next to {field}. The fields are model"
+    expected = f"is not a field: put its fields next to {field}. The fields are model"
     assert fault["detail"].startswith(expected)
 
 

@@ -105,7 +105,7 @@ def test_all_outputs_are_binary_but_those_that_say_otherwise(client):
         ({"source_ids": [[4, 5]], "source_length": [3]}, "/source_length/0 is 3 but"),
         ({"source_ids": [[4, 5]], "source_length": [1, 1]}, "holds 2 lengths for 1 sequences"),
         ({"source_length": [1]}, "/source_length has no effect without source_ids"),
-        ({"source": ["a"], "source_ids": [[4]]}, "/source_ids has no effect beside source"),
+        ({"source": ["a"], "source_ids": [[4]]}, "/source_ids cannot be combined with source"),
         ({"source_ids": [[4, 5], [4, 0]]}, "/source_ids/1 ends with 0, which is padding: send"),
         ({"source_ids": [[4, 5], [4, 10**6]]}, "/source_ids/1/1 is 1000000"),
     ],
