@@ -16,7 +16,7 @@ from service.api.answering.serialize import write_alternatives
 from service.api.answering.steps import cancel_all, gather_answers, note_answers, submit
 from service.api.reading.call import Call, Deadline, compute
 from service.api.reading.faults import Faults
-from service.api.reading.split import Sources
+from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem

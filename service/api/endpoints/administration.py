@@ -14,7 +14,7 @@ from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
 from service.errors import Forbidden, Invalid
 from service.formats.json import JSON
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 from service.http.middleware.keys import ADMIN_SCHEME, Keys
 from service.serving.registry import Registry
 from service.settings.settings import Settings

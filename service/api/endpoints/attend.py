@@ -10,7 +10,8 @@ from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
 from service.api.answering.steps import send
 from service.api.reading.answer_size import check_size, held_nbytes
-from service.api.reading.attend_arrays import (
+from service.api.reading.attend import (
+    AttendRequest,
     attended_nbytes,
     check_finite,
     check_heatmaps,
@@ -18,14 +19,13 @@ from service.api.reading.attend_arrays import (
     picture_of,
     write_attended,
 )
-from service.api.reading.attend_request import AttendRequest
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
 from service.arrays import Feeds
 from service.formats.json import JSON, Pieces, to_json_pieces
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 
 PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 

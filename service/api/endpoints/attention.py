@@ -39,7 +39,7 @@ from service.api.reading.texts import TextField, count_texts, read_pairs, read_t
 from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens

@@ -30,12 +30,11 @@ from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import read_selection
-from service.api.reading.split import Sources, Split, read_sources
-from service.api.reading.texts import TextField, count_texts
+from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Overloaded, PassFailed
 from service.formats.json import JSON, Document
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer, Entry

@@ -22,7 +22,7 @@ from service.api.reading.texts import TextField, count_texts, read_texts
 from service.arrays import FloatArray
 from service.errors import Invalid
 from service.formats.json import JSON, Document
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer, Entry
 

@@ -15,7 +15,7 @@ from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Decoding, Limits
 from service.errors import Unavailable
 from service.formats.json import JSON, to_json
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.settings.cpu import instruction_sets, read_cpuinfo
 

@@ -18,7 +18,7 @@ from service.api.reading.languages import read_languages, refuse_languages
 from service.api.reading.requests import LanguageRequest, ModelRequest
 from service.api.reading.texts import TextField, read_texts
 from service.formats.json import JSON, Document
-from service.http.messages.content import negotiate
+from service.http.middleware.answers import negotiate
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 

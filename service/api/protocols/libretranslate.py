@@ -23,8 +23,8 @@ from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, rece
 from service.api.reading.languages import AUTO, NAMED, first_pair, nearest
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
-from service.http.messages.content import negotiate
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.middleware.answers import negotiate
 from service.http.middleware.keys import Keys
 from service.serving.model import Model
 from service.text.tokenizer import check_unicode

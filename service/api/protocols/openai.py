@@ -21,8 +21,8 @@ from service.api.reading.texts import TextsOrIds
 from service.bundle.languages import Slot
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document
-from service.http.messages.content import negotiate
 from service.http.messages.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, encode, write_problem
+from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 
 PATH = "/v1/embeddings"

@@ -1,15 +1,28 @@
-"""Tokenize the texts of a request, or look up its lists of ids."""
+"""Read the texts of a request: tokenize them or their sentences, or look up lists of ids; and join
+what was decoded for sentences."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, count, islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.errors import MOST_FAULTS, Invalid, TooLarge
-from service.text.tokenizer import Tokenizer, Tokens
+from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
+from service.formats.json import Document
+from service.text.offsets import Token
+from service.text.sentences import Span, cut, replace, split
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
 
 TextsOrIds = str | Sequence[str | list[int]]
+Split = Literal["none", "sentences"]
+REMEMBERED = 4  # parts of a text: each is tried for its length before it is read
+REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 
 
 class TextField(NamedTuple):
@@ -60,16 +73,16 @@ async def read_fields(
     max_sources texts, add only this error.
     """
     limit = call.settings.max_sources
-    too_long = [field for field in fields if count_texts(field.value) > limit]
-    for field in too_long:
-        holds = f"holds {count_texts(field.value)} sequences and the limit is {limit}"
-        faults.add(TooLarge.at(field.pointer, f"{holds}: send several requests"))
+    too_long = [each for each in fields if count_texts(each.value) > limit]
+    for each in too_long:
+        holds = f"holds {count_texts(each.value)} sequences and the limit is {limit}"
+        faults.add(TooLarge.at(each.pointer, f"{holds}: send several requests"))
     if too_long:
         return [[] for _ in fields]
     started = time.monotonic()
     size = sum(
-        len(field.value) if isinstance(field.value, str) else sum(map(len, field.value))
-        for field in fields
+        len(each.value) if isinstance(each.value, str) else sum(map(len, each.value))
+        for each in fields
     )
     sequences = await call.compute_reading(lambda: tokenize_fields(fields, faults), size)
     call.record.end_stage("tokenize", started)
@@ -77,7 +90,7 @@ async def read_fields(
 
 
 def tokenize_fields(fields: Sequence[TextField], faults: Faults) -> list[list[Tokens]]:
-    read = [dict(tokenize_field(field, faults)) for field in fields]
+    read = [dict(tokenize_field(each, faults)) for each in fields]
     valid = sorted(set[int].intersection(*map(set, read)))
     return [[each[result] for result in valid] for each in read]
 
@@ -108,3 +121,223 @@ def tokenize_item(field: TextField, item: str | list[int], pointer: str) -> Toke
         return field.tokenizer.encode(item, pointer)
     except TooLarge as error:
         raise TooLarge.at(pointer, error.faults[0].detail + field.remedy) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A part of a text that is decoded apart. Its tokens have their offsets in the whole text."""
+
+    result: int
+    span: Span
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The texts to decode: each valid source or, if `texts` were split, each of their sentences.
+
+    `results` has the index of the result to which each of `tokens` belongs; `event_fields` are the
+    fields that say this in an event of a stream.
+    """
+
+    tokens: list[Tokens]
+    results: list[int]
+    event_fields: list[dict[str, int]]
+    texts: list[str] = field(default_factory=list[str])
+
+    def join(self, document: Document, failed: Container[int]) -> Document:
+        """Return the answer of /v1/decode for whole sources, given `document`, that for their
+        sentences. Neither has the results that have `failed`."""
+        if not self.texts:
+            return document
+        sentences: dict[int, list[dict[str, Any]]] = {
+            i: [] for i in range(len(self.texts)) if i not in failed
+        }
+        valid = (fields for fields in self.event_fields if fields["result"] not in failed)
+        for fields, result in zip(valid, document["results"], strict=True):
+            span = {"start": fields["start"], "end": fields["end"]}
+            sentences[fields["result"]].append({**span, **result})
+        joined = [join_sentences(self.texts[i], each) for i, each in sentences.items()]
+        return {**document, "results": joined}
+
+
+def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    spans = [Span(result["start"], result["end"]) for result in results]
+    # A text without sentences stays as it is.
+    ranked: Iterable[tuple[Any, ...]] = [()]
+    if results:
+        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
+    hypotheses = [
+        {
+            "text": replace(text, spans, [each["text"] for each in joined]),
+            "score": np.float32(sum(float(each["score"]) for each in joined)),
+            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
+        }
+        for joined in ranked
+    ]
+    tokens = sum(result["source_tokens"] for result in results)
+    return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_reasons(reasons: Collection[str]) -> str:
+    """Return why a text ended: length if any of its sentences was cut."""
+    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
+
+
+async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
+    """Return the tokens of all valid sources, or of their sentences, and record how long this took.
+
+    Add the errors of invalid sources to `faults`. Also add an error if ids are to be split, or if
+    there are more sentences than a request may have sources.
+    """
+    if how == "none":
+        tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
+        valid = faults.valid(count_texts(source.value))
+        return Sources(tokens, valid, [{"result": i} for i in valid])
+    texts: list[str] = []
+    with faults.collect():
+        texts = texts_of(source)
+    started, limit = time.monotonic(), call.settings.max_sources
+    size = sum(map(len, texts))
+
+    def work() -> list[Sentence]:
+        with faults.collect():
+            return split_texts(source, texts, limit, faults)
+        return []
+
+    read = await call.compute_reading(work, size)
+    call.record.end_stage("tokenize", started)
+    results = [sentence.result for sentence in read]
+    tokens = [sentence.tokens for sentence in read]
+    return Sources(tokens, results, event_fields_of(read), texts)
+
+
+def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
+    numbers = defaultdict[int, Iterator[int]](count)
+    return [
+        {"result": each.result, "sentence": next(numbers[each.result]), **each.span._asdict()}
+        for each in read
+    ]
+
+
+def texts_of(source: TextField) -> list[str]:
+    items = [source.value] if isinstance(source.value, str) else source.value
+    texts = [item for item in items if isinstance(item, str)]
+    if len(texts) < len(items):
+        detail = "needs texts to split, but source holds ids: send texts, or omit split"
+        raise Invalid.at("/split", detail)
+    return texts
+
+
+def split_texts(
+    source: TextField, texts: Sequence[str], limit: int, faults: Faults
+) -> list[Sentence]:
+    """Return the sentences of the texts without an error. Add the errors of the other texts to
+    `faults`: at most MOST_FAULTS for each text if the request is partial, else for all together.
+
+    Raise TooLarge for more than `limit` sentences.
+    """
+    spans: list[list[Span]] = []
+    found = 0
+    for text in texts:
+        spans.append([*islice(split(text), limit + 1)])
+        found += max(1, len(spans[-1]))  # a text without any still has a result
+        check_count(source, found, limit)
+    read: list[Sentence | None] = []
+    room = MOST_FAULTS
+    for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
+        valid: list[Sentence | None] = []
+        errors: list[HeedError] = []
+        for outcome in read_text(source, result, text, spans_of_text):
+            if isinstance(outcome, HeedError):
+                errors.append(outcome)
+            else:
+                valid.append(outcome)
+            if len(errors) == room:
+                break  # a long text may be cut into very many parts
+            check_count(source, len(read) + len(valid), limit)
+        for error in errors:
+            faults.add(error, result)
+        read += [] if errors else valid
+        room -= 0 if faults.partial else len(errors)
+        if not room:
+            break
+    return [sentence for sentence in read if sentence]
+
+
+def check_count(source: TextField, found: int, limit: int) -> None:
+    if found > limit:
+        limits = f"{limit} sentences, which is the limit: send fewer at a time"
+        raise TooLarge.at(source.pointer, f"splits into more than {limits}")
+
+
+def read_text(
+    source: TextField, result: int, text: str, spans: Sequence[Span]
+) -> Iterator[Sentence | HeedError | None]:
+    """Yield the sentences of a text, or the errors of those that the tokenizer refuses.
+
+    Skip sentences without letters and digits, such as a line of asterisks, and leave them in the
+    text as they are: a model would invent a target. If the model's vocabulary has no letters
+    either, skip none. Yield None for a skipped part of a long sentence: to find it takes as long as
+    to find others.
+    """
+    pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
+    try:
+        check_unicode(text, pointer)
+    except Invalid as error:
+        yield error  # no sentence with half a surrogate pair is skipped: JSON cannot hold it
+        return
+    encode = encoder_of(source.tokenizer, pointer, text)
+
+    def fits(span: Span) -> bool:
+        return not isinstance(encode(span), TooLarge)
+
+    def has_text(span: Span) -> bool:
+        return not source.tokenizer.knows_letters or has_letters(text[span.start : span.end])
+
+    wanted = filter(has_text, spans)
+    for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
+        if not has_text(span):
+            yield None
+            continue
+        outcome = encode(span)
+        if isinstance(outcome, Tokens):
+            yield Sentence(result, span, shift(outcome, span.start))
+        else:
+            yield locate(outcome, span.start)
+
+
+def encoder_of(
+    tokenizer: Tokenizer, pointer: str, text: str
+) -> Callable[[Span], Tokens | Invalid | TooLarge]:
+    """Return a function that tokenizes a part of a text, or returns why it is refused. It remembers
+    its last results."""
+
+    @lru_cache(REMEMBERED)
+    def encode(span: Span) -> Tokens | Invalid | TooLarge:
+        try:
+            return tokenizer.encode(text[span.start : span.end], pointer)
+        except (Invalid, TooLarge) as error:
+            return error.forget_frames()
+
+    return encode
+
+
+def shift(tokens: Tokens, by: int) -> Tokens:
+    """Return tokens whose offsets count from `by` characters before their text."""
+
+    def shifted(token: Token) -> Token:
+        if token.start is None or token.end is None:
+            return token
+        return Token(token.text, token.id, token.start + by, token.end + by)
+
+    return Tokens(tokens.text, list(map(shifted, tokens.tokens)))
+
+
+def locate(error: Invalid | TooLarge, start: int) -> HeedError:
+    """Return the error of a sentence, with the sentence's offset in the text in each detail.
+
+    Offsets that a detail already names still count from the start of the sentence.
+    """
+    where = f"(in the sentence at offset {start}, from which other offsets count)"
+    return error.change_faults(lambda fault: Fault(fault.pointer, f"{where} {fault.detail}"))

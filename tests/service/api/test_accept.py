@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from service.http.messages.content import read_accept
+from service.http.middleware.answers import read_accept
 
 BODIES = {
     "/v1/decode": {"source": "heed"},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from service.api.answering import examples
 from service.api.endpoints.attend import fewer_queries
-from service.api.reading.attend_arrays import attended_nbytes
+from service.api.reading.attend import attended_nbytes
 from service.app import create_app
 from service.settings.settings import Provider, Settings
 from tests.service.api.vectors import GOOD, Q

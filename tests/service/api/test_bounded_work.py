@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from service.api.reading.faults import Faults
-from service.api.reading.split import split_texts
-from service.api.reading.texts import TextField, tokenize_fields
+from service.api.reading.texts import TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
 from service.settings.settings import DEFAULT_BUNDLE
