@@ -17,7 +17,7 @@ from model.export.files.weights import WeightType
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
 from service.bundle.manifest import Manifest, check_numbers
-from service.bundle.manifest import files as bundle_files
+from service.bundle import files as bundle_files
 from service.errors import StartupError
 from service.runtime import reference
 
