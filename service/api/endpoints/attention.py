@@ -121,7 +121,8 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     if padded:
         lengths = [longest(lengths)] * len(lengths)
     advice = SEND_LESS_OR_LOWER if search else SEND_LESS
-    nbytes = check_attention(call.settings.max_answer_bytes, model, body.attention, lengths, advice)
+    limit = call.settings.max_answer_bytes
+    nbytes = check_attention(limit, model, body.attention, selection, lengths, advice)
     await call.hold(held_nbytes(nbytes))
     entries = [
         Entry(

@@ -176,7 +176,8 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
     limit = call.settings.max_answer_bytes
-    await call.hold(check_decoded(limit, model, search, body.attention, sources.tokens))
+    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens)
+    await call.hold(nbytes)
     entries = [
         Entry(
             np.array(source.ids),

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from service.api.reading.requests import AttentionSelection
 from service.api.reading.selection import select
+from service.attention import Selection
+from service.bundle.manifest import Config
 from service.errors import TooLarge
 from service.search.options import SearchOptions
 from service.serving.model import Model
@@ -95,6 +97,7 @@ def check_decoded(
     model: Model,
     search: SearchOptions,
     selected: AttentionSelection | None,
+    selection: Selection,
     sources: Sequence[Tokens],
 ) -> int:
     """Return the bytes that the hypotheses of all sources, and their attention, may take in this
@@ -104,7 +107,7 @@ def check_decoded(
         return held_nbytes(0, tokens)
     most, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, most, prefix) for source in sources]
-    both = check_attention(limit, model, selected, lengths, SEND_LESS_OR_LOWER, search)
+    both = check_attention(limit, model, selected, selection, lengths, SEND_LESS_OR_LOWER, search)
     return held_nbytes(both - tokens, tokens)
 
 
@@ -112,12 +115,13 @@ def check_attention(
     limit: int,
     model: Model,
     selected: AttentionSelection,
+    selection: Selection,
     lengths: Sequence[Lengths],
     advice: str,
     search: SearchOptions | None = None,
 ) -> int:
     """Return the bytes of the selected weights and the hypotheses of `search`. Raise TooLarge if
-    they could exceed the limit.
+    they could exceed the limit. `selection` is what `selected` means for this model.
 
     The error names a selection that would fit, or else says `advice`.
     """
@@ -125,23 +129,27 @@ def check_attention(
     tokens = hypotheses_nbytes(search, len(lengths)) if search else 0
     targets = search.num_hypotheses if search else 1
 
-    def needed(selection: AttentionSelection) -> int:
-        return attention_nbytes(model, selection, sources, targets, tokens)
+    config = model.manifest.config
 
-    if needed(selected) <= limit:
-        return needed(selected)
-    if fitting := next((less for less in smaller(selected) if needed(less) <= limit), None):
+    def needed(selection: Selection) -> int:
+        return attention_nbytes(config, selection, sources, targets, tokens)
+
+    nbytes = needed(selection)
+    if nbytes <= limit:
+        return nbytes
+    fits = (less for less in smaller(selected) if needed(select(less, config)) <= limit)
+    if fitting := next(fits, None):
         advice = f'"attention": {fitting.model_dump_json(exclude_defaults=True)} would fit'
     raise TooLarge.at(
         "/attention",
-        f"may take {needed(selected)} bytes, for the answer or for the largest forward pass, and"
+        f"may take {nbytes} bytes, for the answer or for the largest forward pass, and"
         f" the limit is {limit}: {advice}",
     )
 
 
 def attention_nbytes(
-    model: Model,
-    selected: AttentionSelection,
+    config: Config,
+    selection: Selection,
     sources: Counter[Lengths],
     targets: int,
     other_bytes: int,
@@ -151,8 +159,6 @@ def attention_nbytes(
     Each source has `targets` targets; the answer has `other_bytes` in addition to the weights. A
     pass computes the weights of every layer and head, whichever are selected.
     """
-    config = model.manifest.config
-    selection = select(selected, config)
     weights = sum(count * selection.nbytes(*each) for each, count in sources.items())
     passes = (selection.pass_nbytes(config, each.source, each.decoder) for each in sources)
     return max([targets * weights + other_bytes, *passes])

@@ -167,11 +167,11 @@ class Call(Request):
         `wait_for`.
         """
         budget = self.service.answers
-        if nbytes <= FREE:
+        most = min(nbytes, budget.limit)
+        if nbytes <= FREE or budget.give(self._share, most):
             return
-        waiting = asyncio.wait_for(budget.wait(self._share, min(nbytes, budget.limit)), WAIT)
         try:
-            await self.wait_for(waiting)
+            await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
         except TimeoutError:
             raise budget.refuse() from None
 

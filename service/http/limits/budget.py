@@ -34,10 +34,14 @@ class Budget:
         share.nbytes += nbytes
         return True
 
+    def give(self, share: Share, nbytes: int) -> bool:
+        """Give a request more bytes if nobody waits and they are free."""
+        return not self._line and self.add(share, nbytes)
+
     async def wait(self, share: Share, nbytes: int) -> None:
         """Give a request more bytes, once those that came earlier have theirs. Raise TimeoutError
         at once if MOST_WAITING wait already."""
-        if not self._line and self.add(share, nbytes):
+        if self.give(share, nbytes):
             return
         if len(self._line) >= MOST_WAITING:
             raise TimeoutError

@@ -16,8 +16,8 @@ from model.export.files.manifest import LARGEST, Card, check_files, check_limits
 from model.export.files.weights import WeightType
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
-from service.bundle.manifest import Manifest, check_numbers
 from service.bundle import files as bundle_files
+from service.bundle.manifest import Manifest, check_numbers
 from service.errors import StartupError
 from service.runtime import reference
 

@@ -15,8 +15,8 @@ from service.app import create_app
 from service.http.limits.admission import Place
 from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.metrics import RequestMetrics
-from service.http.server.refusals import Refusals
 from service.http.server import refusals as module
+from service.http.server.refusals import Refusals
 from service.settings.settings import Settings
 from tests.service.http.sockets import CHUNKED, PROBE, connect, post, receive, received_until_closed
 from tests.service.processes import running
