@@ -1,7 +1,6 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
-import hashlib
 import json
 import shutil
 import socket
@@ -20,6 +19,7 @@ from service.app import create_app
 from service.bundle.manifest import load_bundle
 from service.runtime.session import Session
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from tests.service.mutations.edit import edit_json, seal
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
 hypothesis_settings.load_profile("untimed")
@@ -52,6 +52,12 @@ def edit_manifest(bundle, **changes):
     (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
+def edit_tokenizer(bundle, file, change):
+    """Change a tokenizer, and the size and hash that the manifest has for its file."""
+    edit_json(file, change, bundle)
+    seal(bundle)
+
+
 SOURCE_WORDS = {"red": "مرحبا", "green": "بالعالم", "blue": "hello"}
 TARGET_LETTERS = dict(zip("abcdefghi", "אבגדהוזחט", strict=True))
 SOURCE_CODES = ("arb_Arab", "eng_Latn", "fra_Latn", "zho_Hans", "zho_Hant", "en_XX", "xx1")
@@ -59,15 +65,11 @@ TARGET_CODES = ("eng_Latn", "fra_Latn", "heb_Hebr")
 
 
 def rename_tokens(bundle, file, names):
-    """Change tokens of a tokenizer, and the size and hash that the manifest has for its file."""
-    tokenizer = json.loads((bundle / file).read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary.items()}
-    (bundle / file).write_text(json.dumps(tokenizer))
-    content = (bundle / file).read_bytes()
-    files = json.loads((bundle / "bundle.json").read_text())["files"]
-    files[file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit_manifest(bundle, files=files)
+    def rename(tokenizer):
+        vocabulary = tokenizer["model"]["vocab"].items()
+        tokenizer["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary}
+
+    edit_tokenizer(bundle, file, rename)
 
 
 @pytest.fixture(scope="session")
@@ -116,15 +118,20 @@ def client():
         yield client
 
 
-@pytest.fixture(scope="session")
-def post(client):
-    """POST to the default model: (path, **body) -> status, document."""
+def sender(client, **usual):
+    """POST a body to a client, with what is usual: (path, **body) -> status, document."""
 
-    def send(path, model="g2p-en", **body):
-        answer = client.post(path, json={"model": model, **body})
+    def send(path, **body):
+        answer = client.post(path, json={**usual, **body})
         return answer.status_code, answer.json()
 
     return send
+
+
+@pytest.fixture(scope="session")
+def post(client):
+    """POST to the default model: (path, **body) -> status, document."""
+    return sender(client, model="g2p-en")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import httpx2
 import numpy as np
 import pytest
 import torch
-from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from model.__main__ import app
@@ -20,8 +19,6 @@ from model.export.bundle import WeightType, write_bundle
 from model.export.files.manifest import Card
 from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
-from service.app import create_app
-from service.settings.settings import Provider, Settings
 from tests.conftest import opened
 from tests.documentation import events_of
 
@@ -126,13 +123,12 @@ def test_heads_of_any_size_and_score_are_served_over_http(
     trained = TrainedModel(Transformer(config).eval(), source, source)
     card = Card(name="wide", task="t", licence="Apache-2.0", attribution="-", notice="-")
     write_bundle(trained, card, WeightType.fp32, tmp_path / "wide")
-    settings = Settings(bundles=[tmp_path / "wide"], provider=Provider.cpu)
     body = {
         "source": "red blue",
         "target": [[5, 4, 6]],
         "attention": {"kinds": ["decoder", "cross"]},
     }
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(tmp_path / "wide") as client:
         blocks = client.post("/v1/attention", json=body).json()["results"][0]["attention"]
     model, length = trained.transformer, torch.tensor([2])
     memory, _ = model.encoder(torch.tensor([source.encode("red blue").ids]), length)

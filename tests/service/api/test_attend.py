@@ -7,15 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.api.answering import examples
 from service.api.endpoints.attend import fewer_queries
 from service.api.reading.attend_arrays import attended_nbytes
-from service.app import create_app
-from service.settings.settings import Provider, Settings
+from tests.conftest import TINY, opened
 from tests.service.api.vectors import GOOD, Q
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
@@ -205,8 +203,7 @@ def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
 def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
     """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
     monkeypatch.setattr("service.api.reading.call.MOST_WAITING", 1)
-    settings = Settings(provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(TINY) as client:
         mechanisms, free = client.app.state.service.mechanisms, threading.Event()
         limiter = client.app.state.service.cores
         limiter.total_tokens = 1
@@ -231,8 +228,7 @@ def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
 
 
 def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
-    settings = Settings(timeout=0.2, provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(TINY, timeout=0.2) as client:
         limiter = client.app.state.service.cores
         limiter.total_tokens = 1
         client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")

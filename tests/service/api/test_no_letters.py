@@ -4,13 +4,11 @@ The model `letters` reads letters and signs, and some invisible characters as a 
 sentencepiece does. `tolerant` reads others as unknown, as NLLB does. `signs` reads no letters.
 """
 
-import hashlib
-import json
 from functools import partial
 
 import pytest
 
-from tests.conftest import edit_manifest, opened
+from tests.conftest import edit_manifest, edit_tokenizer, opened
 from tests.documentation import events_of
 from tests.service.api.conftest import copy_of
 
@@ -23,22 +21,20 @@ PAIR = {"source": "aaa", "target": "bbb"}
 def read_characters(bundle, characters, tolerant=False):
     """Let a bundle read these characters, one by one, and invisible ones as spaces. `tolerant`:
     let it read others, too, as unknown."""
-    file = bundle / "source.tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    special = list(tokenizer["model"]["vocab"])[:4]
-    tokenizer["model"]["vocab"] = {each: i for i, each in enumerate([*special, *characters])}
-    spaces = {"type": "Replace", "pattern": {"Regex": "[ \u00ad\u200b\u2060]+"}}
-    tokenizer["normalizer"] = {**spaces, "content": "\u2581"}
-    every = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "invert": False}
-    tokenizer["pre_tokenizer"] = {**every, "behavior": "Isolated"}
+
+    def change(tokenizer):
+        special = list(tokenizer["model"]["vocab"])[:4]
+        tokenizer["model"]["vocab"] = {each: i for i, each in enumerate([*special, *characters])}
+        spaces = {"type": "Replace", "pattern": {"Regex": "[ \u00ad\u200b\u2060]+"}}
+        tokenizer["normalizer"] = {**spaces, "content": "\u2581"}
+        every = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "invert": False}
+        tokenizer["pre_tokenizer"] = {**every, "behavior": "Isolated"}
+        if tolerant:
+            tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
+
     if tolerant:
-        tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
         edit_manifest(bundle, unknown_id=None)
-    content = json.dumps(tokenizer).encode()
-    file.write_bytes(content)
-    files = json.loads((bundle / "bundle.json").read_text())["files"]
-    files[file.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit_manifest(bundle, files=files)
+    edit_tokenizer(bundle, "source.tokenizer.json", change)
     return bundle
 
 

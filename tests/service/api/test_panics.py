@@ -12,8 +12,7 @@ from service.http.middleware.basics import Failures, Headers
 from service.http.middleware.door import Door
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
-from tests.conftest import TINY, opened
-from tests.service.mutations.edit import edit_json, seal
+from tests.conftest import TINY, edit_tokenizer, opened
 
 SLOW = {"Regex": "^(a|a)*$"}  # takes more attempts than the library allows, and it panics
 TEXT = f"{'a' * 30}b"
@@ -40,9 +39,8 @@ def client(tmp_path_factory):
         replace = {"type": "Replace", "pattern": SLOW, "content": "x"}
         document["decoder"] = {"type": "Sequence", "decoders": [replace, document["decoder"]]}
 
-    edit_json("source.tokenizer.json", change_source, bundle)
-    edit_json("target.tokenizer.json", change_target, bundle)
-    seal(bundle)
+    edit_tokenizer(bundle, "source.tokenizer.json", change_source)
+    edit_tokenizer(bundle, "target.tokenizer.json", change_target)
     with opened(bundle, self_check=False) as found:
         yield found
 

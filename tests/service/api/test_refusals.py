@@ -4,11 +4,10 @@ import json
 import shutil
 
 import pytest
-from fastapi.testclient import TestClient
 
 from service.api.reading.validation_errors import OTHER_NAMES
-from service.app import create_app
-from service.settings.settings import Provider, Settings
+from tests.conftest import opened
+from tests.service.mutations.edit import edit_json
 
 BAD = [
     ({"source": ""}, 422, "/source", "holds no token"),
@@ -146,11 +145,8 @@ def test_targets_must_match_their_sources(post):
 
 def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
     copy = shutil.copytree(tiny, tmp_path / "blind")
-    manifest = json.loads((copy / "bundle.json").read_text())
-    del manifest["precisions"]["fp32"]["attention"]
-    (copy / "bundle.json").write_text(json.dumps(manifest))
-    settings = Settings(bundles=[copy], provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as blind:
+    edit_json("bundle.json", lambda manifest: manifest["precisions"]["fp32"].pop("attention"), copy)
+    with opened(copy) as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
         assert refused.json()["detail"].endswith("cannot show cross attention: select encoder")
@@ -160,8 +156,7 @@ def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
 
 
 def test_attention_that_a_setting_leaves_out_is_not_supported(tiny):
-    settings = Settings(bundles=[tiny], provider=Provider.cpu, attention=False)
-    with TestClient(create_app(settings), "http://localhost") as blind:
+    with opened(tiny, attention=False) as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
         assert "HEED_ATTENTION is false" in refused.json()["detail"]

@@ -8,17 +8,14 @@ import httpx2
 import numpy as np
 import pytest
 import torch
-from fastapi.testclient import TestClient
 
 from model.checkpoint import load_model
 from service.api.answering.serialize import write_score
-from service.app import create_app
 from service.formats.json import to_json
-from service.settings.settings import Provider, Settings
 from service.text.offsets import Token
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer
-from tests.conftest import TINY
+from tests.conftest import TINY, opened
 
 
 @torch.no_grad()
@@ -104,8 +101,7 @@ def test_targets_that_cannot_be_scored_are_refused(post, body, status, pointer):
 
 
 def test_endpoints_of_graphs_that_are_not_opened_are_not_supported():
-    settings = Settings(bundles=[TINY], provider=Provider.cpu, score=False, attention=False)
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(TINY, score=False, attention=False) as client:
         for path in ("/v1/score", "/v1/attention"):
             answer = client.post(path, json={"source": "red", "target": "a"})
             assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")

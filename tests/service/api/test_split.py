@@ -1,17 +1,12 @@
 """Documents: each sentence is decoded as if it had been sent alone, and the rest is kept."""
 
-import hashlib
-import json
 import random
 import shutil
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
-from service.app import create_app
-from service.settings.settings import Provider, Settings
-from tests.conftest import TINY
+from tests.conftest import TINY, edit_tokenizer, opened, sender
 from tests.documentation import events_of
 
 DOCUMENT = "  attention\n\n\ttransformer\r\nheed \n***\n   \nqueue\n\n"
@@ -41,30 +36,18 @@ def refuse(post, **body):
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
     """POST to the tiny model with another source vocabulary: words and marks."""
-    folder = tmp_path_factory.mktemp("bundles") / "marked"
-    shutil.copytree(TINY, folder)
-    tokenizer = json.loads((folder / "source.tokenizer.json").read_text())
-    pieces = [*list(tokenizer["model"]["vocab"])[:4], *WORDS]
-    tokenizer["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces)}
-    tokenizer["normalizer"] = {"type": "Lowercase"}
-    steps = [{"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}]
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
-    content = json.dumps(tokenizer).encode()
-    (folder / "source.tokenizer.json").write_bytes(content)
-    manifest = json.loads((folder / "bundle.json").read_text())
-    manifest["files"]["source.tokenizer.json"] = {
-        "size": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
-    (folder / "bundle.json").write_text(json.dumps(manifest))
-    opened = Settings(bundles=[folder], provider=Provider.cpu, self_check=False)
-    with TestClient(create_app(opened), "http://localhost") as client:
+    bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("bundles") / "marked")
 
-        def send(path, **body):
-            answer = client.post(path, json=body)
-            return answer.status_code, answer.json()
+    def change(tokenizer):
+        pieces = [*list(tokenizer["model"]["vocab"])[:4], *WORDS]
+        tokenizer["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces)}
+        tokenizer["normalizer"] = {"type": "Lowercase"}
+        steps = [{"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}]
+        tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
 
-        yield send
+    edit_tokenizer(bundle, "source.tokenizer.json", change)
+    with opened(bundle, self_check=False) as client:
+        yield sender(client)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "greedy")

@@ -7,11 +7,10 @@ import signal
 import time
 
 import pytest
-from fastapi.testclient import TestClient
 
-from service.app import create_app
 from service.errors import PassFailed
-from service.settings.settings import DEFAULT_BUNDLE, Provider, Settings
+from service.settings.settings import DEFAULT_BUNDLE
+from tests.conftest import opened
 from tests.service.api.streams import events_of
 
 LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
@@ -19,10 +18,7 @@ LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "s
 
 @pytest.fixture
 def client():
-    opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(
-        create_app(opened), "http://localhost", raise_server_exceptions=False
-    ) as client:
+    with opened(DEFAULT_BUNDLE, self_check=False) as client:
         yield client
 
 

@@ -1,7 +1,5 @@
 """Search options, through the engine and through HTTP."""
 
-import hashlib
-import json
 import random
 import shutil
 
@@ -13,7 +11,7 @@ from service.engine.engine import Engine
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
 from service.wire.messages import Entry
-from tests.conftest import edit_manifest, opened
+from tests.conftest import edit_manifest, edit_tokenizer, opened, sender
 
 
 def draw(random_):
@@ -210,21 +208,15 @@ def test_answers_stay_among_the_allowed_targets(post):
 def reader(tiny, tmp_path_factory):
     """POST to a model that reads unknown letters, as converted ones do: (path, **body)."""
     bundle = shutil.copytree(tiny, tmp_path_factory.mktemp("reader") / "reader")
-    path = bundle / "target.tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] != "<unk>"]
-    path.write_text(json.dumps(tokenizer))
-    files = json.loads((bundle / "bundle.json").read_text())["files"]
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    files[path.name] = {"size": path.stat().st_size, "sha256": sha256}
-    edit_manifest(bundle, unknown_id=None, files=files)
+
+    def forget_unknown(tokenizer):
+        added = tokenizer["added_tokens"]
+        tokenizer["added_tokens"] = [each for each in added if each["content"] != "<unk>"]
+
+    edit_manifest(bundle, unknown_id=None)
+    edit_tokenizer(bundle, "target.tokenizer.json", forget_unknown)
     with opened(bundle) as client:
-
-        def send(path, **body):
-            answer = client.post(path, json={"source": "red", **body})
-            return answer.status_code, answer.json()
-
-        yield send
+        yield sender(client, source="red")
 
 
 @pytest.mark.parametrize(
