@@ -6,8 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from service.bundle.manifest import load_bundle
 from service.runtime.session import Session
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.service.mutations.edit import edit_json, seal
+from tests.waiting import wait_until
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
 hypothesis_settings.load_profile("untimed")
@@ -159,15 +158,19 @@ def serving(*flags):
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "service", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(300):
-        with contextlib.suppress(urllib.error.URLError):
-            urllib.request.urlopen(f"{address}/readyz").close()
-            break
-        assert process.poll() is None, "the service did not start"
-        time.sleep(0.1)
+    wait_until(lambda: is_ready(address) or process.poll() is not None)
+    assert process.poll() is None, "the service did not start"
     yield address
     process.terminate()
     process.wait(10)
+
+
+def is_ready(address):
+    try:
+        with urllib.request.urlopen(f"{address}/readyz"):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,7 @@ def test_kserve_knows_every_key(tmp_path):
     assert faults(types, "V1beta1InferenceService", INFERENCE) == []
     wrong = {"spec": {"predictor": {"minReplicas": "2", "modle": {}}}}
     assert faults(types, "V1beta1InferenceService", wrong) == [
-        "V1beta1PredictorSpec.minReplicas is no int",
+        "V1beta1PredictorSpec.minReplicas is not int",
         "V1beta1PredictorSpec has no modle",
     ]
 
@@ -110,7 +110,7 @@ def test_the_stack_matches_the_schema_of_compose():
         jsonschema.validate({**STACK, "servises": {}}, schema)
 
 
-def test_own_bundles_are_mounted_beside_all_else():
+def test_own_bundles_are_mounted_with_all_else():
     patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
     kubernetes_validate.validate(patched, OLDEST, strict=True)
     pod = patched["spec"]["template"]["spec"]

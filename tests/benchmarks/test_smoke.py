@@ -206,7 +206,7 @@ def test_a_large_document(address):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_gaps_beside_large_answers(address):
+def test_gaps_between_small_answers_while_large_ones_are_sent(address):
     measured = attention.measure_gaps(
         address, "application/safetensors", seconds=0.5, phases=1, targets=2
     )

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from socket import SO_RCVBUF, SOL_SOCKET, socket
 
@@ -14,6 +13,7 @@ import pytest
 
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.service.processes import children_of, running
+from tests.waiting import wait_until
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -209,10 +209,7 @@ def test_a_service_that_cannot_end_in_time_is_killed(capfd):
         process.communicate(timeout=30)
     assert process.returncode == 1
     assert "Timeout" in capfd.readouterr().err
-    until = time.monotonic() + 10
-    while Path("/proc", engine).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path("/proc", engine).exists()
+    wait_until(lambda: not Path("/proc", engine).exists())
 
 
 def test_the_runtime_reports_to_nobody(tmp_path):

@@ -19,6 +19,11 @@ def copy_of(tiny, folder, name, **changes):
     return bundle
 
 
+@pytest.fixture(scope="session")
+def document(client):
+    return client.get("/openapi.json").json()
+
+
 @pytest.fixture(scope="package")
 def ask(tiny, tmp_path_factory):
     """(model, path, **body) -> status and answer, of one of these models."""

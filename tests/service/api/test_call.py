@@ -1,4 +1,4 @@
-"""Waiting for work beside the event loop."""
+"""Waiting for work outside the event loop."""
 
 import asyncio
 import gc

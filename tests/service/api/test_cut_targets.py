@@ -86,16 +86,8 @@ def test_a_translation_that_is_cut_at_the_last_position_says_so(translate, decod
     assert (answer["truncated"], told) == (True, "length")
 
 
-@pytest.fixture
-def small_answers(client):
-    settings = client.app.state.service.settings
-    small = settings.model_copy(update={"max_answer_bytes": TOKEN_BYTES * 3})
-    client.app.state.service.settings = small
-    yield
-    client.app.state.service.settings = settings
-
-
-def test_a_translation_stays_cut_if_more_of_it_would_be_too_large(translate, small_answers):
+def test_a_translation_stays_cut_if_more_of_it_would_be_too_large(translate, limit):
+    limit(max_answer_bytes=TOKEN_BYTES * 3)
     answer, told = translate("red", "endless")
     assert (answer["truncated"], told) == (True, "length")
     assert len(answer["translatedText"]) < POSITIONS

@@ -25,6 +25,7 @@ from service.http.middleware.door import Door
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
+from tests.service.api.scopes import sent_by
 
 JSON = {"content-type": "application/json"}
 
@@ -77,30 +78,9 @@ def test_an_endpoint_with_other_parameters_is_refused():
         JsonRoute("/x", endpoint, methods=["POST"])
 
 
-def test_a_client_that_leaves_while_it_sends_is_no_error_of_the_service(client, caplog):
-    messages = iter(
-        [
-            {"type": "http.request", "body": b'{"sour', "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-    )
-    sent = []
-
-    async def receive():
-        return next(messages)
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/decode",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    asyncio.run(client.app(scope, receive, send))
+def test_a_client_that_leaves_while_it_sends_is_not_an_error_of_the_service(client, caplog):
+    part = {"type": "http.request", "body": b'{"sour', "more_body": True}
+    sent = asyncio.run(sent_by(client.app, [part, {"type": "http.disconnect"}]))
     assert sent[0]["status"] == 499
     assert "unexpected" not in caplog.text
 

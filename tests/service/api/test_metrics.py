@@ -1,6 +1,5 @@
 """/metrics: what is counted, and that nothing of it grows with what clients send."""
 
-import asyncio
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.serving import supervisor
 from tests.conftest import opened
 from tests.service.engine.clients import pid_of
+from tests.waiting import wait_until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,11 +39,7 @@ def read(client):
 
 def wait(client, condition):
     """Wait until the samples meet a condition."""
-    for _ in range(500):
-        if condition(samples := read(client)):
-            return samples
-        client.portal.call(asyncio.sleep, 0.02)
-    raise AssertionError(samples)
+    return wait_until(lambda: condition(samples := read(client)) and samples)
 
 
 def settled(client):

@@ -139,7 +139,7 @@ def test_what_the_vocabulary_lacks_entirely_is_refused_alone(client, path, model
 
 
 @pytest.mark.parametrize("source", ["\u0433", "a\U0001f606", "\U0001f606-", "\u00ada"])
-def test_a_text_with_something_to_read_is_decoded_beside_what_is_unknown(decode, source):
+def test_a_text_with_something_to_read_is_decoded_with_what_is_unknown(decode, source):
     assert decode(source, model="tolerant")[0]["hypotheses"][0]["tokens"]
 
 
@@ -153,7 +153,7 @@ def test_a_vocabulary_of_signs_is_decoded_line_by_line(decode, text_of):
 @pytest.mark.parametrize("form", ["text", "html"])
 @pytest.mark.parametrize("line", LINES)
 def test_a_translation_leaves_them(client, text_of, form, line):
-    longest = partial(text_of, max_new_tokens=40)  # which is no limit of a translation
+    longest = partial(text_of, max_new_tokens=40)  # a translation is not limited to fewer
     start, end, between = ("<p>", "</p>", "") if form == "html" else ("", "", "\n")
     lines = [f"{start}{each}{end}" for each in ("ab", line, "ba")]
     asked = {"q": [between.join(lines), lines[1]], "format": form, **PAIR}

@@ -3,11 +3,6 @@
 import pytest
 
 
-@pytest.fixture(scope="module")
-def document(client):
-    return client.get("/openapi.json").json()
-
-
 def bodies_of(document):
     for path, methods in document["paths"].items():
         for operation in methods.values():

@@ -1,4 +1,4 @@
-"""A library that is written in Rust may panic on a text: its error is no Exception."""
+"""A library that is written in Rust may panic on a text: its error is not an Exception."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from service.http.middleware.door import Door
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from tests.conftest import TINY, edit_tokenizer, opened
+from tests.service.api.scopes import sent_by
 
 SLOW = {"Regex": "^(a|a)*$"}  # takes more attempts than the library allows, and it panics
 TEXT = f"{'a' * 30}b"
@@ -119,19 +120,14 @@ def test_any_other_panic_is_a_problem_too(client):
 
     admission, metrics = Admission(most=20, timeout=60.0), RequestMetrics()
     app = Headers(Observe(Failures(Door(panic, admission)), metrics, None))
-    scope = {"type": "http", "method": "POST", "path": "/v1/decode", "query_string": b""}
-    scope |= {"headers": [(b"x-request-id", b"mine")], "app": client.app}
-    sent = []
 
-    async def send(message):
-        sent.append(message)
+    async def serve(*connection):
+        with pytest.raises(Panic):
+            await app(*connection)
 
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    with pytest.raises(Panic), capture_logs() as logged:
-        asyncio.run(app(scope, receive, send))
-    start, body = sent
+    scope = {"headers": [(b"x-request-id", b"mine")], "app": client.app}
+    with capture_logs() as logged:
+        start, body = asyncio.run(sent_by(serve, [{"type": "http.request"}], **scope))
     headers = dict(start["headers"])
     assert start["status"] == 500
     assert headers[b"content-type"] == b"application/problem+json"

@@ -102,8 +102,9 @@ def test_targets_that_cannot_be_scored_are_refused(post, body, status, pointer):
 
 def test_endpoints_of_graphs_that_are_not_opened_are_not_supported():
     with opened(TINY, score=False, attention=False) as client:
-        for path in ("/v1/score", "/v1/attention"):
+        for path, setting in (("/v1/score", "HEED_SCORE"), ("/v1/attention", "HEED_ATTENTION")):
             answer = client.post(path, json={"source": "red", "target": "a"})
             assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
+            assert f"{setting} is false" in answer.json()["detail"]
         assert client.post("/v1/decode", json={"source": "red"}).status_code == 200
         assert json.loads(client.get("/v1/models/tiny").content)["attention"] == []

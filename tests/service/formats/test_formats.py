@@ -108,7 +108,7 @@ def test_json_in_pieces_is_what_orjson_writes_at_once(document):
         {"results": [{"tokens": ["a"] * 1000}] * 300},
         {"token_ids": [7] * 5 * NUMBERS},
     ],
-    ids=["weights", "problem first", "short first", "tokens beside arrays", "tokens", "ids"],
+    ids=["weights", "problem first", "short first", "tokens with arrays", "tokens", "ids"],
 )
 def test_no_part_of_a_document_holds_more_numbers_than_are_written_at_once(document):
     """Parts are what orjson writes without giving up the interpreter's lock."""
