@@ -19,8 +19,7 @@ from benchmarks.kit.models import (
     write_ctranslate2,
 )
 from benchmarks.kit.process import Call, Timed
-from benchmarks.kit.results import Comparison, Load
-from benchmarks.kit.serving import serving
+from benchmarks.kit.results import PRECISIONS, Comparison, Load
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
 from benchmarks.load import fairness, mixed_requests, overload
 from benchmarks.load.load import WORDS, measure_load
@@ -68,12 +67,18 @@ def folder(small, tmp_path_factory):
     return folder
 
 
-def test_cells(small, folder, capsys):
+@pytest.mark.parametrize(
+    "precisions", [("int8",), pytest.param(("int8", "fp32"), marks=pytest.mark.long)], ids=len
+)
+def test_cells(small, folder, capsys, precisions):
     batches = [(1, 1), (3, 2)]
-    found = cells.measure_cells(small, folder, rounds=2, wanted=batches, cores=1)
+    model = dataclasses.replace(small, precisions=precisions)
+    found = cells.measure_cells(model, folder, rounds=2, wanted=batches, cores=1)
     assert [(cell["batch"], cell["beam_size"]) for cell in found] == batches
     for cell in found:
-        assert cell["int8"].keys() == cell["fp32"].keys() == Comparison.__required_keys__
+        compared = {name: cell[name].keys() for name in PRECISIONS if name in cell}
+        assert compared == dict.fromkeys(precisions, Comparison.__required_keys__)
+        assert len(cell_columns(cell)) == len(COLUMNS)
     assert len(capsys.readouterr().out.splitlines()) == len(batches)
 
 
@@ -101,13 +106,6 @@ def test_heed_is_compared_with_the_setting_of_its_peer_that_answers_soonest():
         "graphs": 0.5,
         "same": 1,
     }
-
-
-def test_a_model_may_be_measured_at_int8_only(small, folder):
-    only = dataclasses.replace(small, precisions=("int8",))
-    (cell,) = cells.measure_cells(only, folder, rounds=2, wanted=[(1, 1)], cores=1)
-    assert "fp32" not in cell
-    assert len(cell_columns(cell)) == len(COLUMNS)
 
 
 def test_the_cost_of_search_options(small, folder):
@@ -194,21 +192,15 @@ def test_formats():
     assert rows[0][0] == "2 x 2 x 4 x 4 weights as application/json"
 
 
-@pytest.fixture(scope="module")
-def address():
-    with serving(DEFAULT_BUNDLE) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-def test_a_large_document(address):
-    rows = attention.measure_large(address, tokens=9, name="default model")
+def test_a_large_document(server):
+    rows = attention.measure_large(server, tokens=9, name="default model")
     assert [row[0].startswith("9 x 9 tokens, default model, as ") for row in rows] == [True] * 3
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_gaps_between_small_answers_while_large_ones_are_sent(address):
+def test_gaps_between_small_answers_while_large_ones_are_sent(server):
     measured = attention.measure_gaps(
-        address, "application/safetensors", seconds=0.5, phases=1, targets=2
+        server, "application/safetensors", seconds=0.5, phases=1, targets=2
     )
     name, result = asyncio.run(measured)
     assert name.endswith("MB, application/safetensors")
@@ -216,10 +208,10 @@ def test_gaps_between_small_answers_while_large_ones_are_sent(address):
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium here")
-def test_typing_on_the_page(address):
+def test_typing_on_the_page(server):
     """In a thread of its own: Playwright refuses one that has a browser already."""
     rows = []
-    thread = Thread(target=lambda: rows.extend(attention.measure_typing(address, ["heed"])))
+    thread = Thread(target=lambda: rows.extend(attention.measure_typing(server, ["heed"])))
     thread.start()
     thread.join()
     assert [name for name, _ in rows] == ["A word typed on the page until its heatmap is drawn"]

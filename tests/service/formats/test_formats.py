@@ -10,7 +10,7 @@ import httpx2
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load
@@ -92,6 +92,7 @@ DOCUMENTS = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(DOCUMENTS)
 def test_json_in_pieces_is_what_orjson_writes_at_once(document):
     pieces = to_json_pieces(document)
