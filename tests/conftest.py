@@ -78,25 +78,25 @@ def translator(tmp_path_factory):
     It says nothing of its task, licence and authors.
     """
     bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("languages") / "translator")
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    for key in ("task", "licence", "attribution"):
-        del manifest[key]
-    (bundle / "bundle.json").write_text(json.dumps(manifest))
     rename_tokens(bundle, "source.tokenizer.json", SOURCE_WORDS)
     rename_tokens(bundle, "target.tokenizer.json", TARGET_LETTERS)
-    decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]
-    languages = {
-        "source": {code: [4 + i % 3] for i, code in enumerate(SOURCE_CODES)},
-        "target": {code: [4 + i] for i, code in enumerate(TARGET_CODES)},
-    }
+
+    def change(manifest):
+        for key in ("task", "licence", "attribution"):
+            del manifest[key]
+        manifest["decoding"] |= {"beam_size": 2, "max_new_tokens": 9, "min_new_tokens": 5}
+
+    edit_json("bundle.json", change, bundle)
     edit_manifest(
         bundle,
         name="translator",
         source_prefix=["source_language"],
         source_suffix=[2],
         decoder_start=[2, "target_language"],
-        languages=languages,
-        decoding={**decoding, "beam_size": 2, "max_new_tokens": 9, "min_new_tokens": 5},
+        languages={
+            "source": {code: [4 + i % 3] for i, code in enumerate(SOURCE_CODES)},
+            "target": {code: [4 + i] for i, code in enumerate(TARGET_CODES)},
+        },
     )
     return bundle
 

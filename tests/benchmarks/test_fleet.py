@@ -22,7 +22,7 @@ from benchmarks.fleet.replicas import (
     fewest_rows,
     in_turn,
 )
-from benchmarks.fleet.report import picture_of, render, verdict, write
+from benchmarks.fleet.report import render, verdict, write
 from benchmarks.fleet.scenarios import mixed_rows, one_row, simulate
 from benchmarks.load.load import percentiles
 from tests.benchmarks.two_stages import two_stages
@@ -171,8 +171,6 @@ def test_the_same_seed_gives_the_same_numbers(monkeypatch):
 
 def test_the_page_is_what_its_numbers_give(tmp_path):
     numbers = json.loads((DOCS / "scale.json").read_text())
-    assert render(numbers) == (DOCS / "scale.md").read_text()
-    assert picture_of(numbers) == (DOCS / "scale.svg").read_bytes()
     write(numbers, tmp_path)
     for name in ("scale.md", "scale.json", "scale.svg"):
         assert (tmp_path / name).read_bytes() == (DOCS / name).read_bytes()

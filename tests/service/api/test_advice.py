@@ -5,6 +5,7 @@ import pytest
 from service.app import PROTOCOLS
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
+from tests.service.api.bodies import tensor_of
 
 ANOTHER = ', or send "partial": true for the answers to the other sources'
 
@@ -162,10 +163,9 @@ def test_sentences_of_a_batch_are_told_of_partial_answers(post):
 def test_other_protocols_are_not_told_of_our_fields(translator):
     with opened(DEFAULT_BUNDLE, translator, protocols=",".join(PROTOCOLS)) as client:
         assert "HEED_PROTOCOLS" not in client.post("/v1/nothing").text
-        source = {"name": "source", "datatype": "BYTES", "shape": [2], "data": ["heed", "7"]}
         pair = {"source": "eng_Latn", "target": "heb_Hebr"}
         refusals = [
-            client.post("/v2/models/g2p-en/infer", json={"inputs": [source]}),
+            client.post("/v2/models/g2p-en/infer", json={"inputs": [tensor_of("heed", "7")]}),
             client.post("/v1/embeddings", json={"model": "g2p-en", "input": ["heed", "7"]}),
             client.post("/translate", json={"q": ["hello", "hello word"], **pair}),
         ]

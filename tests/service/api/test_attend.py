@@ -13,7 +13,7 @@ from service.api.answering import examples
 from service.api.endpoints.attend import fewer_queries
 from service.api.reading.attend_arrays import attended_nbytes
 from tests.conftest import TINY, opened
-from tests.service.api.vectors import GOOD, K, Q
+from tests.service.api.bodies import GOOD, K, Q
 from tests.waiting import wait_until
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]

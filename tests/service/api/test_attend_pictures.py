@@ -10,7 +10,7 @@ from PIL import Image
 from service.api.answering import examples
 from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
-from tests.service.api.vectors import GOOD, K, Q
+from tests.service.api.bodies import GOOD, K, Q
 from tests.service.formats.blocks import SVG, decoded
 
 

@@ -10,6 +10,7 @@ import pytest
 from service.api.answering.steps import FINISH_REASON
 from service.api.reading.answer_size import TOKEN_BYTES
 from tests.conftest import edit_manifest, opened
+from tests.service.api.bodies import tensor_of
 from tests.service.api.conftest import copy_of
 
 EOS, POSITIONS = 2, 40
@@ -114,8 +115,7 @@ def test_a_document_says_that_a_sentence_was_stopped(decode):
 @pytest.mark.parametrize("split", ["none", "sentences"])
 @pytest.mark.parametrize("outputs", [[], ["text"]])
 def test_tensors_say_that_a_target_was_cut(client, split, outputs):
-    source = {"name": "source", "datatype": "BYTES", "shape": [2], "data": ["red", "one"]}
-    body = {"inputs": [source], "outputs": [{"name": each} for each in outputs]}
+    body = {"inputs": [tensor_of("red", "one")], "outputs": [{"name": each} for each in outputs]}
     body["parameters"] = {"split": split, "num_hypotheses": 2, "beam_size": 2}
     answer = client.post("/v2/models/endless/infer", json=body)
     assert answer.headers[FINISH_REASON] == "length"

@@ -46,13 +46,6 @@ def test_ids_are_read_like_the_text_they_stand_for(post):
     assert post("/v1/decode", source=[ids], attention={})[1] == by_text
 
 
-def test_max_new_tokens_cuts_and_says_so(post):
-    _, answer = post("/v1/decode", source="transformer", max_new_tokens=3)
-    (hypothesis,) = answer["results"][0]["hypotheses"]
-    assert len(hypothesis["tokens"]) == 3
-    assert hypothesis["finish_reason"] == "length"
-
-
 def test_beams_come_back_best_first_each_with_its_own_attention(post):
     body = {"source": ["read", "ax"], "beam_size": 4, "num_hypotheses": 3, "attention": {}}
     _, answer = post("/v1/decode", **body)

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from tests.conftest import KEY
+from tests.conftest import KEY, sender
 
 PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
 URLENCODED = "application/x-www-form-urlencoded"
@@ -31,12 +31,8 @@ def http(protocol_server):
 @pytest.fixture(scope="module")
 def translate(http):
     """Translate by JSON: (q, **fields) -> status, document."""
-
-    def translate(q, **fields):
-        answer = http.post("/translate", json={**PAIR, "q": q, "api_key": KEY, **fields})
-        return answer.status_code, answer.json()
-
-    return translate
+    send = sender(http, **PAIR, api_key=KEY)
+    return lambda q, **fields: send("/translate", q=q, **fields)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import edit_manifest, edit_tokenizer, opened
 from tests.documentation import events_of
+from tests.service.api.bodies import tensor_of
 from tests.service.api.conftest import copy_of
 
 LETTERS, SIGNS = ["a", "b", "\u200d", "-", "*", "\u2581"], ["-", "*", ".", "/", "\u2581", "+"]
@@ -163,8 +164,7 @@ def test_a_translation_leaves_them(client, text_of, form, line):
 
 
 def test_a_split_tensor_leaves_them(client, text_of):
-    data = ["ab\n---\n\u00ad", "***"]
-    source = {"name": "source", "datatype": "BYTES", "shape": [2], "data": data}
+    source = tensor_of("ab\n---\n\u00ad", "***")
     asked = {"inputs": [source], "parameters": {"split": "sentences"}}
     answer = client.post("/v2/models/letters/infer", json=asked).json()
     outputs = {each["name"]: each["data"] for each in answer["outputs"]}

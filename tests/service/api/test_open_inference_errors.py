@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
+from tests.service.api.bodies import tensor_of
 
 INFER = "/v2/models/g2p-en/infer"
-REQUEST = {"inputs": [{"name": "source", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+REQUEST = {"inputs": [tensor_of("a")]}
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -139,7 +140,7 @@ def test_an_unknown_path_is_told_those_of_the_protocol(client):
 
 
 UNEVEN = ["a" * 40, *["a"] * 30]  # alone they are short, padded to the longest they are not
-PADDED = {"name": "source", "datatype": "BYTES", "shape": [len(UNEVEN)], "data": UNEVEN}
+PADDED = tensor_of(*UNEVEN)
 D_MODEL = 192
 
 

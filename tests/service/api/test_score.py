@@ -88,7 +88,6 @@ def test_the_perplexity_of_an_improbable_target_is_still_a_number(log_prob, perp
     ("body", "status", "pointer"),
     [
         ({"source": "a"}, 422, "/target"),
-        ({"source": ["a", "b"], "target": ["D"]}, 422, "/target"),
         ({"source": "a", "target": ""}, 422, "/target"),
         ({"source": "a", "target": [[10**6]]}, 422, "/target/0/0"),
         ({"source": "a", "target": "D " * 80}, 413, "/target"),
