@@ -21,6 +21,7 @@ from model.network.config import ScoreFunction, TransformerConfig
 from model.network.transformer import Transformer
 from tests.conftest import opened
 from tests.documentation import events_of
+from tests.torch_scores import log_probs_of
 
 WORDS = Path(__file__).parent / "words.txt"
 
@@ -224,19 +225,13 @@ def test_pieces_are_served_with_the_spaces_that_torch_decodes(phrases):
     assert covered == re.sub(r"\s", "", text)
 
 
-@torch.no_grad()
 def test_log_probs_of_pieces_are_those_of_torch(phrases):
     trained = load_model(phrases[0])
-    source, target = [*PHRASES.items()][5]
+    config, (source, target) = trained.transformer.config, [*PHRASES.items()][5]
     with opened(phrases[0], precision="fp32") as client:
         answer = client.post("/v1/score", json={"source": source, "target": target}).json()
     source_ids = trained.source_tokenizer.encode(source).ids
-    target_ids = [*trained.target_tokenizer.encode(target).ids, trained.transformer.config.eos_id]
-    inputs = [trained.transformer.config.bos_id, *target_ids[:-1]]
-    lengths = torch.tensor([len(source_ids)]), torch.tensor([len(inputs)])
-    log_probs = trained.transformer(
-        torch.tensor([source_ids]), lengths[0], torch.tensor([inputs]), lengths[1]
-    )[0]
-    (result,) = answer["results"]
-    expected = log_probs[torch.arange(len(inputs)), target_ids]
-    np.testing.assert_allclose(result["log_probs"], expected.numpy(), rtol=1e-4, atol=1e-5)
+    target_ids = [*trained.target_tokenizer.encode(target).ids, config.eos_id]
+    log_probs = log_probs_of(trained, source_ids, [config.bos_id, *target_ids[:-1]])
+    expected = log_probs[range(len(target_ids)), target_ids]
+    np.testing.assert_allclose(answer["results"][0]["log_probs"], expected, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,6 @@ import sys
 import httpx2
 import numpy as np
 import pytest
-import torch
 
 from model.checkpoint import load_model
 from service.api.answering.serialize import write_score
@@ -16,21 +15,20 @@ from service.text.offsets import Token
 from service.text.tokenizer import Tokens
 from service.wire.messages import Answer
 from tests.conftest import TINY, opened
+from tests.torch_scores import log_probs_of
 
 
-@torch.no_grad()
 def test_scores_are_those_of_the_torch_model(fp32_server, g2p):
     trained = load_model(g2p)
-    model = trained.transformer
+    config = trained.transformer.config
     pairs = [("read", "R EH1 D"), ("read", "R IY1 D"), ("transformer", "ZH"), ("a", "AH0 " * 30)]
     body = {"source": [s for s, _ in pairs], "target": [t for _, t in pairs]}
     answer = httpx2.post(f"{fp32_server}/v1/score", json=body, timeout=60).json()
     for (source, target), result in zip(pairs, answer["results"], strict=True):
         source_ids = trained.source_tokenizer.encode(source).ids
-        ids = [*trained.target_tokenizer.encode(target).ids, model.config.eos_id]
-        read = [model.config.bos_id, *ids[:-1]]
-        tensors = [torch.tensor(x) for x in ([source_ids], [len(source_ids)], [read], [len(ids)])]
-        expected = model(*tensors)[0].log_softmax(-1)[range(len(ids)), ids].numpy()
+        ids = [*trained.target_tokenizer.encode(target).ids, config.eos_id]
+        log_probs = log_probs_of(trained, source_ids, [config.bos_id, *ids[:-1]])
+        expected = log_probs[range(len(ids)), ids]
         np.testing.assert_allclose(result["log_probs"], expected, rtol=1e-4, atol=1e-5)
         assert result["tokens"] == [*target.split(), "<eos>"]
         assert result["sum"] == pytest.approx(expected.sum(), rel=1e-4)
