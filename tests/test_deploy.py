@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from starlette.datastructures import State
 
 from benchmarks.fleet.scenarios import MOST_REPLICAS, NOTICED
 from service.api.endpoints.metrics import ModelCollector
@@ -216,11 +216,8 @@ def test_the_autoscaler_reads_metrics_that_the_adapter_makes_of_heeds():
     (series,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
     labels = re.findall(r'(\w+)!=""', rule["seriesQuery"])
     assert rule["resources"]["overrides"].keys() == {*labels}
-    gauges = {
-        metric.name
-        for metric in ModelCollector(State({"models": {}})).collect()
-        if metric.type == "gauge"
-    }
+    metrics = ModelCollector(SimpleNamespace(served={})).collect()
+    gauges = {metric.name for metric in metrics if metric.type == "gauge"}
     asked = {
         each["pods"]["metric"]["name"]
         for each in AUTOSCALER["spec"]["metrics"]

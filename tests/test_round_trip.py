@@ -168,7 +168,7 @@ def phrases(tmp_path_factory):
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PHRASES.items()))
     units = ["--source-unit", "pieces", "--target-unit", "pieces", "--vocabulary-size", "60"]
     shape = "--d-model 32 --d-ff 64 --num-heads 2 --num-encoder-layers 1 --num-decoder-layers 1"
-    steps = "--epochs 40 --batch-size 8 --learning-rate 5e-3 --dropout 0"
+    steps = "--epochs 20 --batch-size 8 --learning-rate 1e-2 --dropout 0"
     command("train", pairs, "--dev", pairs, "--run", run, *units, *shape.split(), *steps.split())
     examples = [word for source in EXAMPLES for word in ("--example", source)]
     progress = command("export", run, bundle, "--precision", "both", *examples).stderr
