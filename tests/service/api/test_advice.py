@@ -7,6 +7,11 @@ from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 from tests.service.api.bodies import tensor_of
 
+DECODING = [  # as other services call it, or mistyped
+    *("/v1/generate", "/generate", "/generate_stream", "/api/predict", "/invocations"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/translate"),
+    *("/v1/decodes", "/v1/Decode"),
+]
 ANOTHER = ', or send "partial": true for the answers to the other sources'
 
 
@@ -17,20 +22,10 @@ def detail_of(answer):
 @pytest.mark.parametrize(
     ("path", "near"),
     [
-        ("/v1/generate", "/v1/decode"),
-        ("/generate", "/v1/decode"),
-        ("/generate_stream", "/v1/decode"),
-        ("/v1/chat/completions", "/v1/decode"),
-        ("/v1/completions", "/v1/decode"),
-        ("/v1/responses", "/v1/decode"),
-        ("/api/predict", "/v1/decode"),
-        ("/invocations", "/v1/decode"),
+        *((path, "/v1/decode") for path in DECODING),
         ("/embed", "/v1/encode"),
         ("/v1/embeddings", "/v1/encode"),
-        ("/translate", "/v1/decode"),
         ("/health", "/livez"),
-        ("/v1/decodes", "/v1/decode"),
-        ("/v1/Decode", "/v1/decode"),
         ("/v1/tokenise", "/v1/tokenize"),
     ],
 )
