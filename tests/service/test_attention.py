@@ -78,12 +78,8 @@ def test_rollout_of_a_part_is_that_part_of_the_whole_rollout(post):
 
 @given(start=st.integers(-14, 14), stop=st.integers(-14, 14))
 def test_rows_are_a_slice_of_the_steps(post, everything, start, stop):
-    status, document = post(
-        "/v1/attention",
-        source=WORD,
-        target=TARGET,
-        attention={"kinds": KINDS, "rows": [start, stop]},
-    )
+    wanted = {"kinds": KINDS, "rows": [start, stop]}
+    status, document = post("/v1/attention", source=WORD, target=TARGET, attention=wanted)
     if status == 422:
         assert document["errors"][0]["pointer"] == "/attention/rows"
         assert all(not [*range(n)][start:stop] for n in range(30))

@@ -175,20 +175,11 @@ def test_a_prefix_begins_the_text_and_is_not_among_the_tokens(post, beam_size):
 
 
 def test_attention_after_a_prefix_has_a_row_for_each_generated_token(post):
-    status, answer = post(
-        "/v1/attention",
-        source="ax",
-        target_prefix="AE1 K",
-        attention={"kinds": ["decoder", "cross"]},
-    )
+    body = {"source": "ax", "attention": {"kinds": ["decoder", "cross"]}}
+    status, answer = post("/v1/attention", **body, target_prefix="AE1 K")
     assert status == 200
     (result,) = answer["results"]
-    status, whole = post(
-        "/v1/attention",
-        source="ax",
-        target=result["target"],
-        attention={"kinds": ["decoder", "cross"]},
-    )
+    _, whole = post("/v1/attention", **body, target=result["target"])
     for block, every in zip(result["attention"], whole["results"][0]["attention"], strict=True):
         assert [row["text"] for row in block["rows"]] == ["S", "<eos>"]
         assert block["rows"] == every["rows"][2:]
@@ -261,14 +252,9 @@ def test_alternatives_stand_with_each_token(post):
     for options in ({}, {"beam_size": 3}, {"temperature": 1.0, "seed": 1}):
         (hypothesis,) = decode(post, "heed", top_log_probs=3, **options)
         assert len(hypothesis["top_log_probs"]) == len(hypothesis["tokens"])
-        for token_id, log_prob, best in zip(
-            hypothesis["token_ids"],
-            hypothesis["log_probs"],
-            hypothesis["top_log_probs"],
-            strict=True,
-        ):
-            assert [each["log_prob"] for each in best] == sorted(
-                (each["log_prob"] for each in best), reverse=True
-            )
+        fields = (hypothesis[name] for name in ("token_ids", "log_probs", "top_log_probs"))
+        for token_id, log_prob, best in zip(*fields, strict=True):
+            log_probs = [each["log_prob"] for each in best]
+            assert log_probs == sorted(log_probs, reverse=True)
             named = {each["id"]: each["log_prob"] for each in best}
             assert named.get(token_id, log_prob) == pytest.approx(log_prob, abs=1e-4)
