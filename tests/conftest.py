@@ -1,14 +1,11 @@
 """Bundles and servers shared by the tests. `tiny` is made by `make fixture`."""
 
 import contextlib
-import hashlib
 import json
 import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +17,8 @@ from service.app import create_app
 from service.bundle.manifest import load_bundle
 from service.runtime.session import Session
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
+from tests.service.mutations.edit import edit_json, seal
+from tests.waiting import wait_until
 
 hypothesis_settings.register_profile("untimed", deadline=None)  # machines are slow at times
 hypothesis_settings.load_profile("untimed")
@@ -52,6 +51,12 @@ def edit_manifest(bundle, **changes):
     (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
+def edit_tokenizer(bundle, file, change):
+    """Change a tokenizer, and the size and hash that the manifest has for its file."""
+    edit_json(file, change, bundle)
+    seal(bundle)
+
+
 SOURCE_WORDS = {"red": "مرحبا", "green": "بالعالم", "blue": "hello"}
 TARGET_LETTERS = dict(zip("abcdefghi", "אבגדהוזחט", strict=True))
 SOURCE_CODES = ("arb_Arab", "eng_Latn", "fra_Latn", "zho_Hans", "zho_Hant", "en_XX", "xx1")
@@ -59,15 +64,11 @@ TARGET_CODES = ("eng_Latn", "fra_Latn", "heb_Hebr")
 
 
 def rename_tokens(bundle, file, names):
-    """Change tokens of a tokenizer, and the size and hash that the manifest has for its file."""
-    tokenizer = json.loads((bundle / file).read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary.items()}
-    (bundle / file).write_text(json.dumps(tokenizer))
-    content = (bundle / file).read_bytes()
-    files = json.loads((bundle / "bundle.json").read_text())["files"]
-    files[file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit_manifest(bundle, files=files)
+    def rename(tokenizer):
+        vocabulary = tokenizer["model"]["vocab"].items()
+        tokenizer["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary}
+
+    edit_tokenizer(bundle, file, rename)
 
 
 @pytest.fixture(scope="session")
@@ -77,25 +78,25 @@ def translator(tmp_path_factory):
     It says nothing of its task, licence and authors.
     """
     bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("languages") / "translator")
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    for key in ("task", "licence", "attribution"):
-        del manifest[key]
-    (bundle / "bundle.json").write_text(json.dumps(manifest))
     rename_tokens(bundle, "source.tokenizer.json", SOURCE_WORDS)
     rename_tokens(bundle, "target.tokenizer.json", TARGET_LETTERS)
-    decoding = json.loads((bundle / "bundle.json").read_text())["decoding"]
-    languages = {
-        "source": {code: [4 + i % 3] for i, code in enumerate(SOURCE_CODES)},
-        "target": {code: [4 + i] for i, code in enumerate(TARGET_CODES)},
-    }
+
+    def change(manifest):
+        for key in ("task", "licence", "attribution"):
+            del manifest[key]
+        manifest["decoding"] |= {"beam_size": 2, "max_new_tokens": 9, "min_new_tokens": 5}
+
+    edit_json("bundle.json", change, bundle)
     edit_manifest(
         bundle,
         name="translator",
         source_prefix=["source_language"],
         source_suffix=[2],
         decoder_start=[2, "target_language"],
-        languages=languages,
-        decoding={**decoding, "beam_size": 2, "max_new_tokens": 9, "min_new_tokens": 5},
+        languages={
+            "source": {code: [4 + i % 3] for i, code in enumerate(SOURCE_CODES)},
+            "target": {code: [4 + i] for i, code in enumerate(TARGET_CODES)},
+        },
     )
     return bundle
 
@@ -116,15 +117,20 @@ def client():
         yield client
 
 
-@pytest.fixture(scope="session")
-def post(client):
-    """POST to the default model: (path, **body) -> status, document."""
+def sender(client, **usual):
+    """POST a body to a client, with what is usual: (path, **body) -> status, document."""
 
-    def send(path, model="g2p-en", **body):
-        answer = client.post(path, json={"model": model, **body})
+    def send(path, **body):
+        answer = client.post(path, json={**usual, **body})
         return answer.status_code, answer.json()
 
     return send
+
+
+@pytest.fixture(scope="session")
+def post(client):
+    """POST to the default model: (path, **body) -> status, document."""
+    return sender(client, model="g2p-en")
 
 
 @pytest.fixture
@@ -152,15 +158,19 @@ def serving(*flags):
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "service", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(300):
-        with contextlib.suppress(urllib.error.URLError):
-            urllib.request.urlopen(f"{address}/readyz").close()
-            break
-        assert process.poll() is None, "the service did not start"
-        time.sleep(0.1)
+    wait_until(lambda: is_ready(address) or process.poll() is not None)
+    assert process.poll() is None, "the service did not start"
     yield address
     process.terminate()
     process.wait(10)
+
+
+def is_ready(address):
+    try:
+        with urllib.request.urlopen(f"{address}/readyz"):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="session")

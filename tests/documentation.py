@@ -113,8 +113,11 @@ def ask(client, path, body):
 
 
 def events_of(text):
-    events = [event.split("\n") for event in text.split("\n\n") if event.startswith("event")]
-    return [
-        [name.removeprefix("event: "), json.loads(data.removeprefix("data: "))]
-        for name, data in events
-    ]
+    """Return [name, document] of each server-sent event, as clients read them: without comments."""
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if line[:1] != ":")
+        if fields:
+            assert fields.keys() == {"event", "data"}
+            found.append([fields["event"], json.loads(fields["data"])])
+    return found

@@ -40,7 +40,7 @@ def faults(types, kind, value):
         if key not in types[kind]:
             found.append(f"{kind} has no {key}")
         elif not isinstance(each, plain.get(types[kind][key], object)):
-            found.append(f"{kind}.{key} is no {types[kind][key]}")
+            found.append(f"{kind}.{key} is not {types[kind][key]}")
         else:
             found += faults(types, types[kind][key], each)
     return found

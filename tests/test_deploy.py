@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from starlette.datastructures import State
 
 from benchmarks.fleet.scenarios import MOST_REPLICAS, NOTICED
 from service.api.endpoints.metrics import ModelCollector
@@ -97,7 +97,7 @@ def test_kserve_knows_every_key(tmp_path):
     assert faults(types, "V1beta1InferenceService", INFERENCE) == []
     wrong = {"spec": {"predictor": {"minReplicas": "2", "modle": {}}}}
     assert faults(types, "V1beta1InferenceService", wrong) == [
-        "V1beta1PredictorSpec.minReplicas is no int",
+        "V1beta1PredictorSpec.minReplicas is not int",
         "V1beta1PredictorSpec has no modle",
     ]
 
@@ -110,7 +110,7 @@ def test_the_stack_matches_the_schema_of_compose():
         jsonschema.validate({**STACK, "servises": {}}, schema)
 
 
-def test_own_bundles_are_mounted_beside_all_else():
+def test_own_bundles_are_mounted_with_all_else():
     patched = patch(DEPLOYMENT, read(OVERLAY / "bundles.yaml"))
     kubernetes_validate.validate(patched, OLDEST, strict=True)
     pod = patched["spec"]["template"]["spec"]
@@ -216,11 +216,8 @@ def test_the_autoscaler_reads_metrics_that_the_adapter_makes_of_heeds():
     (series,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
     labels = re.findall(r'(\w+)!=""', rule["seriesQuery"])
     assert rule["resources"]["overrides"].keys() == {*labels}
-    gauges = {
-        metric.name
-        for metric in ModelCollector(State({"models": {}})).collect()
-        if metric.type == "gauge"
-    }
+    metrics = ModelCollector(SimpleNamespace(served={})).collect()
+    gauges = {metric.name for metric in metrics if metric.type == "gauge"}
     asked = {
         each["pods"]["metric"]["name"]
         for each in AUTOSCALER["spec"]["metrics"]

@@ -249,7 +249,7 @@ ShortSearches = st.builds(
     length_penalty=st.sampled_from([0.6, 1.0, 2.0]),
     early_stopping=st.booleans(),
 )
-PHASES = [Phase.explicit, Phase.generate]  # no shrinking: a smaller seed is no simpler example
+PHASES = [Phase.explicit, Phase.generate]  # no shrinking: a smaller seed is not a simpler example
 Sources = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=5)
 
 
@@ -284,30 +284,14 @@ def test_beams_at_the_limit_are_those_of_both_peers(tmp_path_factory, seed, sour
     seed=st.integers(0, 9999),
     source_ids=Sources,
     options=ShortSearches,
-    forced=st.integers(3, VOCABULARY - 1),
-)
-@settings(max_examples=40, phases=PHASES)
-def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, forced):
-    """It counts in the length, which ranks hypotheses and ends the search."""
-    model = random_transformer(seed)
-    ours = beams_of_the_service(model, source_ids, options, [forced])
-    ids, scores = beams_of_hugging_face(model, source_ids, options, forced)
-    assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores, abs=1e-4)
-    assert [hypothesis.token_ids for hypothesis in ours] == ids
-
-
-@pytest.mark.long
-@given(
-    seed=st.integers(0, 9999),
-    source_ids=Sources,
-    options=ShortSearches,
-    penalty=st.sampled_from([0.8, 1.3, 2.0]),
+    penalty=st.sampled_from([1.0, 0.8, 1.3, 2.0]),
     size=st.sampled_from([0, 2, 3]),
     forced=st.integers(3, VOCABULARY - 1),
 )
-@settings(max_examples=20, phases=PHASES)
-def test_start_ids_may_not_be_repeated(seed, source_ids, options, penalty, size, forced):
-    """They count for the repetition penalty, which lowers log-probs, and in n-grams."""
+@settings(max_examples=60, phases=PHASES)
+def test_a_second_start_id_is_a_forced_bos(seed, source_ids, options, penalty, size, forced):
+    """It counts in the length, which ranks hypotheses and ends the search, for the repetition
+    penalty, which lowers log-probs, and in n-grams."""
     model = random_transformer(seed)
     options = dataclasses.replace(options, repetition_penalty=penalty, no_repeat_ngram_size=size)
     ours = beams_of_the_service(model, source_ids, options, [forced])

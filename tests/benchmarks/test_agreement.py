@@ -76,10 +76,7 @@ def test_a_file_without_texts_is_refused(tmp_path):
 def test_the_default_model_has_no_peer():
     found = agreement.measure(DEFAULT_BUNDLE, ["heed", "answer"], {}, None)
     assert found["family"] == "g2p-en"
-    assert [search["beam_size"] for search in found["searches"]] == [1, 4]
-    for search in found["searches"]:
-        assert search.keys() == {"beam_size", "heed"}
-        assert 0 <= search["heed"] <= 2
+    assert found["searches"] == [{"beam_size": beam_size, "heed": 2} for beam_size in (1, 4)]
 
 
 def test_a_language_that_the_model_does_not_read_is_refused():
@@ -100,7 +97,7 @@ def test_both_precisions_of_both_systems(tmp_path):
     found = agreement.measure(bundle, TEXTS, LANGUAGES, checkpoint)
     for search in found["searches"]:
         assert search["control"] == len(TEXTS)
-        assert 0 <= search["ctranslate2"] <= len(TEXTS)
+        assert search["ctranslate2"] > 0
     manifest = load_bundle(bundle).manifest
     with pytest.raises(typer.BadParameter, match="give --target-language, one of eng_Latn"):
         agreement.find_languages(manifest, {"source_language": "eng_Latn"})

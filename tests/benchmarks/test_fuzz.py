@@ -12,13 +12,14 @@ JSON = {"content-type": "application/json"}
 CASE = Case("valid", b"POST /v1/decode HTTP/1.1\r\n\r\n")
 
 
-def test_nothing_is_wrong_with_two_thousand_requests():
+@pytest.mark.parametrize("cases", [600, pytest.param(2000, marks=pytest.mark.long)])
+def test_nothing_is_wrong_with_very_many_requests(cases):
     with serving(DEFAULT_BUNDLE) as port:
-        found = fuzz(port, seed=0, cases=2000)
+        found = fuzz(port, seed=0, cases=cases)
     assert found.wrong == []
-    assert found.kinds.total() == 2000
+    assert found.kinds.total() == cases
     assert len(found.kinds) >= 15
-    assert found.statuses[200] > 500
+    assert found.statuses[200] > cases / 4
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
+from contextlib import contextmanager
 from threading import Thread
 
 import pytest
@@ -17,8 +18,8 @@ from benchmarks.kit.models import (
     random_model,
     write_ctranslate2,
 )
-from benchmarks.kit.results import Load
-from benchmarks.kit.serving import serving
+from benchmarks.kit.process import Call, Timed
+from benchmarks.kit.results import PRECISIONS, Comparison, Load
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
 from benchmarks.load import fairness, mixed_requests, overload
 from benchmarks.load.load import WORDS, measure_load
@@ -66,22 +67,45 @@ def folder(small, tmp_path_factory):
     return folder
 
 
-def test_cells(small, folder, capsys):
+@pytest.mark.parametrize(
+    "precisions", [("int8",), pytest.param(("int8", "fp32"), marks=pytest.mark.long)], ids=len
+)
+def test_cells(small, folder, capsys, precisions):
     batches = [(1, 1), (3, 2)]
-    found = cells.measure_cells(small, folder, rounds=2, wanted=batches, cores=1)
+    model = dataclasses.replace(small, precisions=precisions)
+    found = cells.measure_cells(model, folder, rounds=2, wanted=batches, cores=1)
     assert [(cell["batch"], cell["beam_size"]) for cell in found] == batches
     for cell in found:
-        for precision in ("int8", "fp32"):
-            assert 0 <= cell[precision]["same"] <= cell["batch"]
-            assert cell[precision]["quartiles"] == sorted(cell[precision]["quartiles"])
+        compared = {name: cell[name].keys() for name in PRECISIONS if name in cell}
+        assert compared == dict.fromkeys(precisions, Comparison.__required_keys__)
+        assert len(cell_columns(cell)) == len(COLUMNS)
     assert len(capsys.readouterr().out.splitlines()) == len(batches)
 
 
-def test_a_model_may_be_measured_at_int8_only(small, folder):
-    only = dataclasses.replace(small, precisions=("int8",))
-    (cell,) = cells.measure_cells(only, folder, rounds=2, wanted=[(1, 1)], cores=1)
-    assert "fp32" not in cell
-    assert len(cell_columns(cell)) == len(COLUMNS)
+def test_heed_is_compared_with_the_setting_of_its_peer_that_answers_soonest():
+    seconds = {
+        "heed int8": ([2.0, 4.0, 2.0], [[5], [6]]),
+        "bare int8": ([1.0, 1.0, 1.0], [[0], [0]]),
+        "ctranslate2 int8 1 x 2": ([9.0, 9.0, 9.0], [[5], [6]]),
+        "ctranslate2 int8 2 x 1": ([4.0, 4.0, 8.0], [[5], [7]]),
+        "ctranslate2 float32 1 x 2": ([1.0, 1.0, 1.0], [[5], [6]]),
+    }
+    wall = {name: each for name, (each, _) in seconds.items()}
+    cpu = {name: [10 * each[0]] for name, each in wall.items()}
+    measured = cells.Measured(wall, cpu, {name: ids for name, (_, ids) in seconds.items()})
+    assert cells.compare(measured, Call([[1], [2]], 1, 3), "int8") == {
+        "ms": 2.0,
+        "cpu_ms": 20.0,
+        "tokens_per_second": 1000 * 2 * 3 / 2.0,
+        "peer": "ctranslate2 int8 2 x 1",
+        "peer_ms": 4.0,
+        "peer_cpu_ms": 40.0,
+        "ratio": 2.0,
+        "quartiles": [1.0, 4.0],
+        "cpu_ratio": 2.0,
+        "graphs": 0.5,
+        "same": 1,
+    }
 
 
 def test_the_cost_of_search_options(small, folder):
@@ -109,8 +133,16 @@ def test_memory(small, folder):
     assert min(peaks.values()) > 1
 
 
-def test_the_cost_of_attention(small, folder):
-    assert cells.measure_attention(small, folder, rounds=1) > -1
+def test_the_cost_of_attention(small, folder, monkeypatch):
+    opened = cells.opened
+
+    @contextmanager
+    def opened_with_known_times(systems, folder):
+        with opened(systems, folder) as (system,):
+            yield [lambda call: Timed(3.0 if call.attention else 2.0, 0.0, system(call).ids)]
+
+    monkeypatch.setattr(cells, "opened", opened_with_known_times)
+    assert cells.measure_attention(small, folder, rounds=1) == 0.5
 
 
 @pytest.mark.long
@@ -140,7 +172,7 @@ def test_overload(monkeypatch):
     assert set(outcome.statuses) <= {200, 429}
     assert (outcome.wrong, outcome.without_retry) == (0, 0)
     assert {status for probes in outcome.probes.values() for status, _ in probes} == {200}
-    assert min(outcome.cpu) >= 0
+    assert outcome.cpu[overload.PROCESSES.index("engine")] > 0
     assert len(overload.columns(row)) == len(overload.COLUMNS)
 
 
@@ -160,21 +192,15 @@ def test_formats():
     assert rows[0][0] == "2 x 2 x 4 x 4 weights as application/json"
 
 
-@pytest.fixture(scope="module")
-def address():
-    with serving(DEFAULT_BUNDLE) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-def test_a_large_document(address):
-    rows = attention.measure_large(address, tokens=9, name="default model")
+def test_a_large_document(server):
+    rows = attention.measure_large(server, tokens=9, name="default model")
     assert [row[0].startswith("9 x 9 tokens, default model, as ") for row in rows] == [True] * 3
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_gaps_among_large_answers(address):
+def test_gaps_between_small_answers_while_large_ones_are_sent(server):
     measured = attention.measure_gaps(
-        address, "application/safetensors", seconds=0.5, phases=1, targets=2
+        server, "application/safetensors", seconds=0.5, phases=1, targets=2
     )
     name, result = asyncio.run(measured)
     assert name.endswith("MB, application/safetensors")
@@ -182,10 +208,10 @@ def test_gaps_among_large_answers(address):
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium here")
-def test_typing_on_the_page(address):
+def test_typing_on_the_page(server):
     """In a thread of its own: Playwright refuses one that has a browser already."""
     rows = []
-    thread = Thread(target=lambda: rows.extend(attention.measure_typing(address, ["heed"])))
+    thread = Thread(target=lambda: rows.extend(attention.measure_typing(server, ["heed"])))
     thread.start()
     thread.join()
     assert [name for name, _ in rows] == ["A word typed on the page until its heatmap is drawn"]

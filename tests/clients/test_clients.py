@@ -48,7 +48,7 @@ def project(tmp_path_factory):
 
 
 def said(command, folder):
-    """Return what a command prints. It must succeed, and may call the programs beside it."""
+    """Return what a command prints. It must succeed, and may call the programs next to it."""
     path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,

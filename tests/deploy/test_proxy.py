@@ -52,7 +52,7 @@ def test_no_answer_at_all_can_be_tried_again_soon():
 
 
 def test_answers_of_replicas_pass_with_one_request_id():
-    """Those of protocols are no problem documents."""
+    """Those of protocols are not problem documents."""
     headers = {"X-Request-Id": "replica", "X-Other": "kept", **SECURITY_HEADERS}
     answer = Response(b"{}", 422, headers, "application/json")
     answer.raw_headers.append((b"X-Request-ID", b"proxy"))  # which the proxy adds
@@ -62,5 +62,5 @@ def test_answers_of_replicas_pass_with_one_request_id():
     assert found.headers["x-other"] == "kept"
 
 
-def test_a_text_that_is_no_error_passes():
+def test_a_text_that_is_not_an_error_passes():
     assert ask(PlainTextResponse("success")).text == "success"

@@ -64,7 +64,7 @@ def test_rollout_multiplies_the_layers_with_the_residual(post, everything, kind,
 
 
 def test_rollout_of_a_part_is_that_part_of_the_whole_rollout(post):
-    """What was forced is no row, and rows that are not wanted are multiplied all the same."""
+    """What was forced is not a row, and rows that are not wanted are multiplied all the same."""
     rollout = {"kinds": ["decoder"], "reduce_heads": "mean", "reduce_layers": "rollout"}
     body = {"source": WORD, "max_new_tokens": 6}
     wanted = {**rollout, "rows": [1, 3]}
@@ -78,12 +78,8 @@ def test_rollout_of_a_part_is_that_part_of_the_whole_rollout(post):
 
 @given(start=st.integers(-14, 14), stop=st.integers(-14, 14))
 def test_rows_are_a_slice_of_the_steps(post, everything, start, stop):
-    status, document = post(
-        "/v1/attention",
-        source=WORD,
-        target=TARGET,
-        attention={"kinds": KINDS, "rows": [start, stop]},
-    )
+    wanted = {"kinds": KINDS, "rows": [start, stop]}
+    status, document = post("/v1/attention", source=WORD, target=TARGET, attention=wanted)
     if status == 422:
         assert document["errors"][0]["pointer"] == "/attention/rows"
         assert all(not [*range(n)][start:stop] for n in range(30))
@@ -148,7 +144,7 @@ def test_special_tokens_are_aligned_with_none():
     assert (found["pairs"].tolist(), found["pharaoh"]) == ([[0, 3], [1, 3]], "0-3 1-3")
 
 
-def test_an_alignment_counts_tokens_that_are_no_rows(post):
+def test_an_alignment_counts_tokens_that_are_not_rows(post):
     wanted = {"reduce_heads": "mean", "reduce_layers": "mean", "alignment": "argmax"}
     body = {"source": WORD, "target_prefix": "T R AE0"}
     _, document = post("/v1/attention", **body, attention={**wanted, "rows": [1, 3]})
@@ -216,7 +212,7 @@ def spelt_alignment(letters, sounds):
 
 
 def test_the_default_model_attends_to_the_letters_that_spell_each_sound(post):
-    """Of 200 words: four of five sounds at the very letter, nearly all at it or beside it."""
+    """Of 200 words: four of five sounds at the very letter, nearly all at it or next to it."""
     wanted = {"reduce_heads": "mean", "reduce_layers": "mean", "alignment": "argmax"}
     _, document = post("/v1/attention", source=WORDS, attention=wanted)
     distances = []

@@ -1,6 +1,7 @@
 """A broken bundle is refused in one line, or it answers exactly as the intact one does."""
 
 import asyncio
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from service.text.tokenizer import open_tokenizers
 from service.wire.messages import Entry
 from tests.service.mutations.edit import seal
 from tests.service.mutations.every import GREEDY, RAW, SEALED
+from tests.service.processes import children_of
 
 SETTINGS = Settings(provider=Provider.cpu, threads=1)
 TEXTS = ["red green blue", "two", "three one two red blue green"]
@@ -158,20 +160,22 @@ def test_opening_restores_the_limits_of_the_process(tiny):
 
 async def open_and_watch(client):
     """Start and close an engine; assert that its process never holds much memory."""
+    here = multiprocessing.current_process()
+    before = {*children_of(here)}
     starting = asyncio.create_task(client.start())
     try:
         while not starting.done():
-            await asyncio.sleep(0.01)
-            assert resident(client) < MOST_MEMORY
+            await asyncio.wait([starting], timeout=0.01)
+            assert all(held_by(pid) < MOST_MEMORY for pid in {*children_of(here)} - before)
         await starting
     finally:
         await client.close()
 
 
-def resident(client):
-    """Bytes that the engine's process has ever held; 0 if there is none."""
-    with suppress(OSError, AttributeError, TypeError):
-        status = Path(f"/proc/{client.process.pid}/status").read_text()
+def held_by(pid):
+    """Bytes that a process has ever held; 0 if it has ended."""
+    with suppress(OSError, TypeError):
+        status = Path(f"/proc/{pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) << 10
     return 0
 

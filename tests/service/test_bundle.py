@@ -8,7 +8,7 @@ import pytest
 
 from service.bundle.manifest import Manifest, check_numbers, load_bundle
 from service.errors import StartupError
-from tests.conftest import edit_manifest
+from tests.conftest import TINY, edit_manifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle.md"
 
@@ -29,7 +29,7 @@ def test_no_bundle_is_not_a_traceback(tmp_path):
         load_bundle(tmp_path)
 
 
-def test_a_path_that_is_no_folder_is_called_so(copy):
+def test_a_path_that_is_not_a_folder_is_called_so(copy):
     with pytest.raises(StartupError, match="nothing does not exist: give the folder of a bundle"):
         load_bundle(copy / "nothing")
     with pytest.raises(StartupError, match=r"bundle\.json is a file: give the folder of a bundle"):
@@ -97,19 +97,15 @@ def test_no_file_may_lie_outside_the_folder(copy, name):
         load_bundle(copy)
 
 
-DECODING = {
-    "max_new_tokens": 40,
-    "min_new_tokens": 0,
-    "beam_size": 1,
-    "length_penalty": 1.0,
-    "early_stopping": True,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "suppress_tokens": [],
-}
+DECODING = json.loads((TINY / "bundle.json").read_text())["decoding"]
 
 
-TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
+def translates(**codes):
+    """A manifest of a model that is told the target language as the first id of the target."""
+    return {
+        "decoder_start": ["target_language"],
+        "languages": {"source": {}, "target": {"fra": [4], **codes}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,31 +117,16 @@ TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
         ({"decoder_start": []}, "decoder_start"),
         ({"decoder_start": ["source_language"]}, "decoder_start.0.slot must be 'target_language'"),
         ({"source_prefix": [-1]}, "source_prefix.0.id must be at least 0"),
+        ({"source_prefix": ["source_language"]}, "but languages has no code of the source"),
+        ({"decoder_start": [1, "target_language"]}, "but languages has no code of the target"),
         (
-            {"source_prefix": ["source_language"]},
-            "source_prefix has the slot source_language, but languages has no code of the source",
-        ),
-        (
-            {"decoder_start": [1, "target_language"]},
-            "decoder_start has the slot target_language, but languages has no code of the target",
-        ),
-        (
-            {
-                "source_prefix": ["target_language"],
-                "languages": {"source": {}, "target": {"fra": [9], "deu": [10]}},
-            },
+            {**translates(deu=[10]), "source_prefix": ["target_language"], "decoder_start": [2]},
             "id 10 is outside the source vocabulary of 10",
         ),
+        (translates(deu=[13]), "id 13 is outside the target vocabulary of 13"),
+        (translates(fra=[]), "fra"),
         (
-            {
-                "decoder_start": [2, "target_language"],
-                "languages": {"source": {}, "target": {"fra": [12], "deu": [13]}},
-            },
-            "id 13 is outside the target vocabulary of 13",
-        ),
-        ({"languages": {"source": {}, "target": {"fra": []}}}, "fra"),
-        (
-            {"languages": {**TARGETS, "default_target": "nld"}},
+            {"languages": {**translates()["languages"], "default_target": "nld"}},
             "languages must have its default_target among the codes of the target",
         ),
         ({"examples": ["red"]}, "examples.0 must be a JSON object"),
@@ -157,40 +138,24 @@ TARGETS = {"source": {}, "target": {"fra": [4], "deu": [5]}}
             "examples.0 has the target_language 'fra', which languages lacks",
         ),
         (
-            {
-                "decoder_start": ["target_language"],
-                "languages": TARGETS,
-                "examples": [{"source": "red", "target_language": "deu"}, {"source": "red"}],
-            },
-            "examples.1 has no target_language, but this model has 2",
+            {**translates(deu=[5]), "examples": [{"source": "red"}]},
+            "examples.0 has no target_language, but this model has 2",
         ),
         ({"decoding": {**DECODING, "max_new_tokens": 41}}, "exceed max_target_length"),
         (
-            {
-                "decoder_start": ["target_language"],
-                "languages": {"source": {}, "target": {"fra": [4], "deu": [5, 6, 7]}},
-            },
+            translates(deu=[5, 6, 7]),
             "max_new_tokens 40 and 3 start ids exceed max_target_length 40: .* at most 38",
         ),
-        (
-            {"decoding": {**DECODING, "max_new_tokens": 4, "min_new_tokens": 5}},
-            "min_new_tokens 5 exceeds max_new_tokens 4",
-        ),
+        ({"decoding": {**DECODING, "min_new_tokens": 41}}, "min_new_tokens 41 exceeds max_new_tok"),
         ({"decoding": {**DECODING, "suppress_tokens": [13]}}, "id 13 is outside the target"),
         ({"decoding": {**DECODING, "beam_size": 65}}, "decoding.beam_size must be at most 64"),
         ({"decoding": {"max_new_tokens": 40}}, "decoding.beam_size is required"),
-        (
-            {"precisions": {"fp32": {"step": "fp32/step.onnx"}}},
-            "fp32 lacks the graphs encoder, which",
-        ),
+        ({"precisions": {"fp32": {"step": "fp32/step.onnx"}}}, "fp32 lacks the graphs encoder, "),
         (
             {"tokenizers": {"source": "a.json", "target": "b.json", "compose": False}},
             'no entry in "files"',
         ),
-        (
-            {"limits": {"max_source_length": 21, "max_target_length": 40}},
-            "is 21 and the network has 20 positions",
-        ),
+        ({"limits": {"max_source_length": 21, "max_target_length": 40}}, "the network has 20 pos"),
     ],
 )
 def test_a_contradictory_manifest_is_refused(copy, changes, said):

@@ -16,6 +16,7 @@ from service.api.reading.faults import Faults
 from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely
 from tests.service.processes import running
+from tests.waiting import wait_until
 
 COUNTING = """
 import gc, os, signal
@@ -102,10 +103,7 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
             ask_all()
         time.sleep(1)  # those that left are noticed
         process.send_signal(signal.SIGUSR2)
-        until = time.monotonic() + 30
-        while not report.exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(report.exists)
         assert report.read_text() == "{}\n"
 
 

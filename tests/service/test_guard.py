@@ -1,4 +1,4 @@
-"""What the processes of the service do besides: Python's audit events say so (PEP 578)."""
+"""What the processes of the service do in addition: Python's audit events say so (PEP 578)."""
 
 import ast
 import os
@@ -55,7 +55,7 @@ def guard(tmp_path, monkeypatch):
     return read
 
 
-UNPICKLED = {  # beside classes of the service
+UNPICKLED = {  # in addition to classes of the service
     "_codecs.encode",
     "collections.deque",
     "numpy._core.multiarray._reconstruct",

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from socket import SO_RCVBUF, SOL_SOCKET, socket
 
@@ -14,6 +13,7 @@ import pytest
 
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.service.processes import children_of, running
+from tests.waiting import wait_until
 
 SERVE_ONCE = """
 import asyncio, sys
@@ -38,13 +38,30 @@ print(sorted(roots & {"torch", "model", "onnx", "transformers"}))
 """
 
 
-def python(*arguments, **environment):
+REFUSE = """
+import json, os, sys
+from service.__main__ import main
+
+for arguments, variables in json.load(sys.stdin):
+    sys.argv[1:] = arguments
+    os.environ |= variables
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+    for name in variables:
+        del os.environ[name]
+"""
+
+
+def python(*arguments, stdin="", **environment):
     """Without what this process or a CI machine sets that would silence the runtime's telemetry."""
     silent = {"CI", "ORT_DISABLE_TELEMETRY"}
     inherited = {name: value for name, value in os.environ.items() if name not in silent}
     return subprocess.run(
         [sys.executable, *arguments],
         env={**inherited, **environment},
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=60,
@@ -65,35 +82,31 @@ def test_a_forced_provider_that_is_missing_is_a_start_up_error():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "said"),
-    [
-        (["--port", "99999"], {}, "settings: port must be at most 65535"),
-        ([], {"HEED_PORT": "abc"}, "settings: port must be an integer"),
-        ([], {"HEED_BUNDLES": ""}, "settings: bundles must have 1 or more items"),
-        (
-            ["--port", "0"],
-            {"HEED_BUNDLES": " /nowhere ,/else"},
-            "/nowhere does not exist: give the folder of a",
-        ),
-        (["--host", "203.0.113.1"], {}, "port 8000 of 203.0.113.1 cannot be used ("),
-        ([], {"HEED_MAX_ROWS": "9"}, "settings: max_sources is 256 but max_rows is 9"),
-        ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
-        ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
-        ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
-        (["--host", "a" * 64], {}, f"{'a' * 64} is not a host name: change HEED_HOST"),
-        ([], {"HEED_MODELS": "/nowhere"}, "settings: models must be an existing folder"),
-        (["--prot", "9000"], {}, "the flag --prot is unknown: did you mean --port?"),
-        (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),
-        (["--port", "-1", "--threads", "x"], {}, "port must be at least 0; threads must be an"),
-    ],
-)
-def test_a_wrong_setting_is_a_line_that_names_it(arguments, variables, said):
-    done = python("-m", "service", *arguments, **variables)
-    assert done.returncode == 1
-    assert done.stderr.startswith("heed: ")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+WRONG = [
+    (["--port", "99999"], {}, "settings: port must be at most 65535"),
+    ([], {"HEED_PORT": "abc"}, "settings: port must be an integer"),
+    ([], {"HEED_BUNDLES": ""}, "settings: bundles must have 1 or more items"),
+    (["--port", "0"], {"HEED_BUNDLES": " /nowhere ,/else"}, "/nowhere does not exist: give the fo"),
+    (["--host", "203.0.113.1"], {}, "port 8000 of 203.0.113.1 cannot be used ("),
+    ([], {"HEED_MAX_ROWS": "9"}, "settings: max_sources is 256 but max_rows is 9"),
+    ([], {"HEED_PROT": "9000"}, "HEED_PROT is unknown: did you mean HEED_PORT?"),
+    ([], {"HEED_TIMEOUT": "inf"}, "settings: timeout must be a finite number"),
+    ([], {"HEED_HOST": ""}, "settings: host must not be empty: give 127.0.0.1"),
+    (["--host", "a" * 64], {}, f"{'a' * 64} is not a host name: change HEED_HOST"),
+    ([], {"HEED_MODELS": "/nowhere"}, "settings: models must be an existing folder"),
+    (["--prot", "9000"], {}, "the flag --prot is unknown: did you mean --port?"),
+    (["--host", ""], {}, "settings: host must not be empty: give 127.0.0.1"),
+    (["--port", "-1", "--threads", "x"], {}, "port must be at least 0; threads must be an"),
+]
+
+
+def test_a_wrong_setting_is_a_line_that_names_it():
+    """In one process: the test below looks at how it ends."""
+    given = [(arguments, variables) for arguments, variables, _ in WRONG]
+    lines = python("-c", REFUSE, stdin=json.dumps(given)).stderr.splitlines()
+    for line, (*_, said) in zip(lines, WRONG, strict=True):
+        assert line.startswith("heed: ")
+        assert said in line
 
 
 def test_a_port_that_is_taken_is_a_start_up_error_before_any_model_is_opened():
@@ -209,10 +222,7 @@ def test_a_service_that_cannot_end_in_time_is_killed(capfd):
         process.communicate(timeout=30)
     assert process.returncode == 1
     assert "Timeout" in capfd.readouterr().err
-    until = time.monotonic() + 10
-    while Path("/proc", engine).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path("/proc", engine).exists()
+    wait_until(lambda: not Path("/proc", engine).exists())
 
 
 def test_the_runtime_reports_to_nobody(tmp_path):

@@ -30,7 +30,9 @@ def convert(*arguments):
     return CliRunner().invoke(commands, ["convert", *map(str, arguments)])
 
 
-@pytest.fixture(scope="module", params=WRITERS)
+@pytest.fixture(
+    scope="module", params=["lemmaturk", pytest.param("ruaccent", marks=pytest.mark.long)]
+)
 def converted(request, tmp_path_factory):
     """The name of a real model, and the bundle that the default options make of its folder."""
     folder = tmp_path_factory.mktemp(request.param)

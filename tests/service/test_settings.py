@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from service.app import PROTOCOLS
 from service.settings import types as setting_types
-from service.settings.settings import DEFAULT_BUNDLE, Settings
+from service.settings.settings import Settings
 
 
 def test_the_service_starts_where_no_affinity_can_be_read(monkeypatch):
@@ -54,7 +54,7 @@ def test_every_unknown_variable_is_named_but_nothing_unlike_it_is_guessed(monkey
     assert "variable HEED_ is unknown;" in str(refused.value)
 
 
-def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(monkeypatch):
+def test_variables_that_kubernetes_sets_for_a_service_are_not_settings(monkeypatch):
     """Of services named heed and heed-api in the same namespace."""
     for name, value in {
         "HEED_SERVICE_HOST": "10.0.0.1",
@@ -105,10 +105,6 @@ def test_every_setting_is_described():
     assert all(field.description for field in Settings.model_fields.values())
 
 
-def test_spaces_around_the_commas_between_bundles_are_no_part_of_them(monkeypatch):
+def test_spaces_around_the_commas_between_bundles_are_not_part_of_them(monkeypatch):
     monkeypatch.setenv("HEED_BUNDLES", " a, b c ,, ")
     assert Settings().bundles == [Path("a"), Path("b c")]
-
-
-def test_the_default_bundle_is_served():
-    assert Settings().bundles == [DEFAULT_BUNDLE]

@@ -18,6 +18,10 @@ def words(g2p):
     return open_tokenizers(load_bundle(g2p))
 
 
+def places_of(read):
+    return [(token.text, token.start, token.end) for token in read.tokens]
+
+
 @given(text=st.text(st.sampled_from("abcXYZ'’ "), min_size=1, max_size=40))
 def test_every_letter_knows_its_place_in_the_text(words, text):
     source, _ = words
@@ -65,16 +69,12 @@ def test_a_space_between_characters_has_a_place_of_its_own():
     library = build_spaced()
     target = Tokenizer(library, limit=9, forbidden={})
     ids = library.encode("ab cd").ids
-    assert [(t.text, t.start, t.end) for t in target.decode(ids).tokens][1:4] == [
-        ("b", 1, 2),
-        (" ", 2, 3),
-        ("c", 3, 4),
-    ]
+    assert places_of(target.decode(ids))[1:4] == [("b", 1, 2), (" ", 2, 3), ("c", 3, 4)]
 
 
 def test_a_ligature_belongs_to_the_last_of_its_letters(words):
-    tokens = words[0].encode("ﬁn", "/source").tokens
-    assert [(t.text, t.start, t.end) for t in tokens] == [("f", 0, 0), ("i", 0, 1), ("n", 1, 2)]
+    read = words[0].encode("ﬁn", "/source")
+    assert places_of(read) == [("f", 0, 0), ("i", 0, 1), ("n", 1, 2)]
 
 
 def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
@@ -85,11 +85,7 @@ def test_a_letter_composed_of_three_characters_has_them_all(g2p, tmp_path):
     bundle = replace(load_bundle(g2p), root=tmp_path)
     library = open_library(bundle, "tokenizer.json", 9, compose=True)
     read = Tokenizer(library, 9, {}).encode("mo\u0323\u0302m", "/")
-    assert [(t.text, t.start, t.end) for t in read.tokens] == [
-        ("m", 0, 1),
-        ("\u1ed9", 1, 4),
-        ("m", 4, 5),
-    ]
+    assert places_of(read) == [("m", 0, 1), ("\u1ed9", 1, 4), ("m", 4, 5)]
 
 
 def test_a_name_is_shown_without_the_space_that_hides_it():
@@ -153,12 +149,7 @@ def test_only_languages_that_stand_in_sources_are_refused(g2p, place, refused):
 def test_a_target_ends_with_eos_and_decodes_to_itself(words):
     _, target = words
     read = target.encode("HH IY1 D", "/target")
-    assert [(token.text, token.start, token.end) for token in read.tokens] == [
-        ("HH", 0, 2),
-        ("IY1", 3, 6),
-        ("D", 7, 8),
-        ("<eos>", None, None),
-    ]
+    assert places_of(read) == [("HH", 0, 2), ("IY1", 3, 6), ("D", 7, 8), ("<eos>", None, None)]
     assert target.decode(read.ids) == read
 
 
@@ -209,12 +200,7 @@ def test_ids_of_the_model_that_the_tokenizer_lacks_have_no_text():
     """The embedding may have more rows, whose ids the decoder can generate."""
     tokenizer = Tokenizer(Library(WordLevel({"a": 0, "b": 1}, "a")), 9, {}, size=4)
     read = tokenizer.read_ids([0, 3, 1, 2], "/target")
-    assert [(token.id, token.text) for token in read.tokens] == [
-        (0, "a"),
-        (3, ""),
-        (1, "b"),
-        (2, ""),
-    ]
+    assert [(each.id, each.text) for each in read.tokens] == [(0, "a"), (3, ""), (1, "b"), (2, "")]
     assert read.text == tokenizer.decode([0, 1]).text
     with pytest.raises(Invalid, match="is 4, which is not allowed: ids are 0 to 3"):
         tokenizer.read_ids([4], "/target")

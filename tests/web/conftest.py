@@ -8,6 +8,7 @@ from playwright.sync_api import expect, sync_playwright
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, serving
 from tests.web.chromium import CHROMIUM, launch
+from tests.web.exported import exported
 
 expect.set_options(timeout=20_000)  # a loaded machine is slow, and a failure is rare
 
@@ -64,6 +65,20 @@ def visit(browser, address):
     for context in contexts:
         context.close()
     assert not faults
+
+
+@pytest.fixture
+def show(visit, tmp_path):
+    """Open an exported file of one matrix of weights: (weights, columns, rows) -> page."""
+
+    def open_file(weights, columns, rows=None, **options):
+        file = tmp_path / "attention.html"
+        file.write_bytes(exported(weights, columns, rows))
+        page = visit(file.as_uri(), **options)
+        expect(page.locator(".heatmap canvas")).to_have_attribute("width", str(len(columns)))
+        return page
+
+    return open_file
 
 
 @pytest.fixture

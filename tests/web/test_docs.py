@@ -3,7 +3,6 @@
 import json
 import subprocess
 
-import pytest
 from playwright.sync_api import expect
 
 
@@ -22,18 +21,13 @@ def test_the_first_curl_asks_the_address_that_was_opened(visit, address):
     assert answer["results"][0]["hypotheses"][0]["text"] == "HH IY1 D"
 
 
-@pytest.mark.parametrize("operation", ["show_model", "model_ready", "list_models", "decode"])
-def test_a_request_runs_as_it_is_prefilled(visit, operation):
-    opened = open_operation(visit("/docs"), operation)
-    opened.get_by_role("button", name="Execute").click()
-    status = opened.locator(".live-responses-table tbody .response-col_status").first
-    expect(status).to_contain_text("200")
-
-
-def test_no_time_out_is_prefilled(visit):
-    opened = open_operation(visit("/docs"), "decode")
-    field = opened.locator("tr[data-param-name=X-Request-Timeout] input")
-    expect(field).to_have_value("")
-    opened.get_by_role("button", name="Execute").click()
+def test_requests_run_as_they_are_prefilled_and_no_time_out_is(visit):
+    page = visit("/docs")
+    for operation in ("show_model", "model_ready", "list_models", "decode"):
+        opened = open_operation(page, operation)
+        opened.get_by_role("button", name="Execute").click()
+        status = opened.locator(".live-responses-table tbody .response-col_status").first
+        expect(status).to_contain_text("200")
+    expect(opened.locator("tr[data-param-name=X-Request-Timeout] input")).to_have_value("")
     expect(opened.locator(".curl-command")).to_contain_text("curl")
     expect(opened.locator(".curl-command")).not_to_contain_text("X-Request-Timeout")

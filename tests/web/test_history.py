@@ -39,11 +39,7 @@ def test_back_returns_to_a_model_whose_source_the_next_cannot_read(visit):
     expect(page.locator("#error")).to_be_empty()
 
 
-CHOICES = [
-    ("#layer", "0", "2"),
-    ("#head", "1", "mean"),
-    ("#kind", "decoder", "cross"),
-]
+CHOICES = [("#layer", "0", "2"), ("#head", "1", "mean"), ("#kind", "decoder", "cross")]
 
 
 @pytest.mark.parametrize(("picker", "value", "former"), CHOICES)

@@ -9,6 +9,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from tests.web.places import places
+from tests.web.screens import SIZES
 
 
 def ask(address, path, **body):
@@ -68,26 +69,18 @@ def test_a_link_opens_on_its_own_step(visit):
     expect(page.locator("#alternatives .taken .token")).to_have_text("<eos>")
 
 
-SIZES = {"1280": (1280, 800), "1440": (1440, 900), "phone": (390, 844)}
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["1280", "1440", "phone"])
 def test_the_last_row_has_an_outline_at_the_edge_of_the_heatmap(visit, size, scheme):
     """There it lies on the page, whose ground is light or dark."""
-    width, height = SIZES[size]
-    page = visit(
-        "/#source=heed&step=3",
-        viewport={"width": width, "height": height},
-        color_scheme=scheme,
-        reduced_motion="reduce",
-    )
+    screen = {"viewport": SIZES[size], "color_scheme": scheme, "reduced_motion": "reduce"}
+    page = visit("/#source=heed&step=3", **screen)
     at_step(page, 3)
     page.locator("#heatmap").scroll_into_view_if_needed()
     page.mouse.move(0, 0)
     (row,) = places(page, "#heatmap .current")[0]
     shot = Image.open(io.BytesIO(page.screenshot())).convert("L")
-    ground = shot.getpixel((2, height - 2))
+    ground = shot.getpixel((2, shot.height - 2))
     middle = (row["left"] + row["right"]) / 2, (row["top"] + row["bottom"]) / 2
     for x, y in ((row["right"] + 0.5, middle[1]), (middle[0], row["bottom"] + 0.5)):
         assert abs(shot.getpixel((int(x), int(y))) - ground) > 100
@@ -129,7 +122,7 @@ def test_enter_goes_to_the_step_of_a_row(page):
     at_step(page, 1)
 
 
-def test_rows_of_the_source_are_no_steps(page):
+def test_rows_of_the_source_are_not_steps(page):
     page.locator("#step").fill("3")
     page.locator("#kind").select_option("encoder")
     expect(page.locator("#heatmap figcaption")).to_contain_text("encoder attention")

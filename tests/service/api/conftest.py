@@ -10,6 +10,32 @@ from tests.conftest import edit_manifest, opened
 SOURCE = {"deu_Latn": [5, 6], "eng_Cyrl": [8], "eng_Latn": [4]}
 TARGET = {"fra_Latn": [7], "fry_Latn": [8, 9]}
 EXAMPLES = [{"source": "red", "source_language": "deu_Latn", "target_language": "fry_Latn"}]
+SLOTS = {
+    "source_prefix": ["source_language"],
+    "source_suffix": [2],
+    "decoder_start": [2, "target_language"],
+    "languages": {"source": SOURCE, "target": TARGET},
+    "examples": EXAMPLES,
+}
+MODELS = {
+    "slots": SLOTS,  # as NLLB and mBART
+    "ids": {"source_prefix": [5, 6], "source_suffix": [2], "decoder_start": [2, 8, 9]},
+    "prefixed": {  # as OPUS-MT with several targets
+        "source_prefix": ["target_language"],
+        "source_suffix": [2],
+        "languages": {"source": {}, "target": TARGET},
+    },
+    "fixed": SLOTS  # as a fine-tune of NLLB with a forced language
+    | {
+        "languages": {"source": SOURCE, "target": TARGET, "default_target": "fry_Latn"},
+        "examples": [{"source": "red", "source_language": "deu_Latn"}],
+    },
+    "only": {  # as mBART-25, for one pair
+        "source_suffix": [2, "source_language"],
+        "decoder_start": ["target_language"],
+        "languages": {"source": {"en": [4]}, "target": {"fr": [7]}},
+    },
+}
 
 
 def copy_of(tiny, folder, name, **changes):
@@ -19,53 +45,17 @@ def copy_of(tiny, folder, name, **changes):
     return bundle
 
 
+@pytest.fixture(scope="session")
+def document(client):
+    return client.get("/openapi.json").json()
+
+
 @pytest.fixture(scope="package")
 def ask(tiny, tmp_path_factory):
     """(model, path, **body) -> status and answer, of one of these models."""
     folder = tmp_path_factory.mktemp("languages")
-    bundles = [
-        tiny,
-        copy_of(
-            tiny,
-            folder,
-            "slots",  # as NLLB and mBART
-            source_prefix=["source_language"],
-            source_suffix=[2],
-            decoder_start=[2, "target_language"],
-            languages={"source": SOURCE, "target": TARGET},
-            examples=EXAMPLES,
-        ),
-        copy_of(
-            tiny, folder, "ids", source_prefix=[5, 6], source_suffix=[2], decoder_start=[2, 8, 9]
-        ),
-        copy_of(
-            tiny,
-            folder,
-            "prefixed",  # as OPUS-MT with several targets
-            source_prefix=["target_language"],
-            source_suffix=[2],
-            languages={"source": {}, "target": TARGET},
-        ),
-        copy_of(
-            tiny,
-            folder,
-            "fixed",  # as a fine-tune of NLLB with a forced language
-            source_prefix=["source_language"],
-            source_suffix=[2],
-            decoder_start=[2, "target_language"],
-            languages={"source": SOURCE, "target": TARGET, "default_target": "fry_Latn"},
-            examples=[{"source": "red", "source_language": "deu_Latn"}],
-        ),
-        copy_of(
-            tiny,
-            folder,
-            "only",  # as mBART-25, for one pair
-            source_suffix=[2, "source_language"],
-            decoder_start=["target_language"],
-            languages={"source": {"en": [4]}, "target": {"fr": [7]}},
-        ),
-    ]
-    with opened(*bundles) as client:
+    bundles = [copy_of(tiny, folder, name, **changes) for name, changes in MODELS.items()]
+    with opened(tiny, *bundles) as client:
 
         def send(model, path, **body):
             if not body:

@@ -1,4 +1,6 @@
-"""The ASGI scope of a request."""
+"""Requests as a server gives them to the application."""
+
+import asyncio
 
 
 def decode_scope():
@@ -9,3 +11,17 @@ def decode_scope():
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
     }
+
+
+async def sent_by(application, messages, **scope):
+    """Return what an application sends to a client of which only these messages come."""
+    left, sent = iter(messages), []
+
+    async def receive():
+        return next(left, None) or await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    await application({**decode_scope(), **scope}, receive, send)
+    return sent

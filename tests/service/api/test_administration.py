@@ -17,22 +17,45 @@ from tests.conftest import edit_manifest, opened
 ADMIN = "admin-0123456789abcdef"
 CLIENT = "client-0123456789abcdef"
 KEY = {"Authorization": f"Bearer {ADMIN}"}
+OPERATIONS = {"load": {"path": "second"}, "reload": {}, "unload": {}}
 
 
-@pytest.fixture
-def folder(tiny, tmp_path):
-    """HEED_MODELS with the bundles `first` and `second`."""
-    models = tmp_path / "models"
+def write_models(folder, tiny):
+    """Write the bundles `first` and `second`, and remove all else in and around the folder."""
+    shutil.rmtree(folder.parent)
     for name in ("first", "second"):
-        edit_manifest(shutil.copytree(tiny, models / name), name=name)
-    return models
+        edit_manifest(shutil.copytree(tiny, folder / name), name=name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(tiny, tmp_path_factory):
+    """The service with the model `first`, and HEED_MODELS."""
+    models = write_models(tmp_path_factory.mktemp("administration") / "models", tiny)
+    with opened(models / "first", models=models, admin_key=ADMIN) as client:
+        yield client, models
 
 
 @pytest.fixture
-def client(folder):
-    """The service with the model `first`."""
-    with opened(folder / "first", models=folder, admin_key=ADMIN) as client:
-        yield client
+def folder(service, tiny):
+    """HEED_MODELS, as it was at first."""
+    return write_models(service[1], tiny)
+
+
+@pytest.fixture
+def client(service, folder):
+    """The service with the model `first` of the folder."""
+    client, _ = service
+    served = client.get("/v1/models").json()["models"]
+    if [each["version"] for each in served] != [version_of(folder / "first")]:
+        for each in served:
+            change(client, "unload", each["name"])
+        assert change(client, "load", path="first").is_success
+    return client
+
+
+def version_of(bundle):
+    return hashlib.sha256((bundle / "bundle.json").read_bytes()).hexdigest()
 
 
 def change(client, operation, name="first", headers=KEY, **body):
@@ -48,9 +71,8 @@ def names(client):
     return [model["name"] for model in client.get("/v1/models").json()["models"]]
 
 
-@pytest.mark.parametrize("operation", ["load", "reload", "unload"])
-def test_nothing_changes_for_clients_that_exclude_the_answer(client, operation):
-    body = {"path": "second"} if operation == "load" else {}
+@pytest.mark.parametrize(("operation", "body"), OPERATIONS.items())
+def test_nothing_changes_for_clients_that_exclude_the_answer(client, operation, body):
     name = "second" if operation == "load" else "first"
     served = client.app.state.service.registry.served["first"]
     refused = change(client, operation, name, {**KEY, "Accept": "text/html"}, **body)
@@ -103,13 +125,9 @@ def test_reload_serves_what_the_folder_holds_now(client, folder):
 
 
 def test_the_version_of_a_model_is_that_of_what_is_served(client, folder):
-    manifest = folder / "first" / "bundle.json"
-    versions = [hashlib.sha256(manifest.read_bytes()).hexdigest()]
+    assert client.get("/v1/models/first").json()["version"] == version_of(folder / "first")
     edit_manifest(folder / "first", task="something else")
-    versions.append(hashlib.sha256(manifest.read_bytes()).hexdigest())
-    found = [client.get("/v1/models/first").json()["version"]]
-    found.append(change(client, "reload").json()["version"])
-    assert found == versions
+    assert change(client, "reload").json()["version"] == version_of(folder / "first")
 
 
 def test_a_reload_that_fails_changes_nothing(client, folder):
@@ -226,27 +244,26 @@ def test_a_bundle_of_another_name_is_refused(client):
     assert names(client) == ["first"]
 
 
-@pytest.mark.parametrize("operation", ["load", "reload", "unload"])
-def test_only_the_admin_key_changes_models(folder, operation):
-    body = {"path": "second"} if operation == "load" else {}
+def test_without_an_admin_key_nobody_changes_models(folder):
     with opened(folder / "first", models=folder) as client:
-        refused = change(client, operation, **body)
-        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert f"/v1/models/{{name}}/{operation}" not in client.get("/openapi.json").text
+        for operation, body in OPERATIONS.items():
+            refused = change(client, operation, **body)
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+            assert f"/v1/models/{{name}}/{operation}" not in client.get("/openapi.json").text
+
+
+def test_only_the_admin_key_changes_models(folder):
     with opened(folder / "first", models=folder, admin_key=ADMIN, api_keys=CLIENT) as client:
-        for headers in ({}, {"Authorization": f"Bearer {CLIENT}"}):
-            refused = change(client, operation, headers=headers, **body)
-            assert refused.status_code == 401
-            assert ("admin key" if headers else "API key") in refused.json()["detail"]
-        assert client.post("/v1/decode", json={"source": "red"}, headers=KEY).status_code == 200
         document = client.get("/openapi.json").json()
-        secured = document["paths"][f"/v1/models/{{name}}/{operation}"]["post"]["security"]
-        assert secured == [{"admin_key": []}]
-        assert names_of_schemes(document) == {"admin_key", "api_key"}
-
-
-def names_of_schemes(document):
-    return set(document["components"]["securitySchemes"])
+        for operation, body in OPERATIONS.items():
+            for headers in ({}, {"Authorization": f"Bearer {CLIENT}"}):
+                refused = change(client, operation, headers=headers, **body)
+                assert refused.status_code == 401
+                assert ("admin key" if headers else "API key") in refused.json()["detail"]
+            secured = document["paths"][f"/v1/models/{{name}}/{operation}"]["post"]["security"]
+            assert secured == [{"admin_key": []}]
+        assert document["components"]["securitySchemes"].keys() == {"admin_key", "api_key"}
+        assert client.post("/v1/decode", json={"source": "red"}, headers=KEY).status_code == 200
 
 
 def test_an_admin_key_that_clients_have_stops_the_start():
@@ -313,8 +330,7 @@ def test_a_folder_that_holds_a_model_of_another_name_is_mended_by_loading_it(fol
     with opened(folder / "first", folder / "second", admin_key=ADMIN) as client:
         manifest.write_text(json.dumps({**good, "name": "third"}))
         assert "load it as third" in change(client, "reload", "second").json()["detail"]
-        path = str(folder / "second")
-        assert change(client, "load", "third", path=path).status_code == 200
+        assert change(client, "load", "third", path=str(folder / "second")).status_code == 200
         assert client.get("/readyz").status_code == 200
         assert client.get("/v1/models").json()["failed"] == []
 

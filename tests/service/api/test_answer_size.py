@@ -145,7 +145,7 @@ def test_pictures_and_large_answers_wait_for_a_core(client):
     try:
         body = {"model": "g2p-en", "source": "ax"}
         large = {**body, "source": ["a" * 60] * 80, "attention": {"kinds": ["encoder"]}}
-        short = {"x-request-timeout": "3"}
+        short = {"x-request-timeout": "1"}
         picture = {**short, "accept": "image/png"}
         answers = [
             client.post("/v1/attention", json=body),

@@ -5,44 +5,26 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from service.api.answering import decode_answer, responses
-from service.api.answering.examples import (
-    ATTEND,
-    ATTENTION,
-    DECODE,
-    DETOKENIZE,
-    ENCODE,
-    SCORE,
-    TOKENIZE,
-)
+from service.api.answering import decode_answer, examples, responses
 from service.api.endpoints import attend, attention, encode, models, score, tokenize
 from service.bundle.manifest import Config
 from tests.documentation import events_of
 
-MODELS = {
-    "/v1/decode": decode_answer.DecodeAnswer,
-    "/v1/attention": attention.AttentionAnswer,
-    "/v1/score": score.ScoreAnswer,
-    "/v1/encode": encode.EncodeAnswer,
-    "/v1/tokenize": tokenize.TokenizeAnswer,
-    "/v1/detokenize": tokenize.DetokenizeAnswer,
-    "/v1/attend": attend.AttendAnswer,
-}
-EXAMPLES = {
-    "/v1/decode": DECODE,
-    "/v1/attention": ATTENTION,
-    "/v1/score": SCORE,
-    "/v1/encode": ENCODE,
-    "/v1/tokenize": TOKENIZE,
-    "/v1/detokenize": DETOKENIZE,
-    "/v1/attend": ATTEND,
+ENDPOINTS = {  # the model of each one's answer, and the examples of its requests
+    "/v1/decode": (decode_answer.DecodeAnswer, examples.DECODE),
+    "/v1/attention": (attention.AttentionAnswer, examples.ATTENTION),
+    "/v1/score": (score.ScoreAnswer, examples.SCORE),
+    "/v1/encode": (encode.EncodeAnswer, examples.ENCODE),
+    "/v1/tokenize": (tokenize.TokenizeAnswer, examples.TOKENIZE),
+    "/v1/detokenize": (tokenize.DetokenizeAnswer, examples.DETOKENIZE),
+    "/v1/attend": (attend.AttendAnswer, examples.ATTEND),
 }
 ALL_KINDS = ["encoder", "decoder", "cross"]
 ALIGNED = {"kinds": ALL_KINDS, "alignment": "argmax", "rows": [0, 2], "decimals": 3}
 REDUCED = {**ALIGNED, "reduce_heads": "max", "reduce_layers": "mean", "alignment": "threshold"}
 ROLLOUT = {"kinds": ["encoder", "decoder"], "reduce_heads": "mean", "reduce_layers": "rollout"}
 REQUESTS = [
-    *((path, each["value"]) for path, examples in EXAMPLES.items() for each in examples.values()),
+    *((path, each["value"]) for path, (_, some) in ENDPOINTS.items() for each in some.values()),
     *(
         ("/v1/decode", {"source": ["heed", "a"], **how, "top_log_probs": 3, "attention": selected})
         for how in (
@@ -91,11 +73,11 @@ def test_answers_are_as_documented(client, path, body):
     answer = client.post(path, json={**model, **body})
     assert answer.status_code == 200, answer.text
     if not body.get("stream"):
-        assert_valid(MODELS[path], answer.content)
+        assert_valid(ENDPOINTS[path][0], answer.content)
         return
     *events, (last, done) = events_of(answer.text)
     assert last == "done"
-    assert_valid(MODELS[path], json.dumps(done))
+    assert_valid(ENDPOINTS[path][0], json.dumps(done))
     for name, event in events:
         assert_valid(EVENTS[name], json.dumps(event))
         assert event.keys() & PLACE_FIELDS == (PLACE_FIELDS if "split" in body else set())

@@ -2,21 +2,19 @@
 
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.api.answering import examples
 from service.api.endpoints.attend import fewer_queries
 from service.api.reading.attend import attended_nbytes
-from service.app import create_app
-from service.settings.settings import Provider, Settings
-from tests.service.api.vectors import GOOD, Q
+from tests.conftest import TINY, opened
+from tests.service.api.bodies import GOOD, K, Q
+from tests.waiting import wait_until
 
 MECHANISMS = ["average", "gaussian", "scaled_dot_product", "additive"]
 
@@ -121,34 +119,18 @@ ADDITIVE = {"query": [[1.0, 1.0]], "key": [[1.0, 1.0]], "score": [1.0]}
 @pytest.mark.parametrize(
     ("changes", "pointer", "said"),
     [
-        (
-            {"queries": [1.0]},
-            "/keys",
-            "have 2 numbers each and /queries 1, which scaled_dot_product cannot compare",
-        ),
+        ({"queries": [1.0]}, "/keys", "have 2 numbers each and /queries 1, which scaled_dot_prod"),
         ({"values": [1.0]}, "/values", "have shape (1, 1, 1) and /keys (1, 2, 2): give one"),
         ({"queries": [Q, Q]}, "/queries", "hold 2 sequences, /keys 1 and /values 1: give"),
-        (
-            {"queries": [[1.0, 2.0], [3.0]]},
-            "/queries/1",
-            "has length 1 but /queries/0 has length 2",
-        ),
+        ({"queries": [[1.0, 2.0], [3.0]]}, "/queries/1", "length 1 but /queries/0 has length 2"),
         ({"queries": [Q, [*Q, *Q]]}, "/queries/1", "has length 2 but /queries/0 has length 1"),
-        (
-            {"queries": [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]]},
-            "/queries/1/1",
-            "has length 1 but /queries/0/0 has length 2",
-        ),
+        ({"queries": [K, [[1.0, 2.0], [3.0]]]}, "/queries/1/1", "length 1 but /queries/0/0 has"),
         ({"queries": []}, "/queries", "none of them empty"),
         ({"queries": [[]]}, "/queries", "none of them empty"),
         ({"queries": "a"}, "/queries", "list of numbers"),
         ({"queries": [[1e39, 1.0]]}, "/queries", "fit a float32"),
         ({"queries": [["a", 1.0]]}, "/queries/0/0", "must be a number"),
-        (
-            {"valid_lengths": [1, 2]},
-            "/valid_lengths",
-            "has shape (2,): give one number per sequence, shape (1,)",
-        ),
+        ({"valid_lengths": [1, 2]}, "/valid_lengths", "(2,): give one number per sequence, shape"),
         ({"valid_lengths": [3]}, "/valid_lengths", "holds 3 but there are 2 keys: give 0 to 2"),
         ({"valid_lengths": [[1], [1, 2]]}, "/valid_lengths/1", "lists of equal lengths"),
         ({"valid_lengths": [-1]}, "/valid_lengths/0", "must be at least 0"),
@@ -205,8 +187,7 @@ def test_only_mechanisms_that_combine_vectors_in_pairs_need_memory_for_them():
 def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
     """One core and one place to wait: two of four simultaneous requests are refused, none lost."""
     monkeypatch.setattr("service.api.reading.call.MOST_WAITING", 1)
-    settings = Settings(provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(TINY) as client:
         mechanisms, free = client.app.state.service.mechanisms, threading.Event()
         limiter = client.app.state.service.cores
         limiter.total_tokens = 1
@@ -231,8 +212,7 @@ def test_the_number_of_running_and_waiting_requests_is_limited(monkeypatch):
 
 
 def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
-    settings = Settings(timeout=0.2, provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with opened(TINY, timeout=0.2) as client:
         limiter = client.app.state.service.cores
         limiter.total_tokens = 1
         client.portal.call(limiter.acquire_on_behalf_of_nowait, "somebody")
@@ -240,13 +220,6 @@ def test_waiting_too_long_for_a_core_is_a_timeout(monkeypatch):
         assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
         client.portal.call(limiter.release_on_behalf_of, "somebody")
         assert client.post("/v1/attend", json=GOOD).status_code == 200
-
-
-def wait_until(holds, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

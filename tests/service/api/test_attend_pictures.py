@@ -1,6 +1,5 @@
 """/v1/attend as a picture: what is drawn, and when the Accept header selects it."""
 
-import base64
 import io
 from xml.etree import ElementTree
 
@@ -11,9 +10,8 @@ from PIL import Image
 from service.api.answering import examples
 from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
-from tests.service.api.vectors import GOOD, K, Q
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.service.api.bodies import GOOD, K, Q
+from tests.service.formats.blocks import SVG, decoded
 
 
 def heatmap_of(root):
@@ -24,9 +22,7 @@ def heatmap_of(root):
 
 def cells_of(root):
     """Return the colours of the heatmap in an SVG, (T, S, 3)."""
-    image = heatmap_of(root)
-    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
-    return np.array(Image.open(io.BytesIO(content)))
+    return decoded(heatmap_of(root))
 
 
 def picture(client, accept, body):

@@ -120,13 +120,12 @@ def test_a_refusal_is_small_however_much_was_sent(client, content, status):
     assert "x" * 65 not in answer.text
 
 
-def test_a_refusal_is_small_however_long_the_content_type_is(client):
-    answer = client.post("/v1/decode", content=b"{}", headers={"content-type": LONG})
-    assert answer.status_code == 415
-    assert len(answer.content) <= 4096
-
-
-def test_a_refusal_is_small_however_long_the_path_is(client):
-    answer = client.get(f"/{LONG[:50_000]}")
-    assert answer.status_code == 404
+@pytest.mark.parametrize(
+    ("path", "content_type", "status"),
+    [("/v1/decode", LONG, 415), (f"/{LONG[:50_000]}", "application/json", 404)],
+    ids=["content type", "path"],
+)
+def test_a_refusal_is_small_however_long_the_head_is(client, path, content_type, status):
+    answer = client.post(path, content=b"{}", headers={"content-type": content_type})
+    assert answer.status_code == status
     assert len(answer.content) <= 4096

@@ -1,5 +1,6 @@
 """What is read of a request that is refused is bounded, and so is what is kept of it."""
 
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -43,39 +44,38 @@ class Counting:
 
 
 def read_all(how, own, texts, *, partial=False):
-    """Tokenize sources; return how many characters were read for that, and the errors."""
+    """Tokenize sources; return what counted the characters read for that, and the errors."""
     counting, faults = Counting(own), Faults(partial)
     source = TextField("/source", texts, counting)
     if how == "sentences":
-        try:
+        with faults.collect():
             split_texts(source, texts, LIMIT, faults)
-        except TooLarge as error:
-            faults.add(error)
     else:
         tokenize_fields([source], faults)
-    return counting.read, faults
+    return counting, faults
 
 
 @pytest.mark.parametrize("text", [WORDS, PARTS, UNEVEN + "7", "a" * 4096, "7" * 300, "7", "*7"])
 @pytest.mark.parametrize("how", ["sentences", "none"])
 def test_after_ten_faults_nothing_more_is_read(own, how, text):
-    once, first = read_all(how, own, [text] * 12)
-    often, faults = read_all(how, own, [text] * 250)
-    assert once == often
-    with pytest.raises((Invalid, TooLarge)) as few:
-        first.raise_all()
-    with pytest.raises((Invalid, TooLarge)) as many:
+    (once, few), (often, many) = (read_all(how, own, [text] * count) for count in (12, 250))
+    assert once.read == often.read
+    assert error_of(few).detail == error_of(many).detail
+    assert len(error_of(many).faults) == 10
+
+
+def error_of(faults):
+    with pytest.raises((Invalid, TooLarge)) as error:
         faults.raise_all()
-    assert few.value.detail == many.value.detail
-    assert len(many.value.faults) == 10
+    return error.value
 
 
 @pytest.mark.parametrize("text", [WORDS, PARTS, UNEVEN + "7", *FITTING, UNEVEN, "a" * 4096])
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_text_is_read_a_few_times_at_most(own, text, partial):
     """To try all of the rest for each part would read it some thirty times."""
-    read, _ = read_all("sentences", own, [text], partial=partial)
-    assert read <= 8 * len(text)
+    counting, _ = read_all("sentences", own, [text], partial=partial)
+    assert counting.read <= 8 * len(text)
 
 
 @pytest.mark.parametrize("text", [WORDS, PARTS, "7\n" * 200, "a" * 4096 + "\n7", "*7*"])
@@ -83,12 +83,12 @@ def test_a_text_is_read_a_few_times_at_most(own, text, partial):
 @pytest.mark.parametrize("partial", [False, True])
 def test_collected_errors_keep_nothing_of_what_was_read(own, how, text, partial):
     """Their frames would hold thousands of tokens each."""
-    _, faults = read_all(how, own, [text] * 12, partial=partial)
-    errors = [*faults._errors, *(each for some in faults._by_result.values() for each in some)]
-    assert errors
-    for error in errors:
-        assert error.__traceback__ is error.__cause__ is error.__context__ is None
-        assert len(str(error)) < 4000
+    counting, faults = read_all(how, own, [text] * 12, partial=partial)
+    reader = weakref.ref(counting)
+    del counting
+    assert reader() is None  # it is in a frame of each error
+    errors = [*faults.failed.values()] or [error_of(faults)]
+    assert all(len(fault.detail) < 4000 for error in errors for fault in error.faults)
 
 
 @pytest.mark.parametrize("count", [11, 200, 9999])

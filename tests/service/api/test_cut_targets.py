@@ -10,6 +10,7 @@ import pytest
 from service.api.answering.steps import FINISH_REASON
 from service.api.reading.answer_size import TOKEN_BYTES
 from tests.conftest import edit_manifest, opened
+from tests.service.api.bodies import tensor_of
 from tests.service.api.conftest import copy_of
 
 EOS, POSITIONS = 2, 40
@@ -86,16 +87,8 @@ def test_a_translation_that_is_cut_at_the_last_position_says_so(translate, decod
     assert (answer["truncated"], told) == (True, "length")
 
 
-@pytest.fixture
-def small_answers(client):
-    settings = client.app.state.service.settings
-    small = settings.model_copy(update={"max_answer_bytes": TOKEN_BYTES * 3})
-    client.app.state.service.settings = small
-    yield
-    client.app.state.service.settings = settings
-
-
-def test_a_translation_stays_cut_if_more_of_it_would_be_too_large(translate, small_answers):
+def test_a_translation_stays_cut_if_more_of_it_would_be_too_large(translate, limit):
+    limit(max_answer_bytes=TOKEN_BYTES * 3)
     answer, told = translate("red", "endless")
     assert (answer["truncated"], told) == (True, "length")
     assert len(answer["translatedText"]) < POSITIONS
@@ -122,8 +115,7 @@ def test_a_document_says_that_a_sentence_was_stopped(decode):
 @pytest.mark.parametrize("split", ["none", "sentences"])
 @pytest.mark.parametrize("outputs", [[], ["text"]])
 def test_tensors_say_that_a_target_was_cut(client, split, outputs):
-    source = {"name": "source", "datatype": "BYTES", "shape": [2], "data": ["red", "one"]}
-    body = {"inputs": [source], "outputs": [{"name": each} for each in outputs]}
+    body = {"inputs": [tensor_of("red", "one")], "outputs": [{"name": each} for each in outputs]}
     body["parameters"] = {"split": split, "num_hypotheses": 2, "beam_size": 2}
     answer = client.post("/v2/models/endless/infer", json=body)
     assert answer.headers[FINISH_REASON] == "length"

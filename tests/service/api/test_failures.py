@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import time
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -13,7 +12,8 @@ from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
 from service.http.limits.record import TIMEOUT_HEADER
 from service.settings.settings import Provider, Settings
-from tests.service.api.scopes import decode_scope
+from tests.service.api.scopes import sent_by
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_an_error_of_the_service_is_a_problem_and_is_logged_with_its_id(
     }
 
 
-def test_an_error_of_the_client_is_no_error_in_the_log(client):
+def test_an_error_of_the_client_is_not_an_error_in_the_log(client):
     with capture_logs() as logged:
         assert client.post("/v1/decode", json={"source": 5}).status_code == 422
     assert [line["log_level"] for line in logged] == ["info"]
@@ -59,10 +59,7 @@ def test_an_error_of_the_client_is_no_error_in_the_log(client):
 def assert_no_rows(client):
     """Every worker drops abandoned rows at its next step."""
     engine = client.app.state.service.registry.served["g2p-en"].engine
-    deadline = time.monotonic() + 10
-    while (rows := client.portal.call(engine.status).rows) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert rows == 0
+    wait_until(lambda: not client.portal.call(engine.status).rows)
 
 
 def test_a_request_that_takes_too_long_is_told_so_and_leaves_nothing_behind(client, caplog):
@@ -92,16 +89,8 @@ def test_a_timeout_may_be_longer_than_the_service_allows(client, given):
 
 def test_a_client_that_leaves_frees_its_rows(client, caplog):
     body = json.dumps({"model": "g2p-en", "source": ["transformer"] * 100}).encode()
-    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
-    sent = []
-
-    async def receive():
-        return next(messages)
-
-    async def send(message):
-        sent.append(message)
-
-    client.portal.call(client.app, decode_scope(), receive, send)
+    messages = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+    sent = client.portal.call(sent_by, client.app, messages)
     assert sent[0]["status"] == 499  # to nobody
     client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
     assert_no_rows(client)
@@ -112,24 +101,13 @@ def test_a_client_that_leaves_frees_its_rows(client, caplog):
 def test_a_body_that_stops_arriving_is_given_up(tiny):
     """The service answers 408 instead of waiting for the rest."""
     settings = Settings(bundles=[tiny], provider=Provider.cpu, timeout=0.05)
-    sent = []
 
     async def run():
-        app, parts = (
-            create_app(settings),
-            [{"type": "http.request", "body": b"{", "more_body": True}],
-        )
-
-        async def receive():
-            return parts.pop() if parts else await asyncio.Event().wait()
-
-        async def send(message):
-            sent.append(message)
-
+        app = create_app(settings)
         async with app.router.lifespan_context(app):
-            await app(decode_scope(), receive, send)
+            return await sent_by(app, [{"type": "http.request", "body": b"{", "more_body": True}])
 
-    asyncio.run(run())
+    sent = asyncio.run(run())
     assert sent[0]["status"] == 408
     detail = json.loads(sent[1]["body"])["detail"]
     assert detail == "the body did not arrive within 0.05 seconds: send it faster"

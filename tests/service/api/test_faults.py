@@ -113,7 +113,7 @@ def test_faults_of_every_field_are_named_at_once(post):
         ([[99] * 8, [98] * 8], "16 faults, the first 10", "/source/1/1"),
     ],
 )
-def test_faults_that_are_not_named_are_counted_where_that_is_no_work(post, source, total, place):
+def test_faults_that_are_not_named_are_counted_where_that_is_not_work(post, source, total, place):
     """Texts are tokenized to find them: after ten faults no more are."""
     status, problem = post("/v1/decode", source=source)
     assert (status, len(problem["errors"])) == (422, 10)
@@ -127,6 +127,6 @@ def test_an_allowed_target_is_not_blamed_for_a_bad_prefix_or_limit(post):
     assert found == (422, "invalid", ["/target_prefix", "/allowed_targets/1"])
 
 
-def test_search_options_beside_a_target_are_all_named(post):
+def test_search_options_with_a_target_are_all_named(post):
     found = refuse(post, "/v1/attention", source="7", target="D", top_k=1, beam_size=2)
     assert found == (422, "invalid", ["/beam_size", "/top_k", "/source"])

@@ -81,7 +81,7 @@ def test_texts_are_replaced_in_their_order_and_tags_survive(source):
         '<p translate="no">h<i>i</i></p>',
     ],
 )
-def test_what_is_no_prose_stays(kept):
+def test_what_is_not_prose_stays(kept):
     source = f"<div>one {kept} two</div>"
     assert texts_of(source) == ["one ", " two"]
     assert replace_texts(source, ["1 ", " 2"]) == f"<div>1 {kept} 2</div>"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 WORDS = ["cat", "dog", "house", "river", "stone", "cloud", "paper", "light", "garden", "window"]
-ENDPOINTS = ["/v1/decode", "/v1/attention", "/v1/encode"]
+CLIENTS = range(50)
 
 
 def test_decode_answers_in_the_shape_of_the_contract(post):
@@ -46,13 +46,6 @@ def test_ids_are_read_like_the_text_they_stand_for(post):
     assert post("/v1/decode", source=[ids], attention={})[1] == by_text
 
 
-def test_max_new_tokens_cuts_and_says_so(post):
-    _, answer = post("/v1/decode", source="transformer", max_new_tokens=3)
-    (hypothesis,) = answer["results"][0]["hypotheses"]
-    assert len(hypothesis["tokens"]) == 3
-    assert hypothesis["finish_reason"] == "length"
-
-
 def test_beams_come_back_best_first_each_with_its_own_attention(post):
     body = {"source": ["read", "ax"], "beam_size": 4, "num_hypotheses": 3, "attention": {}}
     _, answer = post("/v1/decode", **body)
@@ -68,11 +61,6 @@ def test_beams_come_back_best_first_each_with_its_own_attention(post):
             (block,), (same,) = hypothesis["attention"], given["results"][0]["attention"]
             assert same["rows"] == block["rows"]
             np.testing.assert_allclose(block["data"], same["data"], atol=5e-3)
-
-
-def test_a_target_that_is_given_is_not_searched(post):
-    status, document = post("/v1/attention", source="a", target="EY1", beam_size=4)
-    assert (status, document["errors"][0]["pointer"]) == (422, "/beam_size")
 
 
 @pytest.mark.parametrize("path", ["/v1/decode", "/v1/attention"])
@@ -103,13 +91,8 @@ def test_attention_blocks_are_labelled_and_unpadded(post, path):
 
 def test_offsets_point_into_the_text_that_was_typed(post):
     block = post("/v1/attention", source="  Don’t")[1]["results"][0]["attention"][0]
-    assert [(t["text"], t["start"], t["end"]) for t in block["columns"]] == [
-        ("d", 2, 3),
-        ("o", 3, 4),
-        ("n", 4, 5),
-        ("'", 5, 6),
-        ("t", 6, 7),
-    ]
+    found = [(each["text"], each["start"], each["end"]) for each in block["columns"]]
+    assert found == [(letter, i, i + 1) for i, letter in enumerate("don't", 2)]
 
 
 def test_attention_of_the_decoded_target_is_that_of_the_same_target_given(post):
@@ -183,11 +166,6 @@ def test_models_are_described(client, monkeypatch):
     assert "Carnegie Mellon" in g2p["attribution"]
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz"])
-def test_probes(client, path):
-    assert client.get(path).json() == {"status": "ok"}
-
-
 def test_every_answer_carries_a_request_id_and_timing(client):
     body = {"model": "g2p-en", "source": "a", "attention": {}}
     answer = client.post("/v1/decode", json=body, headers={"X-Request-Id": "mine-1"})
@@ -198,32 +176,30 @@ def test_every_answer_carries_a_request_id_and_timing(client):
     assert len(hostile) == 32
 
 
-def test_fifty_clients_each_get_their_own_answers(server):
-    """1,000 words, 20 for each of 50 clients at once; alone is the oracle."""
-    alphabet = "abcdefghijklmnopqrst"
-    words = [[f"{word}{a}{b}" for a in alphabet[:2] for word in WORDS] for b in alphabet] + [
-        [f"{a}{word}{b}" for a in alphabet[:2] for word in WORDS] for b in alphabet
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.long)])
+def test_fifty_clients_each_get_their_own_answers(server, count):
+    """Each asks for so many words, one after the other; alone is the oracle."""
+    words = [
+        [f"{WORDS[i % 10]}{chr(97 + j)}{WORDS[i // 10]}" for j in range(count)] for i in CLIENTS
     ]
-    words += [[f"{word}{word[::-1]}{a}" for word in WORDS for a in "xy"] for _ in range(10)]
 
     async def ask(client, word):
         answer = await client.post("/v1/decode", json={"source": word})
         return answer.json()["results"][0]["hypotheses"][0]["text"]
 
     async def run():
-        limits = httpx2.Limits(max_connections=50)
+        limits = httpx2.Limits(max_connections=len(CLIENTS))
         async with httpx2.AsyncClient(base_url=server, timeout=60, limits=limits) as client:
 
             async def one_client(mine):
                 return [await ask(client, word) for word in mine]
 
             found = await asyncio.gather(*(one_client(mine) for mine in words))
-            alone = {word: await ask(client, word) for word in {w for mine in words for w in mine}}
+            alone = [await one_client(mine) for mine in words]
         return found, alone
 
     found, alone = asyncio.run(run())
-    assert sum(map(len, found)) == 1000
-    assert found == [[alone[word] for word in mine] for mine in words]
+    assert found == alone
 
 
 def test_the_documentation_loads_nothing_from_elsewhere(client):
@@ -238,24 +214,12 @@ def test_the_documentation_loads_nothing_from_elsewhere(client):
         assert not re.search(r'src:"(?:https?:)?//|url\(["\']?(?:https?:)?//', answer.text)
 
 
-PAGES = [
-    "/",
-    "/static-offline-docs/swagger-ui.css",
-    "/docs",
-    "/openapi.json",
-]
-
-
 @pytest.mark.parametrize(
     "path",
     [
-        "/livez",
-        "/readyz",
-        "/readyz/g2p-en",
-        "/v1/models",
-        "/v1/models/g2p-en",
-        "/v1/models/none",
-        *PAGES,
+        *("/livez", "/readyz", "/readyz/g2p-en", "/v1/models", "/v1/models/g2p-en"),
+        *("/v1/models/none", "/", "/docs", "/redoc", "/redoc.js", "/openapi.json"),
+        "/static-offline-docs/swagger-ui.css",
     ],
 )
 def test_head_answers_like_get_without_the_body(server, path):

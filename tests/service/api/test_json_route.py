@@ -23,7 +23,9 @@ from service.http.messages.problems import Paths
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
-from tests.service.http.asgi import limits_of, messages_of, scope_of
+from tests.service.api.bodies import BODIES, GOOD
+from tests.service.api.scopes import sent_by
+from tests.service.http.asgi import limits_of
 
 JSON = {"content-type": "application/json"}
 
@@ -33,12 +35,7 @@ POSTS = [
     for route in endpoint.router.routes
     if "POST" in getattr(route, "methods", ())
 ]
-USUAL = {  # a valid body of each endpoint
-    "attend": {"mechanism": "average", "queries": [1], "keys": [1.5], "values": [[2]]},
-    "detokenize": {"token_ids": [[5, 6]]},
-    "score": {"source": "heed", "target": "HH IY1 D"},
-    "tokenize": {"text": "heed"},
-}
+USUAL = {**BODIES, "/v1/attend": GOOD}
 VALUES = [
     *(None, True, False, 0, 1, 3, -1, 10**30, 0.5, 1.0, 1e400),
     *("", "heed", "é", "\ud800", "1", "1.5", "true", "none", "sentences", "PT1S"),
@@ -53,7 +50,7 @@ def test_valid_bytes_give_what_the_parsed_body_gives(route):
     fields = route.body_field.field_info.annotation.model_fields
     compared = 0
     for name, value in itertools.product(fields, VALUES):
-        text = json.dumps({**USUAL.get(route.name, {"source": "heed"}), name: value})
+        text = json.dumps({**USUAL.get(route.path, {}), name: value})
         try:
             read = body.validate_json(text)
         except ValidationError:
@@ -78,8 +75,7 @@ def test_an_endpoint_with_other_parameters_is_refused():
 
 def test_a_client_that_leaves_while_it_sends_is_not_an_error_of_the_service(client, caplog):
     part = {"type": "http.request", "body": b'{"sour', "more_body": True}
-    messages = (part, {"type": "http.disconnect"})
-    sent = asyncio.run(messages_of(client.app, scope_of(), messages))
+    sent = asyncio.run(sent_by(client.app, [part, {"type": "http.disconnect"}]))
     assert sent[0]["status"] == 499
     assert "unexpected" not in caplog.text
 

@@ -46,44 +46,6 @@ REFUSED = [
     ),
     (
         "slots",
-        {**LANGUAGES, "source_language": "EN"},
-        "/source_language is 'EN', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? `languages` of model slots lists its source languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "target_language": "frz_Latn"},
-        "/target_language is 'frz_Latn', which this model does not know: did you mean fry_Latn or"
-        " fra_Latn? `languages` of model slots lists its target languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "target_language": "zh"},
-        "/target_language is 'zh', which this model does not know: give another, such as fra_Latn,"
-        " fry_Latn. `languages` of model slots lists its target languages",
-    ),
-    (
-        "slots",
-        {**LANGUAGES, "source_language": "English"},
-        "/source_language is 'English', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? `languages` of model slots lists its source languages",
-    ),
-    (
-        "only",
-        {"target_language": "fr_XX"},
-        "/target_language is 'fr_XX', which this model does not know: did you mean fr?"
-        " `languages` of model only lists its target languages",
-    ),
-    (
-        "slots",
-        {"source_language": "eng", "target_language": "fra"},
-        "/source_language is 'eng', which this model does not know: did you mean eng_Cyrl or"
-        " eng_Latn? `languages` of model slots lists its source languages; /target_language is"
-        " 'fra', which this model does not know: did you mean fra_Latn? `languages` of model slots"
-        " lists its target languages",
-    ),
-    (
-        "slots",
         {**LANGUAGES, "target_language": "x" * 65},
         "/target_language must have 64 or fewer characters",
     ),
@@ -99,6 +61,34 @@ def test_refusals_say_which_language_to_send(ask, model, languages, detail):
     ):
         status, problem = ask(model, path, **body, **languages)
         assert (status, problem["detail"]) == (422, detail)
+
+
+@pytest.mark.parametrize(
+    ("model", "languages", "advice"),
+    [
+        ("slots", {"source_language": "EN"}, "did you mean eng_Cyrl or eng_Latn?"),
+        ("slots", {"source_language": "English"}, "did you mean eng_Cyrl or eng_Latn?"),
+        ("slots", {"target_language": "frz_Latn"}, "did you mean fry_Latn or fra_Latn?"),
+        ("slots", {"target_language": "zh"}, "give another, such as fra_Latn, fry_Latn."),
+        ("only", {"target_language": "fr_XX"}, "did you mean fr?"),
+    ],
+)
+def test_an_unknown_language_is_answered_with_the_nearest(ask, model, languages, advice):
+    ((slot, code),) = languages.items()
+    body = {"source": "red", **(LANGUAGES if model == "slots" else {}), **languages}
+    status, problem = ask(model, "/v1/decode", **body)
+    assert (status, problem["detail"]) == (
+        422,
+        f"/{slot} is {code!r}, which this model does not know: {advice} `languages` of model"
+        f" {model} lists its {slot.removesuffix('_language')} languages",
+    )
+
+
+def test_both_unknown_languages_are_named(ask):
+    languages = {"source_language": "eng", "target_language": "fra"}
+    _, problem = ask("slots", "/v1/decode", source="red", **languages)
+    assert [each["pointer"][1:] for each in problem["errors"]] == [*languages]
+    assert "; /target_language is 'fra', which this model does not know:" in problem["detail"]
 
 
 @pytest.mark.parametrize("model", ["slots", "prefixed", "tiny"])

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from model.checkpoint import load_model
 from tests.service.api.conftest import SOURCE, TARGET
+from tests.torch_scores import log_probs_of
 
 LANGUAGES = {"source_language": "deu_Latn", "target_language": "fry_Latn"}
 
@@ -15,17 +15,10 @@ def trained(tiny):
     return load_model(tiny)
 
 
-@torch.no_grad()
-def log_probs_of_torch(trained, source, target):
-    lengths = [torch.tensor([len(ids)]) for ids in (source, target)]
-    ids = torch.tensor([source]), torch.tensor([target])
-    return trained.transformer(ids[0], lengths[0], ids[1], lengths[1])[0].log_softmax(-1).numpy()
-
-
 def greedy_of_torch(trained, source, start, limit):
     ids, found = [], []
     while len(ids) < limit and 2 not in ids:
-        log_probs = log_probs_of_torch(trained, source, [*start, *ids])[-1]
+        log_probs = log_probs_of(trained, source, [*start, *ids])[-1]
         ids.append(int(log_probs.argmax()))
         found.append(float(log_probs.max()))
     return ids, found
@@ -64,7 +57,7 @@ def test_scores_are_those_of_torch(ask, trained):
     assert status == 200
     ids = [*trained.target_tokenizer.encode("abc").ids, 2]
     read = [5, 6, *source_ids(trained, "blue"), 2]
-    log_probs = log_probs_of_torch(trained, read, [2, 8, 9, *ids[:-1]])[2:]
+    log_probs = log_probs_of(trained, read, [2, 8, 9, *ids[:-1]])[2:]
     expected = log_probs[range(len(ids)), ids]
     (found,) = answer["results"]
     np.testing.assert_allclose(found["log_probs"], expected, rtol=1e-4, atol=1e-5)

@@ -9,9 +9,11 @@ import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from tests.conftest import KEY
+from tests.conftest import KEY, sender
 
 PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
+URLENCODED = "application/x-www-form-urlencoded"
+FIRST_SENTENCE = "(in the sentence at offset 0, from which other offsets count)"
 TEXT = "hello one\n\n  two three\n***\n"
 
 
@@ -29,12 +31,8 @@ def http(protocol_server):
 @pytest.fixture(scope="module")
 def translate(http):
     """Translate by JSON: (q, **fields) -> status, document."""
-
-    def translate(q, **fields):
-        answer = http.post("/translate", json={**PAIR, "q": q, "api_key": KEY, **fields})
-        return answer.status_code, answer.json()
-
-    return translate
+    send = sender(http, **PAIR, api_key=KEY)
+    return lambda q, **fields: send("/translate", q=q, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def decode(http):
     def decode(source, **options):
         languages = {"source_language": PAIR["source"], "target_language": PAIR["target"]}
         body = {"model": "translator", "source": source, "split": "sentences", **languages}
-        body["max_new_tokens"] = 39  # beside the language
+        body["max_new_tokens"] = 39  # with that of the language, 40
         headers = {"Authorization": f"Bearer {KEY}"}
         answer = http.post("/v1/decode", json={**body, **options}, headers=headers).json()
         return [each["text"] for each in answer["results"][0]["hypotheses"]]
@@ -80,10 +78,7 @@ def test_the_client_gets_the_languages_and_where_they_lead(stock, http):
 @pytest.mark.parametrize(
     ("languages", "part"),
     [
-        (
-            ("en", "heb_Hebr"),
-            "source is 'en', but no model knows this language: did you mean en_XX",
-        ),
+        (("en", "heb_Hebr"), "source is 'en', but no model knows this language: did you mean en_"),
         (("auto", "heb_Hebr"), "source is 'auto', but the service detects no language: give one"),
         (("eng_Latn", "zho_Hans"), "target is 'zho_Hans', but no model knows this language"),
     ],
@@ -150,16 +145,12 @@ def test_forms_are_read_as_json_is(http, translate, query, sent):
 @pytest.mark.parametrize(
     ("content_type", "content", "part"),
     [
-        ("text/xml", b"<q/>", "text/xml: send application/json, application/x-www-form-urlencoded"),
-        ("application/x-www-form-urlencoded", b"q=%ff", "UTF-8"),
-        ("application/x-www-form-urlencoded", b"q=a&" * 99, "at most 64 fields"),
-        (
-            "application/x-www-form-urlencoded",
-            b"q=a&q=b",
-            "q is given more than once: send it once",
-        ),
-        ("application/x-www-form-urlencoded", b"source=eng_Latn&q=", "q is required"),
-        ("application/x-www-form-urlencoded", b"alternatives=x", "alternatives must be an integer"),
+        ("text/xml", b"<q/>", f"text/xml: send application/json, {URLENCODED}"),
+        (URLENCODED, b"q=%ff", "UTF-8"),
+        (URLENCODED, b"q=a&" * 99, "at most 64 fields"),
+        (URLENCODED, b"q=a&q=b", "q is given more than once: send it once"),
+        (URLENCODED, b"source=eng_Latn&q=", "q is required"),
+        (URLENCODED, b"alternatives=x", "alternatives must be an integer"),
         ("multipart/form-data", b"--x\r\n\r\n--x--", "no end"),
         ("multipart/form-data; boundary=x", b"--x\r\n", "no end"),
         ("multipart/form-data; boundary=x", b"--x\r\n\r\nq\r\n--x--", "no name"),
@@ -180,17 +171,11 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
     [
         ({"q": []}, "q must have 1 or more items"),
         ({"q": ["hello", 3]}, "q/1 must be a string"),
-        (
-            {"q": "hello word"},
-            "q (in the sentence at offset 0, from which other offsets count) has",
-        ),
-        (
-            {"q": ["hello", "hello word"]},
-            "q/1 (in the sentence at offset 0, from which other offsets count) has",
-        ),
+        ({"q": "hello word"}, f"q {FIRST_SENTENCE} has"),
+        ({"q": ["hello", "hello word"]}, f"q/1 {FIRST_SENTENCE} has"),
         (
             {"q": ["***", "<b>hello</b>hello word"], "format": "html"},
-            "q/1 (in the text 'hello word') (in the sentence at offset 0",
+            f"q/1 (in the text 'hello word') {FIRST_SENTENCE} has",
         ),
         ({"q": ["hello"] * 257}, "splits into more than 256 sentences"),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),

@@ -1,6 +1,5 @@
 """/metrics: what is counted, and that nothing of it grows with what clients send."""
 
-import asyncio
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.serving import supervisor
 from tests.conftest import opened
+from tests.waiting import wait_until
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,11 +38,7 @@ def read(client):
 
 def wait(client, condition):
     """Wait until the samples meet a condition."""
-    for _ in range(500):
-        if condition(samples := read(client)):
-            return samples
-        client.portal.call(asyncio.sleep, 0.02)
-    raise AssertionError(samples)
+    return wait_until(lambda: condition(samples := read(client)) and samples)
 
 
 def settled(client):
@@ -54,7 +50,7 @@ def settled(client):
     return read(client)
 
 
-def grown(client, work):
+def grown(client, work, read=read):
     """How much each sample grows while `work` is done."""
     before = read(client)
     work()
@@ -106,18 +102,17 @@ def test_a_stream_is_counted_with_its_first_token(service):
 
 def test_every_step_is_counted_with_its_rows(service):
     """A request alone decodes as many steps as it has tokens; each takes all of its rows."""
-    before = settled(service)
-    body = {"source": "red", "max_new_tokens": 9, "min_new_tokens": 9, "num_hypotheses": 3}
-    for temperature in (0.5, 1.0):
-        answer = service.post("/v1/decode", json={**body, "temperature": temperature})
-        assert answer.json()["usage"]["target_tokens"] == 27
-    key, after = ("batch_rows_count", "tiny"), settled(service)
-    assert after[key] - before[key] == 18
-    assert after["batch_rows_sum", "tiny"] - before["batch_rows_sum", "tiny"] == 18 * 3
-    assert after["step_duration_seconds_count", "tiny"] == after[key]
-    three = [after["batch_rows_bucket", le, "tiny"] for le in ("2.0", "4.0")]
-    three_before = [before["batch_rows_bucket", le, "tiny"] for le in ("2.0", "4.0")]
-    assert [a - b for a, b in zip(three, three_before, strict=True)] == [0, 18]
+
+    def work():
+        body = {"source": "red", "max_new_tokens": 9, "min_new_tokens": 9, "num_hypotheses": 3}
+        for temperature in (0.5, 1.0):
+            answer = service.post("/v1/decode", json={**body, "temperature": temperature})
+            assert answer.json()["usage"]["target_tokens"] == 27
+
+    found = grown(service, work, settled)
+    assert found["batch_rows_count", "tiny"] == found["step_duration_seconds_count", "tiny"] == 18
+    assert found["batch_rows_sum", "tiny"] == 18 * 3
+    assert [found["batch_rows_bucket", le, "tiny"] for le in ("2.0", "4.0")] == [0, 18]
 
 
 def test_rows_that_are_decoded_or_wait_are_shown_while_they_do(service):

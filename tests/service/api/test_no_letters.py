@@ -4,14 +4,13 @@ The model `letters` reads letters and signs, and some invisible characters as a 
 sentencepiece does. `tolerant` reads others as unknown, as NLLB does. `signs` reads no letters.
 """
 
-import hashlib
-import json
 from functools import partial
 
 import pytest
 
-from tests.conftest import edit_manifest, opened
+from tests.conftest import edit_manifest, edit_tokenizer, opened
 from tests.documentation import events_of
+from tests.service.api.bodies import tensor_of
 from tests.service.api.conftest import copy_of
 
 LETTERS, SIGNS = ["a", "b", "\u200d", "-", "*", "\u2581"], ["-", "*", ".", "/", "\u2581", "+"]
@@ -23,22 +22,20 @@ PAIR = {"source": "aaa", "target": "bbb"}
 def read_characters(bundle, characters, tolerant=False):
     """Let a bundle read these characters, one by one, and invisible ones as spaces. `tolerant`:
     let it read others, too, as unknown."""
-    file = bundle / "source.tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    special = list(tokenizer["model"]["vocab"])[:4]
-    tokenizer["model"]["vocab"] = {each: i for i, each in enumerate([*special, *characters])}
-    spaces = {"type": "Replace", "pattern": {"Regex": "[ \u00ad\u200b\u2060]+"}}
-    tokenizer["normalizer"] = {**spaces, "content": "\u2581"}
-    every = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "invert": False}
-    tokenizer["pre_tokenizer"] = {**every, "behavior": "Isolated"}
+
+    def change(tokenizer):
+        special = list(tokenizer["model"]["vocab"])[:4]
+        tokenizer["model"]["vocab"] = {each: i for i, each in enumerate([*special, *characters])}
+        spaces = {"type": "Replace", "pattern": {"Regex": "[ \u00ad\u200b\u2060]+"}}
+        tokenizer["normalizer"] = {**spaces, "content": "\u2581"}
+        every = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "invert": False}
+        tokenizer["pre_tokenizer"] = {**every, "behavior": "Isolated"}
+        if tolerant:
+            tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
+
     if tolerant:
-        tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
         edit_manifest(bundle, unknown_id=None)
-    content = json.dumps(tokenizer).encode()
-    file.write_bytes(content)
-    files = json.loads((bundle / "bundle.json").read_text())["files"]
-    files[file.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit_manifest(bundle, files=files)
+    edit_tokenizer(bundle, "source.tokenizer.json", change)
     return bundle
 
 
@@ -143,7 +140,7 @@ def test_what_the_vocabulary_lacks_entirely_is_refused_alone(client, path, model
 
 
 @pytest.mark.parametrize("source", ["\u0433", "a\U0001f606", "\U0001f606-", "\u00ada"])
-def test_a_text_with_something_to_read_is_decoded_beside_what_is_unknown(decode, source):
+def test_a_text_with_something_to_read_is_decoded_with_what_is_unknown(decode, source):
     assert decode(source, model="tolerant")[0]["hypotheses"][0]["tokens"]
 
 
@@ -157,7 +154,7 @@ def test_a_vocabulary_of_signs_is_decoded_line_by_line(decode, text_of):
 @pytest.mark.parametrize("form", ["text", "html"])
 @pytest.mark.parametrize("line", LINES)
 def test_a_translation_leaves_them(client, text_of, form, line):
-    longest = partial(text_of, max_new_tokens=40)  # which is no limit of a translation
+    longest = partial(text_of, max_new_tokens=40)  # a translation is not limited to fewer
     start, end, between = ("<p>", "</p>", "") if form == "html" else ("", "", "\n")
     lines = [f"{start}{each}{end}" for each in ("ab", line, "ba")]
     asked = {"q": [between.join(lines), lines[1]], "format": form, **PAIR}
@@ -167,8 +164,7 @@ def test_a_translation_leaves_them(client, text_of, form, line):
 
 
 def test_a_split_tensor_leaves_them(client, text_of):
-    data = ["ab\n---\n\u00ad", "***"]
-    source = {"name": "source", "datatype": "BYTES", "shape": [2], "data": data}
+    source = tensor_of("ab\n---\n\u00ad", "***")
     asked = {"inputs": [source], "parameters": {"split": "sentences"}}
     answer = client.post("/v2/models/letters/infer", json=asked).json()
     outputs = {each["name"]: each["data"] for each in answer["outputs"]}

@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import TINY, opened
+from tests.service.api.bodies import tensor_of
 
 INFER = "/v2/models/g2p-en/infer"
-REQUEST = {"inputs": [{"name": "source", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+REQUEST = {"inputs": [tensor_of("a")]}
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -138,42 +139,28 @@ def test_an_unknown_path_is_told_those_of_the_protocol(client):
     assert "/docs" not in told
 
 
-def test_limits_count_what_padding_adds(client, limit_of_answers):
-    """One long source and many short ones: alone they fit, padded to the long one they do not."""
-    words = ["a" * 40, *["a"] * 30]
-    tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
-    d_model = 192
-    limit_of_answers(4 * d_model * (40 + 30))
-    assert client.post("/v1/encode", json={"model": "g2p-en", "source": words}).status_code == 200
-    answer = client.post("/v2/models/g2p-en.encode/infer", json={"inputs": [tensor]})
+UNEVEN = ["a" * 40, *["a"] * 30]  # alone they are short, padded to the longest they are not
+PADDED = tensor_of(*UNEVEN)
+D_MODEL = 192
+
+
+def test_limits_count_what_padding_adds(client, limit):
+    limit(max_answer_bytes=4 * D_MODEL * (40 + 30))
+    assert client.post("/v1/encode", json={"model": "g2p-en", "source": UNEVEN}).status_code == 200
+    answer = client.post("/v2/models/g2p-en.encode/infer", json={"inputs": [PADDED]})
     assert answer.status_code == 413
-    assert f"could take {4 * d_model * 40 * 31} bytes" in answer.json()["error"]
+    assert f"could take {4 * D_MODEL * 40 * 31} bytes" in answer.json()["error"]
 
 
 def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
-    words = ["a" * 40, *["a"] * 30]
-    tensor = {"name": "source", "datatype": "BYTES", "shape": [len(words)], "data": words}
-    d_model = 192
-    monkeypatch.setattr("service.api.answering.steps.LARGE_ANSWER", d_model * 40 * 30)
+    monkeypatch.setattr("service.api.answering.steps.LARGE_ANSWER", D_MODEL * 40 * 30)
     busy = CapacityLimiter(1)
     client.portal.call(busy.acquire_on_behalf_of, "another request")
     monkeypatch.setattr(client.app.state.service, "cores", busy)
     short = {"X-Request-Timeout": "0.5"}
-    encoded = client.post("/v1/encode", json={"model": "g2p-en", "source": words}, headers=short)
-    assert encoded.status_code == 200
-    path = "/v2/models/g2p-en.encode/infer"
-    assert client.post(path, json={"inputs": [tensor]}, headers=short).status_code == 504
-
-
-@pytest.fixture
-def limit_of_answers(client):
-    settings = client.app.state.service.settings
-
-    def change(nbytes):
-        client.app.state.service.settings = settings.model_copy(update={"max_answer_bytes": nbytes})
-
-    yield change
-    client.app.state.service.settings = settings
+    body, path = {"model": "g2p-en", "source": UNEVEN}, "/v2/models/g2p-en.encode/infer"
+    assert client.post("/v1/encode", json=body, headers=short).status_code == 200
+    assert client.post(path, json={"inputs": [PADDED]}, headers=short).status_code == 504
 
 
 VALUES = st.recursive(

@@ -4,13 +4,12 @@ Oracle: the mean of the vectors that /v1/encode returns, and its length by NumPy
 """
 
 import base64
-import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
+import httpx2
 import numpy as np
 import openai
 import pytest
@@ -37,16 +36,19 @@ def embed(stock):
 
 
 @pytest.fixture(scope="module")
-def means(protocol_server):
+def results_of(protocol_server):
+    """POST to our own endpoints: (path, **body) -> results."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with httpx2.Client(base_url=protocol_server, headers=headers) as client:
+        yield lambda path, **body: client.post(path, json=body).json()["results"]
+
+
+@pytest.fixture(scope="module")
+def means(results_of):
     """The mean of the vectors of each source."""
 
-    def means(source, **body):
-        body = {"model": "g2p-en", "source": source, **body}
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        address = f"{protocol_server}/v1/encode"
-        asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(asked) as answer:
-            results = json.load(answer)["results"]
+    def means(source, model="g2p-en", **body):
+        results = results_of("/v1/encode", model=model, source=source, **body)
         return [np.mean(result["hidden"], axis=0) for result in results]
 
     return means
@@ -162,15 +164,10 @@ def test_ids_without_the_special_tokens_of_the_model_are_refused(embed, means, i
         assert embed(ids, model="translator").data == answer.data
 
 
-def test_ids_that_tokenize_returns_are_embedded_as_the_text(embed, protocol_server):
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    body = {"model": "translator", "text": "hello one", "source_language": "fra_Latn"}
-    address = f"{protocol_server}/v1/tokenize"
-    asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked) as answer:
-        (result,) = json.load(answer)["results"]
-    languages = {"extra_body": {"source_language": "fra_Latn"}}
-    (expected,) = embed("hello one", model="translator", **languages).data
+def test_ids_that_tokenize_returns_are_embedded_as_the_text(embed, results_of):
+    language = {"source_language": "fra_Latn"}
+    (result,) = results_of("/v1/tokenize", model="translator", text="hello one", **language)
+    (expected,) = embed("hello one", model="translator", extra_body=language).data
     (found,) = embed([result["token_ids"]], model="translator").data
     assert found == expected
 

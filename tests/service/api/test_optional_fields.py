@@ -2,10 +2,7 @@
 
 import pytest
 
-
-@pytest.fixture(scope="module")
-def document(client):
-    return client.get("/openapi.json").json()
+from tests.service.api.bodies import BODIES, GOOD
 
 
 def bodies_of(document):
@@ -29,16 +26,7 @@ def test_an_optional_field_of_a_body_may_be_null_and_has_no_default_in_its_schem
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        ("/v1/decode", {"source": "heed"}),
-        ("/v1/attention", {"source": "heed"}),
-        ("/v1/attention", {"source": "heed", "target": "HH IY1 D"}),
-        ("/v1/score", {"source": "heed", "target": "HH IY1 D"}),
-        ("/v1/encode", {"source": "heed"}),
-        ("/v1/tokenize", {"text": "heed"}),
-        ("/v1/detokenize", {"token_ids": [[5]]}),
-        ("/v1/attend", {"mechanism": "average", "queries": [1], "keys": [1], "values": [2]}),
-    ],
+    [*BODIES.items(), ("/v1/attention", BODIES["/v1/score"]), ("/v1/attend", GOOD)],
 )
 def test_null_is_as_good_as_nothing(client, document, path, body):
     """Some generated clients send it for every field that is not given."""

@@ -1,4 +1,4 @@
-"""A library that is written in Rust may panic on a text: its error is no Exception."""
+"""A library that is written in Rust may panic on a text: its error is not an Exception."""
 
 import asyncio
 import json
@@ -11,9 +11,8 @@ from service.api.endpoints.paths import QUIET
 from service.http.middleware.answers import Errors
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
-from tests.conftest import TINY, opened
+from tests.conftest import TINY, edit_tokenizer, opened
 from tests.service.http.asgi import door_before, messages_of, scope_of
-from tests.service.mutations.edit import edit_json, seal
 
 SLOW = {"Regex": "^(a|a)*$"}  # takes more attempts than the library allows, and it panics
 TEXT = f"{'a' * 30}b"
@@ -40,9 +39,8 @@ def client(tmp_path_factory):
         replace = {"type": "Replace", "pattern": SLOW, "content": "x"}
         document["decoder"] = {"type": "Sequence", "decoders": [replace, document["decoder"]]}
 
-    edit_json("source.tokenizer.json", change_source, bundle)
-    edit_json("target.tokenizer.json", change_target, bundle)
-    seal(bundle)
+    edit_tokenizer(bundle, "source.tokenizer.json", change_source)
+    edit_tokenizer(bundle, "target.tokenizer.json", change_target)
     with opened(bundle, self_check=False) as found:
         yield found
 

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
-from fastapi.testclient import TestClient
 
 from service.api.reading.validation_errors import OTHER_NAMES
-from service.app import create_app
-from service.settings.settings import Provider, Settings
+from tests.conftest import opened
+from tests.service.mutations.edit import edit_json
 
+MANY_FIELDS = {f"x{i}": i for i in range(5000)}
 BAD = [
     ({"source": ""}, 422, "/source", "holds no token"),
     ({"source": "   "}, 422, "/source", "holds no token"),
@@ -17,12 +17,7 @@ BAD = [
     ({"source": ["cat", ""]}, 422, "/source/1", "holds no token"),
     ({"source": "a" * 10_000}, 413, "/source", "the limit is 64 tokens"),
     ({"source": ["a"] * 257}, 413, "/source", "the limit is 256"),
-    (
-        {"source": ["a", "a", "a", "naïve 7"]},
-        422,
-        "/source/3",
-        "' ' at offset 5, '7' at offset 6",
-    ),
+    ({"source": ["a", "naïve 7"]}, 422, "/source/1", "' ' at offset 5, '7' at offset 6"),
     ({"source": [[5, 6], [5, 31]]}, 422, "/source/1/1", "ids are 0 to 30"),
     ({"source": [[5, -1]]}, 422, "/source/0/1", "ids are 0 to 30"),
     ({"source": [[10**30]]}, 422, "/source/0/0", "ids are 0 to 30"),
@@ -42,7 +37,6 @@ BAD = [
     ({"source": "a", "lenght_penalty": 1}, 422, None, "did you mean length_penalty?"),
     ({"source": "a", "attention": {"head": 1}}, 422, "/attention/head", "did you mean heads?"),
     ({"input": "a"}, 422, None, "did you mean source?"),
-    ({"text": "a"}, 422, None, "did you mean source?"),
     ({"source": "a", "max_new_tokens": 0}, 422, "/max_new_tokens", "must be at least 1"),
     ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "give 1 to 64"),
     ({"source": "a", "max_new_tokens": "5"}, 422, "/max_new_tokens", "must be an integer"),
@@ -52,36 +46,16 @@ BAD = [
     ({"source": "a", "length_penalty": 1e3}, 422, "/length_penalty", "must be at most 10"),
     ({"source": "a", "attention": {"layers": [0, 3]}}, 422, "/attention/layers/1", "give -3 to 2"),
     ({"source": "a", "attention": {"heads": [4]}}, 422, "/attention/heads/0", "give -4 to 3"),
-    (
-        {"source": "a", "attention": {"heads": "some"}},
-        422,
-        "/attention/heads",
-        "'all' or a list of indices",
-    ),
-    (
-        {"source": "a", "attention": {"kinds": ["self"]}},
-        422,
-        "/attention/kinds/0",
-        "must be 'encoder'",
-    ),
-    (
-        {"source": "a", "attention": {"kind": []}},
-        422,
-        "/attention/kind",
-        "did you mean kinds? The fields are kinds, layers",
-    ),
+    ({"source": "a", "attention": {"heads": "some"}}, 422, "/attention/heads", "'all' or a list"),
+    ({"source": "a", "attention": {"kinds": ["x"]}}, 422, "/attention/kinds/0", "be 'encoder'"),
+    ({"source": "a", "attention": {"kind": []}}, 422, "/attention/kind", "did you mean kinds? The"),
     ({"source": "a", "attention": {"heads": [0, -4]}}, 422, "/attention/heads", "a head twice"),
     ({"source": "a", "attention": {"kinds": ["cross"] * 2}}, 422, "/attention/kinds", "kind twice"),
     ({"source": "a", "attention": {"layers": 0}}, 422, "/attention/layers", "list of indices"),
     ({"source": "a\ud800"}, 422, "/source", "surrogate pair at offset 1"),
     ({"source": ["a", "\ud800"]}, 422, "/source/1", "surrogate pair at offset 0"),
     ({"source": "a", "\ud800": 1}, 422, None, "must be valid Unicode"),
-    (
-        {"source": "a", **{f"x{i}": i for i in range(5000)}},
-        422,
-        "",
-        "has 5002 fields but only these are allowed: model",
-    ),
+    ({"source": "a", **MANY_FIELDS}, 422, "", "has 5002 fields but only these are allowed: model"),
     ({"source": [5, 6]}, 422, "/source", "must be a text, a list of texts, or a list of lists"),
     ({"source": "a", "model": "other"}, 404, None, "give one of g2p-en, tiny"),
 ]
@@ -115,12 +89,6 @@ def test_every_name_of_another_library_leads_to_a_field(client):
         assert theirs not in ours
 
 
-def test_a_hint_names_a_field_of_this_endpoint(client):
-    answer = client.post("/v1/tokenize", json={"model": "g2p-en", "inputs": "a"})
-    details = [fault["detail"] for fault in answer.json()["errors"]]
-    assert any("did you mean text?" in detail for detail in details)
-
-
 @pytest.mark.parametrize("name", ["a/b", "~", "as text", "\n"])
 def test_the_pointer_to_an_unknown_field_leads_to_it(client, name):
     answer = client.post("/v1/decode", json={"model": "g2p-en", "source": "a", name: 1})
@@ -146,24 +114,11 @@ def test_targets_must_match_their_sources(post):
 
 def test_attention_that_a_bundle_cannot_show_is_not_supported(tiny, tmp_path):
     copy = shutil.copytree(tiny, tmp_path / "blind")
-    manifest = json.loads((copy / "bundle.json").read_text())
-    del manifest["precisions"]["fp32"]["attention"]
-    (copy / "bundle.json").write_text(json.dumps(manifest))
-    settings = Settings(bundles=[copy], provider=Provider.cpu)
-    with TestClient(create_app(settings), "http://localhost") as blind:
+    edit_json("bundle.json", lambda manifest: manifest["precisions"]["fp32"].pop("attention"), copy)
+    with opened(copy) as blind:
         refused = blind.post("/v1/attention", json={"source": "red"})
         assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
         assert refused.json()["detail"].endswith("cannot show cross attention: select encoder")
         kinds = {"attention": {"kinds": ["encoder"]}}
         assert blind.post("/v1/attention", json={"source": "red", **kinds}).status_code == 200
         assert blind.get("/v1/models").json()["models"][0]["attention"] == ["encoder"]
-
-
-def test_attention_that_a_setting_leaves_out_is_not_supported(tiny):
-    settings = Settings(bundles=[tiny], provider=Provider.cpu, attention=False)
-    with TestClient(create_app(settings), "http://localhost") as blind:
-        refused = blind.post("/v1/attention", json={"source": "red"})
-        assert (refused.status_code, refused.json()["code"]) == (404, "not_supported")
-        assert "HEED_ATTENTION is false" in refused.json()["detail"]
-        assert blind.post("/v1/decode", json={"source": "red"}).status_code == 200
-        assert blind.get("/v1/models").json()["models"][0]["attention"] == []

@@ -11,11 +11,6 @@ from tests.documentation import events_of
 FREE = {("ModelCard", "origin")}  # any JSON object, by its nature
 
 
-@pytest.fixture(scope="module")
-def document(client):
-    return client.get("/openapi.json").json()
-
-
 def walk(schema, *path):
     """Yield every schema in a schema, with its path."""
     yield path, schema

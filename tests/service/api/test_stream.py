@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.api.answering.stream import write_event
 from service.formats.json import to_json
-from tests.service.api.streams import events_of
+from tests.documentation import events_of
 
 WORDS = ["transformer", "attention", "a", "through", "banana", "heed", "queue", "rhythm"]
 
@@ -29,17 +29,11 @@ def streamed(url, **body):
 BREAKS = "\u2028\u0085\u2029"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"source": f"heed{'read'.join(BREAKS)}deed", "split": "sentences"},
-        {"source": f"heed{'read'.join(BREAKS)}deed", "split": "sentences", "beam_size": 2},
-    ],
-    ids=["greedy", "beams"],
-)
-def test_a_reader_that_breaks_lines_as_unicode_does_finds_whole_events(server, body):
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_reader_that_breaks_lines_as_unicode_does_finds_whole_events(server, beam_size):
     """As str.splitlines, and with it the clients of Python."""
-    answer = httpx2.post(f"{server}/v1/decode", json={**body, "stream": True})
+    body = {"source": f"heed{'read'.join(BREAKS)}deed", "split": "sentences", "stream": True}
+    answer = httpx2.post(f"{server}/v1/decode", json={**body, "beam_size": beam_size})
     text = answer.content.decode()
     assert text.splitlines() == text[:-1].split("\n")
     said = json.dumps(events_of(text), ensure_ascii=False)
@@ -53,7 +47,7 @@ def test_a_text_in_an_event_is_a_line_and_unchanged(character):
     text = f"Å{character}\u2030{character}ą"
     event = write_event("token", to_json({"text": text})).decode()
     assert len(event.splitlines()) == len(["event", "data", ""])
-    assert events_of(event) == [("token", {"text": text})]
+    assert events_of(event) == [["token", {"text": text}]]
 
 
 def check(events, done, options):
@@ -160,7 +154,7 @@ Limits = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(way=Ways, limits=Limits, source=st.sampled_from(WORDS))
 def test_any_options_hold_and_stream_the_same_answer(server, way, limits, source):
     options = {**way, **limits}
@@ -207,10 +201,11 @@ async def stream_one(url, word, options, leaves):
     return text
 
 
-def test_two_hundred_clients_of_whom_half_leave(server):
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.long)])
+def test_clients_of_whom_half_leave(server, count):
     random_ = random.Random(0)
     kinds = [{}, {"beam_size": 4}, {"temperature": 1.0, "seed": 5}]
-    asked = [(random_.choice(WORDS), random_.choice(kinds), i % 2 == 1) for i in range(200)]
+    asked = [(random_.choice(WORDS), random_.choice(kinds), i % 2 == 1) for i in range(count)]
 
     async def run():
         return await asyncio.gather(*(stream_one(server, *one) for one in asked))

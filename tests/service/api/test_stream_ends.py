@@ -4,26 +4,29 @@ import asyncio
 import json
 import os
 import signal
-import time
 
 import pytest
-from fastapi.testclient import TestClient
 
-from service.app import create_app
 from service.errors import PassFailed
-from service.settings.settings import DEFAULT_BUNDLE, Provider, Settings
-from tests.service.api.streams import events_of
+from service.settings.settings import DEFAULT_BUNDLE
+from tests.conftest import opened
+from tests.documentation import events_of
+from tests.waiting import wait_until
 
 LONG = {"source": ["transformer"] * 20, "beam_size": 4, "min_new_tokens": 60, "stream": True}
 
 
-@pytest.fixture
-def client():
-    opened = Settings(bundles=[DEFAULT_BUNDLE], provider=Provider.cpu, self_check=False)
-    with TestClient(
-        create_app(opened), "http://localhost", raise_server_exceptions=False
-    ) as client:
+@pytest.fixture(scope="module")
+def service():
+    with opened(DEFAULT_BUNDLE, self_check=False) as client:
         yield client
+
+
+@pytest.fixture
+def client(service):
+    """The service, with an engine that runs."""
+    wait_until(lambda: service.get("/readyz").is_success)
+    return service
 
 
 def send_until(client, at_first_event, *, reads=True, timeout=b"60"):
@@ -79,38 +82,34 @@ def test_a_service_that_loses_its_engine_answers_again_after_seconds(client):
     ask = {"source": "heed"}
     expected = client.post("/v1/decode", json=ask).json()
     os.kill(engine_of(client).process.pid, signal.SIGKILL)
-    until = time.monotonic() + 60
-    statuses, ready = set(), []
-    while (answer := client.post("/v1/decode", json=ask)).status_code != 200:
-        assert time.monotonic() < until
-        statuses.add((answer.status_code, answer.headers["retry-after"]))
+    refused, ready = set(), []
+
+    def answered():
+        answer = client.post("/v1/decode", json=ask)
+        if answer.is_success:
+            return answer.json()
+        refused.add((answer.status_code, answer.headers["retry-after"]))
         ready.append(client.get("/readyz").status_code)  # the last may already be 200
         assert client.get("/livez").status_code == 200  # a new start would only take longer
-        time.sleep(0.05)
-    assert statuses == {(503, "5")}
+        return None
+
+    assert wait_until(answered) == expected
+    assert refused == {(503, "5")}
     assert ready[0] == 503
-    assert answer.json() == expected
     assert client.get("/readyz").status_code == 200
 
 
 def test_a_client_that_leaves_a_stream_frees_its_rows(client):
-    engine = engine_of(client)
     text = send_until(client, lambda: True)
     assert "event: done" not in text
-    assert_nothing_left(client, engine)
+    assert_nothing_left(client)
 
 
-def assert_nothing_left(client, engine):
-    async def rows_left():
-        for _ in range(500):
-            if not (await engine.status()).rows:
-                return 0
-            await asyncio.sleep(0.01)
-        return (await engine.status()).rows
-
-    assert client.portal.call(rows_left) == 0
-    assert not engine._pending
-    assert not engine._listeners
+def assert_nothing_left(client):
+    engine = engine_of(client)
+    wait_until(lambda: not client.portal.call(engine.status).rows)
+    assert not engine._engine._pending
+    assert not engine._engine._listeners
 
 
 def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):
@@ -118,7 +117,7 @@ def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monke
     text = send_until(client, lambda: False, reads=False, timeout=b"1")
     assert text.count("event: ") == len(events_of(text))
     assert "event: done" not in text
-    assert_nothing_left(client, engine_of(client))
+    assert_nothing_left(client)
 
 
 def test_when_one_source_fails_the_others_are_cancelled(client, monkeypatch):

@@ -42,6 +42,7 @@ def test_the_list_is_given_even_if_more_fields_are_unknown_than_are_reported(pos
 @pytest.mark.parametrize(
     ("path", "name", "meant"),
     [
+        ("/v1/tokenize", "inputs", "text"),
         ("/v1/tokenize", "source", "text"),
         ("/v1/tokenize", "sources", "text"),
         ("/v1/tokenize", "sentence", "text"),

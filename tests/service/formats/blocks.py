@@ -1,6 +1,10 @@
 """Blocks of attention, and the texts of their pictures."""
 
+import base64
+import io
+
 import numpy as np
+from PIL import Image
 
 from service.text.offsets import Token
 
@@ -22,6 +26,12 @@ def block_of(weights, rows, columns):
 def weights_of(*shape):
     weights = np.random.default_rng(0).random(shape).astype(np.float32) ** 4
     return weights / weights.sum(-1, keepdims=True)
+
+
+def decoded(image):
+    """The pixels of an SVG's image."""
+    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
+    return np.array(Image.open(io.BytesIO(content)))
 
 
 def texts_of(root):

@@ -1,6 +1,5 @@
 """Heatmaps of attention: every token has its label, and every matrix its place and colours."""
 
-import base64
 import io
 from xml.etree import ElementTree
 
@@ -14,7 +13,7 @@ from service.formats.labels import font_of, fonts, has
 from service.formats.picture import Cells, Label
 from service.formats.png import to_png
 from service.formats.svg import to_svg
-from tests.service.formats.blocks import SVG, block_of, texts_of, weights_of
+from tests.service.formats.blocks import SVG, block_of, decoded, texts_of, weights_of
 
 HOSTILE = [
     "<script>'&'</script>",
@@ -31,12 +30,6 @@ HOSTILE = [
     "▁" * 4096,
     "",
 ]
-
-
-def decoded(image):
-    """The pixels of an SVG's image."""
-    content = base64.b64decode(image.get("href").removeprefix("data:image/png;base64,"))
-    return np.array(Image.open(io.BytesIO(content)))
 
 
 def test_any_token_can_be_drawn():
@@ -94,7 +87,7 @@ def test_a_grid_has_a_title_for_each_matrix_and_one_scale():
 @pytest.mark.parametrize("kinds", [["cross"], ["encoder", "decoder", "cross"]])
 @pytest.mark.parametrize("largest", [1.0, 0.25, 0.00123456, 0.0])
 def test_each_block_says_its_kind_once_and_what_its_colours_mean(kinds, largest):
-    """In its first line, beside a bar from 0 to its largest weight."""
+    """In its first line, next to a bar from 0 to its largest weight."""
     weights = weights_of(3, 4)
     blocks = [
         {**block_of(weights * (largest / weights.max()), "abc", "defg"), "kind": kind}
@@ -126,7 +119,8 @@ def test_each_block_says_its_kind_once_and_what_its_colours_mean(kinds, largest)
 
 def test_a_picture_of_512_tokens_in_48_heads_is_drawn_smaller():
     tokens = [f"token{i}" for i in range(512)]
-    picture = draw_blocks([block_of(weights_of(6, 8, 512, 512), tokens, tokens)], "a", "b")
+    weights = np.broadcast_to(weights_of(512, 512), (6, 8, 512, 512))
+    picture = draw_blocks([block_of(weights, tokens, tokens)], "a", "b")
     _, *cells = (shape for shape in picture.shapes if isinstance(shape, Cells))
     assert len(cells) == 48
     assert all(max(shape.colours.shape) < 512 for shape in cells)

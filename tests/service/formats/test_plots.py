@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -13,8 +13,8 @@ from PIL import Image
 from service.formats.plots import BLUE, ORANGE, draw_attention
 from service.formats.png import to_png
 from service.formats.svg import css, to_svg
+from tests.service.formats.blocks import SVG
 
-SVG = "{http://www.w3.org/2000/svg}"
 NUMBERS = st.floats(-1e30, 1e30) | st.sampled_from([0.0, 1.0, 1e-30])
 
 
@@ -27,6 +27,7 @@ def points_of(count):
     return arrays.arrays(np.float64, st.tuples(st.just(2), count), elements=NUMBERS)
 
 
+@settings(max_examples=40)
 @given(
     points=points_of(st.integers(1, 4)),
     prediction=points_of(st.integers(1, 4)),
@@ -74,11 +75,11 @@ def test_each_heatmap_says_what_its_colours_mean(sequences):
     for i, matrix in enumerate(weights):
         heatmap, bar = images[2 * i : 2 * i + 2]
         edge = float(heatmap.get("x")) + float(heatmap.get("width"))
-        beside = [
+        scale = [
             (float(text.get("x")), text.text)
             for text in texts
             if text.get("y") == f"{float(bar.get('y')) + float(bar.get('height')) / 2:.2f}"
             and float(heatmap.get("x")) <= float(text.get("x")) <= edge
         ]
-        assert [text for _, text in sorted(beside)] == ["query x key", "0", f"{matrix.max():.3g}"]
+        assert [text for _, text in sorted(scale)] == ["query x key", "0", f"{matrix.max():.3g}"]
         assert float(bar.get("x")) + float(bar.get("width")) < edge

@@ -125,8 +125,8 @@ FILES = {
     "link to itself": partial(link, PARITY, "parity.npz"),
     "a folder for a file": partial(make_folder, PARITY),
     "a folder for bundle.json": partial(make_folder, "bundle.json"),
-    "file beside the graphs": partial(write, "fp32/other.bin", b"0"),
-    "folder beside the graphs": lambda folder: (folder / "fp32" / "more").mkdir(),
+    "file next to the graphs": partial(write, "fp32/other.bin", b"0"),
+    "folder next to the graphs": lambda folder: (folder / "fp32" / "more").mkdir(),
     "no folder of graphs": lambda folder: shutil.rmtree(folder / "fp32"),
     "pipe": lambda folder: (remove(PARITY, folder), os.mkfifo(folder / PARITY)),
 }
