@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from service.shortage import SHORTAGES, explain
+from service.shortage import SHORTAGES, exit_if_short
 
 try:
     import structlog
@@ -26,7 +26,7 @@ try:
     from service.settings.cpu import instruction_sets, read_cpuinfo
     from service.settings.settings import Settings
 except SHORTAGES as error:
-    explain(error)
+    exit_if_short(error)
 
 
 async def serve(settings: Settings, open_engine: OpenEngine = Supervisor) -> None:
@@ -93,7 +93,7 @@ def main() -> None:
     except StartupError as error:
         sys.exit(f"heed: {error}")
     except SHORTAGES as error:
-        explain(error)
+        exit_if_short(error)
     finally:
         flush_logs()
 

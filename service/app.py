@@ -33,7 +33,7 @@ from service.api.endpoints import (
 from service.api.protocols import libretranslate, open_inference, openai
 from service.api.reading.call import Service
 from service.errors import HeedError
-from service.http.limits.admission import Admission, Door, Limits
+from service.http.limits.admission import Admission, Door, RequestLimits
 from service.http.limits.budget import Budget
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix
@@ -90,7 +90,7 @@ def create_app(
     registry = Registry(settings, open_engine, show_models)
     counted = RequestMetrics()
     counted.registry.register(metrics.ModelCollector(registry))
-    limits = Limits(
+    limits = RequestLimits(
         admission=Admission(settings.max_requests, settings.timeout),
         body_bytes=settings.max_body_bytes,
         bodies=Budget(settings.max_held_bytes // 4),
@@ -128,7 +128,7 @@ def create_app(
         app.include_router(endpoint.router)
     app.include_router(administration.router, include_in_schema=admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
-    every_path = paths_of(app, settings)
+    every_path = route_paths(app, settings)
     patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
     app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
@@ -153,7 +153,7 @@ def other_protocols(settings: Settings) -> dict[str, str]:
     }
 
 
-def paths_of(app: FastAPI, settings: Settings) -> list[str]:
+def route_paths(app: FastAPI, settings: Settings) -> list[str]:
     """Return the paths of all routes. FastAPI keeps those of an included router apart."""
     protocols = (PROTOCOLS[name] for name in settings.protocols)
     parts = (*ENDPOINTS, administration, *protocols)
@@ -169,7 +169,7 @@ def name_operation(route: APIRoute) -> str:
 def add_middleware(
     app: FastAPI,
     settings: Settings,
-    limits: Limits,
+    limits: RequestLimits,
     keys: Keys | None,
     counted: RequestMetrics,
     tracing: TracerProvider | None,
@@ -195,4 +195,4 @@ def add_middleware(
 
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HeedError, answer_heed_error)
-    app.add_exception_handler(HTTPException, partial(answer_http_exception, paths.OTHER_NAMES))
+    app.add_exception_handler(HTTPException, partial(answer_http_exception, paths.OTHER_PATHS))

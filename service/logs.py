@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import structlog
 
-MOST_WAITING = 1 << 20  # bytes of lines that have not been written
+MOST_UNWRITTEN = 1 << 20  # bytes of lines that have not been written
 GATHER = 0.05  # seconds in which lines gather, so that few writes interrupt the event loop
 FLUSH_TIMEOUT = 1.0  # seconds
 
@@ -43,11 +43,11 @@ class LogWriter:
         return self
 
     def write(self, text: bytes | str) -> None:
-        """Write a line soon, or drop it if MOST_WAITING bytes wait already. The writer's own line,
+        """Write a line soon, or drop it if MOST_UNWRITTEN bytes wait. The writer's own line,
         which tells of dropped ones, is never dropped."""
         line = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
         with self._lock:
-            fits = self._size + len(line) < MOST_WAITING
+            fits = self._size + len(line) < MOST_UNWRITTEN
             fits = fits or threading.current_thread() is self._writer
             if fits:
                 self._lines.append(line + b"\n")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import cache
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
-LARGE = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
-EVERY = 10.0  # seconds between two trims
+LARGE_BLOCK = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
+TRIM_EVERY = 10.0  # seconds between two trims
 COLLECTED = 6  # trims from one garbage collection to the next
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
@@ -35,7 +35,7 @@ def return_large_blocks() -> None:
     blocks of that size come from its heaps, which small blocks between them keep from shrinking.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def trim_heaps() -> None:
@@ -51,13 +51,13 @@ def find_trim() -> Callable[[int], int] | None:
 
 
 def trim_heaps_regularly() -> None:
-    """Start a thread that trims the heaps every EVERY seconds. Before every COLLECTED-th time
+    """Start a thread that trims the heaps every TRIM_EVERY seconds. Before every COLLECTED-th time
     it collects garbage, which might hold large arrays."""
     find_trim()  # now, and not when memory is short
 
     def run() -> None:
         for turn in itertools.count(1):
-            time.sleep(EVERY)
+            time.sleep(TRIM_EVERY)
             if turn % COLLECTED == 0:
                 gc.collect()
             trim_heaps()

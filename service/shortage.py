@@ -8,11 +8,11 @@ import sys
 from typing import NoReturn
 
 SHORTAGES = (ImportError, MemoryError, OSError, RuntimeError)  # if `is_short` says so
-NUMBERS = (errno.ENOMEM, errno.EAGAIN)
+ERROR_NUMBERS = (errno.ENOMEM, errno.EAGAIN)
 SIGNS = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 
 
-def explain(error: Exception) -> NoReturn:
+def exit_if_short(error: Exception) -> NoReturn:
     """Exit if the error is for want of memory or threads, else raise it."""
     if not is_short(error):
         raise error
@@ -27,5 +27,7 @@ def is_short(error: Exception) -> bool:
     said = str(error).lower()
     number = error.errno if isinstance(error, OSError) else None
     return (
-        isinstance(error, MemoryError) or number in NUMBERS or any(each in said for each in SIGNS)
+        isinstance(error, MemoryError)
+        or number in ERROR_NUMBERS
+        or any(each in said for each in SIGNS)
     )

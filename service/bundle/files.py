@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from service.errors import StartupError
 
 CARD = "MODEL_CARD.md"
-NAMED = 10  # bundles that an error names
+NAMED_BUNDLES = 10  # bundles that an error names
 MIB = 1 << 20
 LARGEST_MANIFEST = 2 * MIB  # bytes of bundle.json; the largest converted ones have some 50,000
 LARGEST_TOKENIZER = 64 * MIB  # bytes; 256,000 tokens take about 33 MB
@@ -26,7 +26,7 @@ FINITE_PIECE = 1 << 16  # numbers that are looked at together, few enough for a 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-class Tensor(BaseModel):
+class StoredTensor(BaseModel):
     """A tensor in the header of a safetensors file. Its offsets are in bytes."""
 
     dtype: str
@@ -34,8 +34,8 @@ class Tensor(BaseModel):
     data_offsets: tuple[Size, Size]
 
 
-Header = dict[str, Tensor]
-HEADER: TypeAdapter[Header] = TypeAdapter(Header)
+TensorTable = dict[str, StoredTensor]
+HEADER: TypeAdapter[TensorTable] = TypeAdapter(TensorTable)
 
 # Weights whose axes have sizes that a configuration names
 TABLES = {
@@ -67,7 +67,7 @@ def describe_missing(root: Path) -> str:
         return f"{root} is a file: give the folder of a bundle"
     inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))
     if inside:
-        found = ", ".join(inside[:NAMED]) + ("…" if len(inside) > NAMED else "")
+        found = ", ".join(inside[:NAMED_BUNDLES]) + ("…" if len(inside) > NAMED_BUNDLES else "")
         return f"{root} is not a bundle, but holds some: give one or several of {found}"
     return (
         f"{root} is not a bundle: it has no bundle.json; write one with"
@@ -164,7 +164,7 @@ def check_weights(path: Path, config: Mapping[str, object]) -> None:
                 )
 
 
-def read_header(path: Path) -> tuple[Header, int]:
+def read_header(path: Path) -> tuple[TensorTable, int]:
     """Return the header of a safetensors file, and the offset of the first tensor in bytes."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -185,7 +185,7 @@ def read_header(path: Path) -> tuple[Header, int]:
         raise StartupError(f"header of {path}: {error}: copy or export the bundle again") from error
 
 
-def network_of(header: Header) -> dict[str, object]:
+def network_of(header: TensorTable) -> dict[str, object]:
     """Return the fields of a configuration that follow from weights under torch's names."""
     found: dict[str, object] = {
         field: header[name].shape[axis]

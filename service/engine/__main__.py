@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import get_args
 
-from service.shortage import SHORTAGES, explain
+from service.shortage import SHORTAGES, exit_if_short
 
 try:
     from service.bundle.manifest import GraphName
@@ -35,7 +35,7 @@ try:
         Submit,
     )
 except SHORTAGES as error:
-    explain(error)
+    exit_if_short(error)
 
 RECEIVE = 1 << 16  # bytes
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
@@ -187,7 +187,7 @@ def main() -> None:
     try:
         EngineServer(socket.socket(fileno=int(sys.argv[1]))).run()
     except SHORTAGES as error:
-        explain(error)
+        exit_if_short(error)
     flush_logs()
     os._exit(0)  # an ordinary exit would abort in ONNX Runtime if the client left without closing
 

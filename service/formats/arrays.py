@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from service.arrays import FloatArray
-from service.formats.json import PIECE, Document, Pieces, to_json
+from service.formats.json import LEAST_PIECE, Document, Pieces, to_json
 
 
 def to_npz(document: Document) -> Pieces:
     """Write a file that numpy.load reads without pickle; the array `meta` is the rest as JSON."""
-    arrays, meta = split(document)
+    arrays, meta = split_document(document)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, meta=np.array(meta.decode()), **arrays)
     return in_pieces(file.getbuffer())
@@ -23,7 +23,7 @@ def to_safetensors(document: Document) -> Pieces:
 
     `meta`, the rest as JSON, is metadata of the header (https://huggingface.co/docs/safetensors).
     """
-    arrays, meta = split(document)
+    arrays, meta = split_document(document)
     header: dict[str, Any] = {"__metadata__": {"meta": meta.decode()}}
     end = 0
     for name, array in arrays.items():
@@ -37,7 +37,7 @@ def to_safetensors(document: Document) -> Pieces:
     return pieces
 
 
-def split(document: Document) -> tuple[dict[str, FloatArray], bytes]:
+def split_document(document: Document) -> tuple[dict[str, FloatArray], bytes]:
     """Return the weights by `{result}.{hypothesis}.{kind}`, and all else as JSON.
 
     An attention document has one hypothesis for each result.
@@ -59,4 +59,4 @@ def without_data(block: Document) -> Document:
 
 
 def in_pieces(content: memoryview) -> Pieces:
-    return [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
+    return [content[start : start + LEAST_PIECE] for start in range(0, len(content), LEAST_PIECE)]

@@ -14,7 +14,7 @@ ROOM = 3600.0  # largest width or height of all cells of a grid: 200 tokens stil
 LINE_HEIGHT = FONT_SIZE + 1
 TITLE_HEIGHT = LINE_HEIGHT + 6
 LONGEST_LABEL = 24  # letters
-LONGEST_LINE = 120
+LONGEST_TITLE = 120
 HEATMAP_GAP = 16.0  # between heatmaps, and around them
 LABEL_GAP = 4.0  # between cells and labels
 # After an Arabic text: its full stop is part of it, and what follows is on its right.
@@ -52,7 +52,7 @@ def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> P
 
 def add_line(picture: Picture, text: str) -> None:
     """Extend the picture downwards by a line of text."""
-    line = shortened(text, LONGEST_LINE)
+    line = shortened_title(text, LONGEST_TITLE)
     picture.shapes.append(Label(HEATMAP_GAP, picture.height + LINE_HEIGHT / 2, line, "start"))
     picture.width = max(picture.width, 2 * HEATMAP_GAP + width_of(line))
     picture.height += LINE_HEIGHT + HEATMAP_GAP / 2
@@ -73,7 +73,7 @@ def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     add_scale(picture, f"{block['kind']} attention: rows attend to columns", largest)
     titles = titles_of(block)
     rows, columns = (
-        [shortened(token.text, LONGEST_LABEL) for token in block[axis]]
+        [shortened_title(token.text, LONGEST_LABEL) for token in block[axis]]
         for axis in ("rows", "columns")
     )
     grid = grid_of(data, titles, rows, columns)
@@ -151,5 +151,5 @@ def listed(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-def shortened(text: str, longest: int) -> str:
+def shortened_title(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

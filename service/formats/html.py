@@ -19,7 +19,7 @@ INLINE_SCRIPT = re.compile(
 )
 # Scripts run with these hashes, and from data: URLs: browsers do not agree yet on hashes of
 # imported modules. Nothing is loaded from a host, nor sent to one.
-POLICY = (
+EXPORT_POLICY = (
     "default-src 'none'; script-src {hashes} data:; style-src 'unsafe-inline'; img-src data:;"
     " base-uri 'none'; form-action 'none'"
 )
@@ -35,7 +35,7 @@ def to_html(document: Document) -> Pieces:
 
 def export_policy() -> str:
     """Return the Content-Security-Policy of a file."""
-    return POLICY.format(hashes=" ".join(script_hashes("".join(frame()).encode())))
+    return EXPORT_POLICY.format(hashes=" ".join(script_hashes("".join(frame()).encode())))
 
 
 def frame() -> tuple[str, str]:

@@ -18,7 +18,7 @@ Pieces = list[bytes | memoryview]
 JSON = "application/json"
 CONTAINERS = (dict, list, np.ndarray)
 NUMBERS = 1 << 16  # most numbers in one call of orjson: two milliseconds of work
-PIECE = 1 << 20  # bytes; smaller parts are concatenated until they reach it
+LEAST_PIECE = 1 << 20  # bytes; smaller parts are concatenated until they reach it
 
 
 def to_json(value: Any) -> bytes:
@@ -30,13 +30,13 @@ def to_json_pieces(document: Document) -> Pieces:
 
 
 def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in fewer parts: each but the last has at least PIECE bytes."""
+    """Yield the same bytes in fewer parts: each but the last has at least LEAST_PIECE bytes."""
     collected: list[bytes] = []
     size = 0
     for part in parts:
         collected.append(part)
         size += len(part)
-        if size >= PIECE:
+        if size >= LEAST_PIECE:
             yield b"".join(collected)
             collected, size = [], 0
     yield b"".join(collected)

@@ -24,7 +24,7 @@ from service.formats.picture import (
 )
 
 MOST_PIXELS = 16_000_000  # at two pixels per unit; larger pictures get one pixel per unit
-LEVEL = 1  # of compression: at the default, 6, large images take up to twice as long
+ZLIB_LEVEL = 1  # of compression: at the default, 6, large images take up to twice as long
 
 Mask = tuple[Image.Image, int]  # ink of a text, and its top or left edge relative to the middle
 
@@ -51,7 +51,7 @@ def to_png(picture: Picture) -> bytes:
                 paste_label(image, shape, scale, mask_of(text, upwards))
     file, info = io.BytesIO(), PngInfo()
     info.add_itxt("Title", printable(picture.title))
-    image.save(file, "PNG", pnginfo=info, compress_level=LEVEL)
+    image.save(file, "PNG", pnginfo=info, compress_level=ZLIB_LEVEL)
     return file.getvalue()
 
 

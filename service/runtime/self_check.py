@@ -116,7 +116,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
 
     Cached steps are compared with torch's one forward pass over the whole target.
     """
-    encoded, cross = session.encode(sources_of(torch))
+    encoded, cross = session.encode(sample_sources(torch))
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
     cache = session.new_cache(rows_per_source=1)
@@ -136,7 +136,7 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
 
 
 def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
-    for i, weights in enumerate(session.encoder_attention(sources_of(torch))):
+    for i, weights in enumerate(session.encoder_attention(sample_sources(torch))):
         yield from compare_layers("encoder_attention", i, weights, torch)
 
 
@@ -172,7 +172,7 @@ def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:
     return [row[:length] for row, length in zip(ids, lengths, strict=True)]
 
 
-def sources_of(torch: Torch) -> list[IntArray]:
+def sample_sources(torch: Torch) -> list[IntArray]:
     return unpadded(torch["source_ids"], torch["source_length"])
 
 
@@ -181,6 +181,6 @@ def targets_of(torch: Torch) -> list[IntArray]:
 
 
 def crosses_of(session: Session, torch: Torch) -> list[CrossCache]:
-    sources = sources_of(torch)
+    sources = sample_sources(torch)
     _, cross = session.encode(sources)
     return [cross.pick([i]) for i in range(len(sources))]

@@ -18,7 +18,7 @@ ABOUT = (
 )
 
 
-class Parser(ArgumentParser):
+class FlagParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # argparse quotes the value of a flag that takes none: it may be a key.
         reason = message.partition(" '")[0]
@@ -31,12 +31,12 @@ def read_settings(arguments: list[str]) -> Settings:
     parser = make_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
-        raise StartupError(f"{describe_unknown(unknown[0])} {ADVICE}")
+        raise StartupError(f"{describe_unknown_flag(unknown[0])} {ADVICE}")
     return Settings(**{name: value for name, value in vars(given).items() if value is not None})
 
 
-def make_parser() -> Parser:
-    parser = Parser("python -m service", description=ABOUT, allow_abbrev=False)
+def make_parser() -> FlagParser:
+    parser = FlagParser("python -m service", description=ABOUT, allow_abbrev=False)
     parser.usage = "%(prog)s [flags]"
     for name, field in Settings.model_fields.items():
         note = f"{PREFIX}{name.upper()}, default: {show(field.default)}"
@@ -74,7 +74,7 @@ def show(default: Any) -> str:
             return str(default)
 
 
-def describe_unknown(argument: str) -> str:
+def describe_unknown_flag(argument: str) -> str:
     """Return what is wrong with an argument, without its value: it may be a key."""
     if not argument.startswith("--"):
         return (

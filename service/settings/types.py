@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 ORIGIN = re.compile(r"\*|(https?)://(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", re.ASCII)
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-PROTOCOLS = ("open-inference", "openai", "libretranslate")
+PROTOCOL_NAMES = ("open-inference", "openai", "libretranslate")
 SEGMENTS = re.compile(r"(/[\w.~-]+)*", re.ASCII)
 
 
@@ -59,17 +59,17 @@ def check_root_path(prefix: str) -> str:
 def check_protocols(names: list[str]) -> list[str]:
     """Return each name once. Raise ValueError for a protocol that the service does not have."""
     for name in names:
-        if name not in PROTOCOLS:
-            near = get_close_matches(name.lower(), PROTOCOLS, 1)
+        if name not in PROTOCOL_NAMES:
+            near = get_close_matches(name.lower(), PROTOCOL_NAMES, 1)
             advice = f"did you mean {near[0]}? " if near else ""
-            raise ValueError(f"has {name!r}: {advice}the protocols are {', '.join(PROTOCOLS)}")
+            raise ValueError(f"has {name!r}: {advice}the protocols are {', '.join(PROTOCOL_NAMES)}")
     return list(dict.fromkeys(names))
 
 
-Split = BeforeValidator(split_at_commas)
-Folders = Annotated[list[Path], NoDecode, Split]
-HostNames = Annotated[list[str], NoDecode, Split, AfterValidator(check_names)]
-Networks = Annotated[list[IPvAnyNetwork], NoDecode, Split]
-Origins = Annotated[list[str], NoDecode, Split, AfterValidator(check_origins)]
-Protocols = Annotated[list[str], NoDecode, Split, AfterValidator(check_protocols)]
+SplitAtCommas = BeforeValidator(split_at_commas)
+Folders = Annotated[list[Path], NoDecode, SplitAtCommas]
+HostNames = Annotated[list[str], NoDecode, SplitAtCommas, AfterValidator(check_names)]
+Networks = Annotated[list[IPvAnyNetwork], NoDecode, SplitAtCommas]
+Origins = Annotated[list[str], NoDecode, SplitAtCommas, AfterValidator(check_origins)]
+Protocols = Annotated[list[str], NoDecode, SplitAtCommas, AfterValidator(check_protocols)]
 RootPath = Annotated[str, AfterValidator(check_root_path)]

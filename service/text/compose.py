@@ -15,7 +15,7 @@ from tokenizers import NormalizedString
 from tokenizers.normalizers import Normalizer, Sequence
 
 DIVIDER = "\x07"  # keeps marks from their letter, until a normalizer deletes it
-REMEMBERED = 1 << 14  # sequences
+REMEMBERED_SEQUENCES = 1 << 14  # sequences
 MOST_WORK = 1 << 25  # characters of a text, times its sequences: about 0.1 seconds
 HANGUL = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and finals, composed by rule
 PLANE = 0x10000  # characters below it are up to 3 bytes
@@ -39,7 +39,7 @@ class Compose:
     def __init__(self, normalizer: Normalizer) -> None:
         self._normalizer = normalizer
         self._divides = DIVIDER not in normalizer.normalize_str(DIVIDER)
-        self._replacement = lru_cache(REMEMBERED)(self._find_replacement)
+        self._replacement = lru_cache(REMEMBERED_SEQUENCES)(self._find_replacement)
 
     def normalize(self, text: NormalizedString) -> None:
         sequences = {match[1] for match in find_sequences(text.normalized)}

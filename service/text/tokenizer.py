@@ -31,20 +31,20 @@ from service.text.offsets import Token, close_gaps, place
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
-LETTER = "a"
-SPACE = "\u2581"  # as sentencepiece writes it
+ANY_LETTER = "a"
+WORD_MARK = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
 LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
 NO_CHARACTER = "\U0010ffff"  # a noncharacter: Unicode will never assign it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-NO_LANGUAGES: Mapping[str, Sequence[int]] = {}
+NO_CODES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 WORDS = "this model reads one word at a time, so send a list of words"
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
 class LibraryError(Exception):
@@ -80,7 +80,7 @@ class Tokenizer:
         forbidden: Mapping[int, str],
         generated: bool = False,
         size: int | None = None,
-        languages: Mapping[str, Sequence[int]] = NO_LANGUAGES,
+        languages: Mapping[str, Sequence[int]] = NO_CODES,
         composes: bool = False,
     ) -> None:
         """`limit` is the most tokens a sequence may have. Text that encodes to a `forbidden` id
@@ -166,7 +166,9 @@ class Tokenizer:
         """Return whether some token is visible and known. For a source without one, the model would
         invent a target."""
         known = "".join(token.text for token in read if token.id not in self._unknown)
-        return any(unicodedata.category(each)[0] in VISIBLE for each in known.replace(SPACE, ""))
+        return any(
+            unicodedata.category(each)[0] in VISIBLE for each in known.replace(WORD_MARK, "")
+        )
 
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
@@ -215,7 +217,7 @@ class Tokenizer:
         if not self._bytes:
             return lambda i: "" if i in self._special_ids else step(i)
         utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        letter = next(i for i, byte in self._bytes.items() if byte == LETTER.encode())
+        letter = next(i for i, byte in self._bytes.items() if byte == ANY_LETTER.encode())
 
         def read(token_id: int) -> str:
             if token_id in self._special_ids:
@@ -223,7 +225,7 @@ class Tokenizer:
             if byte := self._bytes.get(token_id):
                 # With each byte the library decodes all bytes before it again, and raises an error
                 # if their text changes. It gets a letter in their place: the text goes on.
-                before = (step(letter) or LETTER).removesuffix(LETTER)
+                before = (step(letter) or ANY_LETTER).removesuffix(ANY_LETTER)
                 return before + INVALID.sub(REPLACEMENT, utf8.decode(byte))
             cut = INVALID.sub(REPLACEMENT, utf8.decode(b"", final=True))
             return cut + step(token_id)
@@ -274,7 +276,7 @@ def unknown_ids(library: Library) -> set[int]:
     return set()
 
 
-def call(work: Callable[[], Result]) -> Result:
+def call(work: Callable[[], Returned]) -> Returned:
     """Return what the library returns. Raise LibraryError for all its errors: they have no class of
     their own. A panic, such as for a pattern that takes too long on a text, does not even derive
     from Exception: nobody else would catch it."""

@@ -98,7 +98,7 @@ def test_a_mistyped_protocol_is_refused_and_the_nearest_and_all_are_named(given,
 
 
 def test_a_setting_names_every_protocol_of_the_service():
-    assert list(PROTOCOLS) == list(setting_types.PROTOCOLS)
+    assert list(PROTOCOLS) == list(setting_types.PROTOCOL_NAMES)
 
 
 def test_every_setting_is_described():

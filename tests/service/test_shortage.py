@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from service.shortage import explain
+from service.shortage import exit_if_short
 
 LIMITED = """
 import os, resource, sys
@@ -43,7 +43,7 @@ def test_a_shortage_is_explained(error):
     with pytest.raises(
         SystemExit, match=r"^heed: too little memory, or .*: raise ulimit -v"
     ) as end:
-        explain(error)
+        exit_if_short(error)
     assert len(str(end.value).splitlines()) == 1
 
 
@@ -52,5 +52,5 @@ def test_a_shortage_is_explained(error):
 )
 def test_any_other_error_keeps_its_traceback(error):
     with pytest.raises(type(error)) as raised:
-        explain(error)
+        exit_if_short(error)
     assert raised.value is error

@@ -55,7 +55,7 @@ class DecodeAnswer(ModelResponse):
     usage: Usage
 
 
-class Place(BaseModel):
+class EventPlace(BaseModel):
     """The result, and the sentence, that an event belongs to."""
 
     result: int = Field(description="Which result, counted from 0.")
@@ -74,7 +74,7 @@ class Place(BaseModel):
     )
 
 
-class StreamedToken(Place):
+class StreamedToken(EventPlace):
     """A generated token of greedy search or sampling."""
 
     hypothesis: int = Field(description="Which hypothesis of the result, counted from 0.")
@@ -91,7 +91,7 @@ class StreamedToken(Place):
     )
 
 
-class StreamedBeam(Place):
+class StreamedBeam(EventPlace):
     """The progress of a beam search."""
 
     stable: str = Field(description="The beginning of the text, which no later event takes back.")

@@ -239,7 +239,7 @@ EMBED: Examples = {
     },
 }
 
-TRANSLATE: Examples = {  # fit_to_models puts in languages of the first model that has some
+TRANSLATE_EXAMPLES: Examples = {  # fit_to_models puts in languages of the first model that has some
     "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
 }
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
 from service.api.answering.steps import send
-from service.api.reading.answer_size import check_size, held_nbytes
+from service.api.reading.answer_size import check_answer_size, held_nbytes
 from service.api.reading.attend import (
     AttendRequest,
     attended_nbytes,
@@ -69,7 +69,7 @@ async def attend(
         check_heatmaps(len(feeds["queries"]))
     nbytes = attended_nbytes(body.mechanism, feeds)
     limit = call.settings.max_answer_bytes
-    check_size(limit, nbytes, fewer_queries(feeds, nbytes, limit))
+    check_answer_size(limit, nbytes, fewer_queries(feeds, nbytes, limit))
     await call.hold(held_nbytes(nbytes))
 
     def work() -> Pieces:

@@ -114,7 +114,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     selection = read_selection(body.attention, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
-    search, sources, targets = await read_body(call, model, body, source, faults)
+    search, sources, targets = await read_targets(call, model, body, source, faults)
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     lengths = measure_pairs(model, search, sources, targets)
@@ -153,7 +153,7 @@ def negotiate_format(call: Call, body: AttentionRequest) -> str:
     return negotiate(call, offered, what)
 
 
-async def read_body(
+async def read_targets(
     call: Call, model: Model, body: AttentionRequest, source: TextField, faults: Faults
 ) -> tuple[SearchOptions | None, list[Tokens], Sequence[Tokens | None]]:
     """Return the sources with either the search for their targets, or the targets that are given.

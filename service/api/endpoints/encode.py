@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
 from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
-from service.api.reading.answer_size import SEND_LESS, check_size, held_nbytes, total_length
+from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -112,7 +112,7 @@ async def run_encode(
     vectors = total_length(sources, padded) if body.pooling == "none" else len(sources)
     advice = f"{SEND_LESS}, or set pooling to mean, max, first or last"
     nbytes = 4 * d_model * vectors
-    check_size(call.settings.max_answer_bytes, nbytes, advice)
+    check_answer_size(call.settings.max_answer_bytes, nbytes, advice)
     # The engine sends the vectors of all tokens, which are pooled in this process.
     pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
     await call.hold(held_nbytes(nbytes) + pooled)

@@ -15,7 +15,7 @@ QUIET = re.compile(
 # Not that of a version: its answer tells which one there is.
 READY = re.compile(r"/v2/models/[^/]+/ready")
 CHANGES = "/v1/models/"  # POST requests below it change the models
-OTHER_NAMES = {  # our paths, by words in those of other services
+OTHER_PATHS = {  # our paths, by words in those of other services
     "chat": "/v1/decode",
     "completion": "/v1/decode",
     "completions": "/v1/decode",

@@ -10,9 +10,9 @@ from service.errors import Invalid, Unparsable, UnsupportedMediaType, shorten
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 MOST_FIELDS = 64
-LONGEST_HEADERS = 1024  # bytes of a part's headers, in which NAME is searched in quadratic time
+LONGEST_HEADERS = 1024  # bytes of a part's headers: FIELD_NAME takes quadratic time
 BOUNDARY = re.compile(r'boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
-NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
+FIELD_NAME = re.compile(rb'content-disposition:[^\r\n]*[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
 
 
 def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, str]:
@@ -26,13 +26,13 @@ def read_form(content_type: str, content: bytes, query: str = "") -> dict[str, s
         if kind == MULTIPART:
             pairs = list(read_multipart(content_type, content))
         elif kind == URL_ENCODED:
-            pairs = read_pairs(content.decode())
+            pairs = read_parts(content.decode())
         else:
             found = shorten(content_type) or "absent"
             raise UnsupportedMediaType(
                 f"content-type is {found}: send application/json, {URL_ENCODED} or {MULTIPART}"
             )
-        return once(pairs) | once(read_pairs(query))
+        return once(pairs) | once(read_parts(query))
     except ValueError as error:
         raise Unparsable(
             f"the form cannot be read: send at most {MOST_FIELDS} fields, encoded as UTF-8"
@@ -50,7 +50,7 @@ def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return fields
 
 
-def read_pairs(text: str) -> list[tuple[str, str]]:
+def read_parts(text: str) -> list[tuple[str, str]]:
     """Return the fields of an encoded form. Raise ValueError."""
     return parse_qsl(text, errors="strict", max_num_fields=MOST_FIELDS)
 
@@ -70,6 +70,6 @@ def read_multipart(content_type: str, content: bytes) -> Iterator[tuple[str, str
                 f"a part of the form has {len(headers)} bytes of headers: send at most"
                 f" {LONGEST_HEADERS}"
             )
-        if not (name := NAME.search(headers)):
+        if not (name := FIELD_NAME.search(headers)):
             raise Unparsable("a part of the form has no name: give it in its Content-Disposition")
         yield name[1].decode(), value.decode()

@@ -19,17 +19,18 @@ NODE = 300  # bytes of a copied tag in addition to its text
 KEPT = frozenset(("code", "pre", "script", "style", "textarea"))  # elements left untranslated
 DOCUMENT = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 TAG = re.compile(r"<(?=[a-z])", re.IGNORECASE)
-SPACE = r" \t\n\r\f"
-NAME = re.compile(rf"[^{SPACE}/>]*")
-VALUE = rf""""[^"]*"?|'[^']*'?|[^{SPACE}>"'][^{SPACE}>]*"""
+HTML_SPACE = r" \t\n\r\f"
+TAG_NAME = re.compile(rf"[^{HTML_SPACE}/>]*")
+VALUE = rf""""[^"]*"?|'[^']*'?|[^{HTML_SPACE}>"'][^{HTML_SPACE}>]*"""
 ATTRIBUTE = re.compile(
-    rf"[{SPACE}/]*(?:=[^{SPACE}/>=]*|[^{SPACE}/>=]+)(?:[{SPACE}]*=[{SPACE}]*(?:{VALUE})?)?"
+    rf"[{HTML_SPACE}/]*(?:=[^{HTML_SPACE}/>=]*|[^{HTML_SPACE}/>=]+)"
+    rf"(?:[{HTML_SPACE}]*=[{HTML_SPACE}]*(?:{VALUE})?)?"
 )
 # Elements that the parser opens again in every later one until they are closed, as <b> in
 # <p><b>one</p><p>two. It repeats equal ones only a few times, and <a> not at all.
 FORMATTING = re.compile("b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u")
-CLOSED = re.compile(rf"[{SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
-SPACES = re.compile(f"[{SPACE}]+")
+CLOSED = re.compile(rf"[{HTML_SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
+SPACES = re.compile(f"[{HTML_SPACE}]+")
 
 
 class Tag(NamedTuple):
@@ -78,7 +79,7 @@ def find_tags(source: str) -> Iterator[Tag]:
     tell these apart."""
     for found in TAG.finditer(source):
         start = found.start()
-        name = NAME.match(source, found.end())
+        name = TAG_NAME.match(source, found.end())
         end, attributes = name.end() if name else start, 0
         while attributes <= MOST_ATTRIBUTES and (attribute := ATTRIBUTE.match(source, end)):
             end, attributes = attribute.end(), attributes + 1
@@ -91,22 +92,22 @@ def is_closed(source: str, tag: Tag) -> bool:
     return closed is not None and closed[1].lower() == tag.name
 
 
-def texts_of(source: str) -> list[str]:
+def html_texts_of(source: str) -> list[str]:
     """Return the texts that have letters or digits. White space is a single space, as browsers show
     it. Raise Invalid if the parser is not installed."""
-    return [SPACES.sub(" ", node.text_content or "") for node in nodes_of(parse(source))]
+    return [SPACES.sub(" ", node.text_content or "") for node in nodes_of(parse_html(source))]
 
 
 def replace_texts(source: str, targets: Iterable[str]) -> str:
     """Replace the texts that `texts_of` returns, in order. The HTML is then well-formed: tags that
     were left open are closed as browsers do it."""
-    page = parse(source)
+    page = parse_html(source)
     for node, target in zip(list(nodes_of(page)), targets, strict=True):
         node.replace_with(target)
     return page.html or ""
 
 
-def parse(source: str) -> "LexborHTMLParser":
+def parse_html(source: str) -> "LexborHTMLParser":
     """Parse a document, or a part of one."""
     try:
         from selectolax.lexbor import LexborHTMLParser

@@ -35,8 +35,8 @@ SOURCE = {
 }
 TARGET = {name.replace("source", "target"): form for name, form in SOURCE.items()}
 
-Result = dict[str, Any]  # one of the results of an endpoint's answer
-Reader = Callable[[Result], Any]
+ResultDocument = dict[str, Any]  # one of the results of an endpoint's answer
+Reader = Callable[[ResultDocument], Any]
 
 
 class Output(NamedTuple):
@@ -96,7 +96,7 @@ def pools_tokens(body: EncodeRequest) -> bool:
     return body.pooling != "none"
 
 
-def count_tokens(result: Result) -> int:
+def count_tokens(result: ResultDocument) -> int:
     return len(result["tokens"])
 
 
@@ -131,21 +131,21 @@ class BlockReader(NamedTuple):
 
     kind: AttentionKind
 
-    def block(self, result: Result) -> dict[str, Any]:
+    def block(self, result: ResultDocument) -> dict[str, Any]:
         return next(each for each in result["attention"] if each["kind"] == self.kind)
 
-    def weights(self, result: Result) -> FloatArray:
+    def weights(self, result: ResultDocument) -> FloatArray:
         """(L, H, rows, columns). Axes over which the weights are reduced have the size 1."""
         block = self.block(result)
         return block["data"].reshape(*matrices_of(block), *block["shape"][-2:])
 
-    def shape(self, result: Result) -> list[int]:
+    def shape(self, result: ResultDocument) -> list[int]:
         return self.block(result)["shape"][-2:]
 
-    def rows(self, result: Result) -> list[str]:
+    def rows(self, result: ResultDocument) -> list[str]:
         return [token.text for token in self.block(result)["rows"]]
 
-    def columns(self, result: Result) -> list[str]:
+    def columns(self, result: ResultDocument) -> list[str]:
         return [token.text for token in self.block(result)["columns"]]
 
     def given(self, body: AttentionRequest) -> bool:
@@ -158,7 +158,7 @@ def matrices_of(block: dict[str, Any]) -> tuple[int, int]:
     return sizes.get("layer", 1), sizes.get("head", 1)
 
 
-def read_alignments(result: Result) -> NDArray[Any]:
+def read_alignments(result: ResultDocument) -> NDArray[Any]:
     """Return the pairs of each matrix of cross-attention in the Pharaoh format, (L, H)."""
     block = BlockReader("cross").block(result)
     texts = [each["pharaoh"] for each in flatten(block["alignment"])]

@@ -16,14 +16,14 @@ from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
 from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
-from service.api.protocols.html_texts import check_html, replace_texts, texts_of
+from service.api.protocols.html_texts import check_html, html_texts_of, replace_texts
 from service.api.reading.call import Call
 from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
 from service.api.reading.languages import AUTO, NAMED, first_pair, nearest
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
-from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.http.middleware.answers import negotiate
 from service.http.middleware.keys import Keys
 from service.serving.model import Model
@@ -96,11 +96,11 @@ class LibreTranslateError(BaseModel):
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     """Return the body of an error as a LibreTranslateError."""
-    text = "; ".join(map(describe, error.faults)) or error.detail
-    return encode({"error": shorten(text, LONGEST_DETAIL)})
+    text = "; ".join(map(fault_sentence, error.faults)) or error.detail
+    return encode_json({"error": shorten(text, LONGEST_DETAIL)})
 
 
-def describe(fault: Fault) -> str:
+def fault_sentence(fault: Fault) -> str:
     """Return a fault as a sentence on its field, or on a text in it such as q/1."""
     return f"{fault.pointer.removeprefix('/') or 'the body'} {fault.detail}"
 
@@ -116,7 +116,11 @@ router = APIRouter(
     tags=["protocols"],
 )
 FORM = {"schema": TranslateRequest.model_json_schema()}
-BODIES = {JSON: {**FORM, "examples": examples.TRANSLATE}, URL_ENCODED: FORM, MULTIPART: FORM}
+BODIES = {
+    JSON: {**FORM, "examples": examples.TRANSLATE_EXAMPLES},
+    URL_ENCODED: FORM,
+    MULTIPART: FORM,
+}
 
 
 @router.post(
@@ -141,7 +145,7 @@ async def translate(call: Call) -> Response:
     def split_all() -> dict[str, list[str]]:
         if body.format == "html":
             check_html([*given.values()], 1 + body.alternatives, "/q")
-        return {at: split(text, body.format, at) for at, text in given.items()}
+        return {at: parts_of(text, body.format, at) for at, text in given.items()}
 
     parts = await call.compute_reading(split_all, size)
     own = model.manifest.decoding.beam_size
@@ -160,7 +164,7 @@ async def translate(call: Call) -> Response:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
-        return write_answer(body, given, parts, decoded.write()["results"])
+        return write_translation(body, given, parts, decoded.write()["results"])
 
     if body.format == "html":  # which is parsed again
         document = await call.compute_reading(write, size)
@@ -203,12 +207,12 @@ def texts_at(q: str | list[str]) -> dict[str, str]:
     return {"/q": q} if isinstance(q, str) else {f"/q/{i}": text for i, text in enumerate(q)}
 
 
-def split(text: str, kind: str, pointer: str) -> list[str]:
+def parts_of(text: str, kind: str, pointer: str) -> list[str]:
     """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
     Texts of white space are left out. Raise Invalid."""
     check_unicode(text, pointer)
     if kind == "html":
-        return texts_of(text)
+        return html_texts_of(text)
     return [text] if text.strip() else []
 
 
@@ -237,7 +241,7 @@ def is_truncated(results: Sequence[Document]) -> bool:
     return any(each["finish_reason"] == "length" for each in hypotheses)
 
 
-def write_answer(
+def write_translation(
     body: TranslateRequest,
     given: Mapping[str, str],
     parts: Mapping[str, Sequence[str]],

@@ -18,7 +18,13 @@ from service.api.answering.steps import (
     write_pieces,
 )
 from service.api.endpoints import models
-from service.api.protocols.inference_models import TASKS, Output, Result, Task, read_sequences
+from service.api.protocols.inference_models import (
+    TASKS,
+    Output,
+    ResultDocument,
+    Task,
+    read_sequences,
+)
 from service.api.protocols.tensors import (
     Form,
     InferRequest,
@@ -27,7 +33,7 @@ from service.api.protocols.tensors import (
     pad,
     read_inputs,
     split_body,
-    write_answer,
+    write_tensors,
 )
 from service.api.reading.call import Call, find_model
 from service.api.reading.json_route import JsonRoute, read_body, receive, validate
@@ -42,7 +48,7 @@ from service.errors import (
     shorten,
 )
 from service.formats.json import JSON, Document, Pieces
-from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode
+from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.serving.model import Model
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -52,7 +58,7 @@ IGNORED = ("priority", "timeout")  # parameters of Triton's scheduler, which a s
 
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
-    return encode({"error": shorten(error.detail, LONGEST_DETAIL)})
+    return encode_json({"error": shorten(error.detail, LONGEST_DETAIL)})
 
 
 # The protocol has a document of its own.
@@ -88,19 +94,21 @@ async def show_server(call: Call) -> dict[str, Any]:
 
 
 @router.get("/health/live")
-async def live() -> dict[str, bool]:
+async def server_live() -> dict[str, bool]:
     return {"live": True}
 
 
 @router.get("/health/ready")
-async def ready(call: Call) -> dict[str, bool]:
+async def server_ready(call: Call) -> dict[str, bool]:
     await models.ready(call)
     return {"ready": True}
 
 
 @router.get("/models/{name}/ready")
 @router.get("/models/{name}/versions/{version}/ready")
-async def model_ready(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
+async def inference_model_ready(
+    call: Call, name: str, version: str | None = None
+) -> dict[str, Any]:
     model, _ = find_task(call, name, version)
     await models.model_ready(model.name, call)
     return {"name": name, "ready": True}
@@ -108,20 +116,20 @@ async def model_ready(call: Call, name: str, version: str | None = None) -> dict
 
 @router.get("/models/{name}")
 @router.get("/models/{name}/versions/{version}")
-async def show_model(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
+async def show_inference_model(call: Call, name: str, version: str | None = None) -> dict[str, Any]:
     """Describe a model. `parameters`, which the protocol lacks, is their JSON Schema."""
     model, task = find_task(call, name, version)
     return {
         "name": name,
         "versions": [model.bundle.version],
         "platform": "onnx_onnxv1",
-        "inputs": describe(task.inputs),
-        "outputs": describe({each: output.form for each, output in task.outputs.items()}),
+        "inputs": describe_tensors(task.inputs),
+        "outputs": describe_tensors({each: output.form for each, output in task.outputs.items()}),
         "parameters": task.schema,
     }
 
 
-def describe(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
+def describe_tensors(forms: Mapping[str, Form]) -> list[dict[str, Any]]:
     return [
         {"name": name, "datatype": form.datatype, "shape": [-1] * form.rank}
         for name, form in forms.items()
@@ -138,7 +146,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
     model, task = find_task(call, name, version)
 
     def read() -> BaseModel:
-        fields = read_fields(asked, task, binary, model.manifest.pad_id)
+        fields = read_parameters(asked, task, binary, model.manifest.pad_id)
         return validate(task.body, {"model": model.name, **fields})
 
     body = await call.compute_reading(read, len(content))
@@ -157,7 +165,7 @@ async def infer(call: Call, name: str, version: str | None = None) -> Response:
         nonlocal length
         results = document["results"]
         tensors = {each: write_tensor(task.outputs[each], results) for each in chosen}
-        json, content = write_answer(answer, tensors, in_binary)
+        json, content = write_tensors(answer, tensors, in_binary)
         length = sum(map(len, json))
         return [*json, *content]
 
@@ -208,7 +216,7 @@ def name_input(sent: Container[str], fault: Fault) -> Fault:
     return Fault(f"/{side}_ids{fault.pointer.removeprefix(f'/{side}')}", fault.detail)
 
 
-def read_fields(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
+def read_parameters(asked: InferRequest, task: Task, binary: bytes, pad_id: int) -> dict[str, Any]:
     """Return the fields of a body: parameters under their own names, and the contents of inputs.
 
     Raise Invalid for a parameter or an input that the model lacks, and for a missing input.
@@ -252,7 +260,7 @@ def count_padding(computed: Computed) -> Computed:
     return computed._replace(size=computed.size + len(computed.answers) * longest)
 
 
-def write_tensor(output: Output, results: Sequence[Result]) -> Tensor:
+def write_tensor(output: Output, results: Sequence[ResultDocument]) -> Tensor:
     return Tensor(output.form.datatype, pad(list(map(output.read, results)), output.form))
 
 

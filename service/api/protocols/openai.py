@@ -21,7 +21,13 @@ from service.api.reading.texts import TextsOrIds
 from service.bundle.languages import Slot
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document
-from service.http.messages.problems import LONGEST_DETAIL, PROBLEM, ErrorForm, encode, write_problem
+from service.http.messages.problems import (
+    LONGEST_DETAIL,
+    PROBLEM,
+    ErrorForm,
+    encode_json,
+    write_problem,
+)
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 
@@ -33,7 +39,7 @@ NOT_OFFERED = [
     *("/v1/images", "/v1/moderations", "/v1/realtime", "/v1/responses", "/v1/threads"),
     *("/v1/uploads", "/v1/vector_stores", "/v1/videos"),
 ]
-Format = Literal["float", "base64"]
+VectorFormat = Literal["float", "base64"]
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -44,7 +50,7 @@ def input_variant(value: Any) -> str | None:
     return source_variant(value)
 
 
-Input = Annotated[
+EmbeddingInput = Annotated[
     Text | Texts | Ids | Annotated[IdList, Tag("as one")],
     Discriminator(
         input_variant,
@@ -56,7 +62,7 @@ Input = Annotated[
 
 
 class EmbeddingRequest(LanguageRequest):
-    input: Input = Field(
+    input: EmbeddingInput = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists. Ids are"
         " used unchanged, so they must hold the special tokens that the model needs."
     )
@@ -65,7 +71,7 @@ class EmbeddingRequest(LanguageRequest):
         description="Refuse token ids without the special tokens that the model needs around a"
         " text, such as those of another model's tokenizer.",
     )
-    encoding_format: Format = Field(
+    encoding_format: VectorFormat = Field(
         default="float",
         description="How vectors are written. float: lists of numbers; base64: the bytes of"
         " little-endian float32 numbers as base64 text.",
@@ -118,14 +124,14 @@ def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
         param=next(fields, "model" if error.code == "unknown_model" else None),
         code=error.code,
     )
-    return encode({"error": document.model_dump()})
+    return encode_json({"error": document.model_dump()})
 
 
 def write_both(error: HeedError, path: str, request_id: str) -> bytes:
     """Return the problem document of an error with the fields of an OpenAIError: clients of both
     APIs ask for models."""
     problem = json.loads(write_problem(error, path, request_id))
-    return encode({**problem, **json.loads(write_error(error, path, request_id))})
+    return encode_json({**problem, **json.loads(write_error(error, path, request_id))})
 
 
 # 400 for requests that must be changed: the clients then raise BadRequestError.

@@ -26,7 +26,7 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
-AXES = {1: "one axis", 2: "two axes"}  # of inputs
+RANKS = {1: "one axis", 2: "two axes"}  # of inputs
 LENGTH = struct.Struct("<I")  # before each element of BYTES
 INT64 = range(-(1 << 63), 1 << 63)
 
@@ -154,7 +154,7 @@ def check_input(tensor: Input, forms: Mapping[str, Form]) -> None:
         raise Invalid.at(at, f"has the shape {tensor.shape}: send sizes of at least 1")
     if len(tensor.shape) != form.rank:
         such = [*[1] * (form.rank - 1), prod(tensor.shape)]
-        detail = f"has the shape {tensor.shape}: send {AXES[form.rank]}, such as {such}"
+        detail = f"has the shape {tensor.shape}: send {RANKS[form.rank]}, such as {such}"
         raise Invalid.at(at, detail)
     if (tensor.data is None) == (tensor.parameters.binary_data_size is None):
         raise Invalid.at(at, "needs its elements once: send either data or binary_data_size")
@@ -178,7 +178,7 @@ def read_json(tensor: Input) -> list[Any]:
 def read_binary(datatype: Datatype, content: bytes, pointer: str) -> list[Any]:
     """Return the elements in these bytes. Raise Invalid if they are cut off, or not UTF-8."""
     if datatype == "BYTES":
-        return list(read_texts(content, pointer))
+        return list(read_byte_texts(content, pointer))
     dtype = DTYPES[datatype]
     if len(content) % dtype.itemsize:
         detail = (
@@ -188,7 +188,7 @@ def read_binary(datatype: Datatype, content: bytes, pointer: str) -> list[Any]:
     return np.frombuffer(content, dtype).tolist()
 
 
-def read_texts(content: bytes, pointer: str) -> Iterator[str]:
+def read_byte_texts(content: bytes, pointer: str) -> Iterator[str]:
     place, start = 0, 0
     while start < len(content):
         begin = start + LENGTH.size
@@ -240,7 +240,7 @@ def write_binary(tensor: Tensor) -> bytes:
     return b"".join(chain.from_iterable((LENGTH.pack(len(text)), text) for text in texts))
 
 
-def write_answer(
+def write_tensors(
     document: Document, tensors: Mapping[str, Tensor], binary: Container[str]
 ) -> tuple[Pieces, Pieces]:
     """Return the JSON of `document` with these outputs, and the bytes of those that are `binary`,

@@ -51,7 +51,7 @@ def total_length(sequences: Sequence[Sized], padded: bool) -> int:
     return max(lengths) * len(lengths) if padded else sum(lengths)
 
 
-def check_size(limit: int, nbytes: int, advice: str) -> None:
+def check_answer_size(limit: int, nbytes: int, advice: str) -> None:
     """Raise TooLarge if an answer of `nbytes` exceeds the limit. `advice` says how to get less."""
     if nbytes > limit:
         raise TooLarge(f"the answer could take {nbytes} bytes and the limit is {limit}: {advice}")

@@ -50,7 +50,7 @@ def text_variant(value: Any) -> str | None:
     return kinds.get(type(value))
 
 
-def check_unicode(text: str) -> str:
+def require_unicode(text: str) -> str:
     """Raise for half a surrogate pair."""
     try:
         tokenizer.check_unicode(text, "")
@@ -121,7 +121,7 @@ def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidato
     return WrapValidator(validate)
 
 
-Unicode = Annotated[str, AfterValidator(check_unicode)]
+Unicode = Annotated[str, AfterValidator(require_unicode)]
 Text = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
 Texts = Annotated[
     list[str], Field(min_length=1, fail_fast=True), name_items(fault_of_text), Tag("as texts")

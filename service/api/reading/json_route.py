@@ -114,7 +114,7 @@ async def read_body(call: Call, model: type[Body], content: bytes) -> Body:
     A body above SMALL is read in a thread, under the concurrency limit.
     """
     if len(content) > SMALL:
-        check_lists(content)
+        check_brackets(content)
         return await call.compute_reading(partial(parse, model, content), len(content))
     try:
         return model.model_validate_json(content)
@@ -122,7 +122,7 @@ async def read_body(call: Call, model: type[Body], content: bytes) -> Body:
         return parse(model, content)  # which names the faults
 
 
-def check_lists(content: bytes) -> None:
+def check_brackets(content: bytes) -> None:
     """Raise TooLarge for more lists and objects than MOST_LISTS. Brackets in texts count, too."""
     lists = content.count(b"[") + content.count(b"{")
     if lists > MOST_LISTS:

@@ -27,7 +27,7 @@ PAIRS = (
 SAME_LANGUAGE = frozenset(PAIRS.split())
 
 
-class Languages(NamedTuple):
+class RequestLanguages(NamedTuple):
     """The effects of the languages of a request."""
 
     source: Tokenizer  # puts their ids around each source
@@ -41,7 +41,7 @@ def read_languages(
     faults: Faults,
     *,
     decodes: bool = True,
-) -> Languages:
+) -> RequestLanguages:
     """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
     the decoder runs.
 
@@ -54,7 +54,7 @@ def read_languages(
         and body.source_language is None
         and body.target_language is None
     ):
-        return Languages(model.source, ())
+        return RequestLanguages(model.source, ())
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
     held: list[Slot] = []  # by the sources
@@ -71,7 +71,7 @@ def read_languages(
             with faults.collect():
                 check_held(body, slot, ids[slot])
     source = model.source.between(fill(prefix, ids), fill(suffix, ids))
-    return Languages(source, tuple(ids["target_language"]))
+    return RequestLanguages(source, tuple(ids["target_language"]))
 
 
 def read_language(body: LanguageRequest, slot: Slot, model: Model, needed: bool) -> list[int]:

@@ -138,12 +138,14 @@ def read_stops(
     """Return the texts and the ids that end a hypothesis."""
     stops = [stop] if isinstance(stop, str) else stop
     numbered = [(i, each) for i, each in enumerate(stops) if isinstance(each, int)]
-    check_ids(numbered, "/stop", vocabulary_size)
+    check_token_ids(numbered, "/stop", vocabulary_size)
     texts = tuple(each for each in stops if isinstance(each, str))
     return texts, frozenset(token_id for _, token_id in numbered)
 
 
-def check_ids(numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int) -> None:
+def check_token_ids(
+    numbered: Iterable[tuple[int, int]], pointer: str, vocabulary_size: int
+) -> None:
     """Raise Invalid for the ids outside the vocabulary. Each comes with its place in the list."""
     last = vocabulary_size - 1
     wrong = [each for each in numbered if not 0 <= each[1] <= last]
@@ -162,7 +164,7 @@ def suppressed_ids(body: Searching, manifest: Manifest) -> set[int]:
     Raise Invalid for an id outside the vocabulary, or if no id is left.
     """
     vocabulary_size = manifest.config.target_vocab_size
-    check_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary_size)
+    check_token_ids(enumerate(body.suppress_tokens), "/suppress_tokens", vocabulary_size)
     ids = {*body.suppress_tokens, *manifest.decoding.suppress_tokens}
     if len(ids) == vocabulary_size:
         detail = "leaves no id of the vocabulary, so nothing could be generated: omit some"

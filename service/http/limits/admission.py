@@ -21,7 +21,7 @@ from service.http.limits.budget import FREE, Budget, Share
 from service.http.limits.record import TIMEOUT_HEADER, Deadline
 from service.pace import FEW, Pace, refuse
 
-SHORT = 0.25  # seconds that a request may be expected to wait where many are in progress
+SHORT_WAIT = 0.25  # seconds that a request may be expected to wait where many are in progress
 RECENT = 1.0  # seconds without a completed request after which a rate says nothing
 DISCARDED = 64  # times the limit on bodies: up to so much is read of one that is too large
 
@@ -34,7 +34,7 @@ class Admission:
     which take turns with it, or such that wait for memory.
 
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
-    more if they will be within SHORT seconds and one was within the last RECENT seconds.
+    more if they will be within SHORT_WAIT seconds and one was within the last RECENT seconds.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Admission:
             wait *= ahead / inside
             return None if wait <= limit else wait - limit
         moves = now - self.pace.completed <= RECENT
-        if wait is not None and wait <= SHORT and moves:
+        if wait is not None and wait <= SHORT_WAIT and moves:
             return None
-        return (wait or 0.0) - SHORT
+        return (wait or 0.0) - SHORT_WAIT
 
     def check(self, limit: float) -> None:
         """Raise Overloaded if a request that may take `limit` seconds cannot be accepted now."""
@@ -107,7 +107,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Limits:
+class RequestLimits:
     """Limits on all requests; `bodies` and `answers` count the bytes of those in progress."""
 
     admission: Admission
@@ -126,7 +126,7 @@ class Door:
     its arrival, or earlier if its header X-Request-Timeout says so.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self.app = app
         self.limits = limits
 
@@ -180,7 +180,7 @@ class Visit:
     refused with 429.
     """
 
-    def __init__(self, limits: Limits, counts: bool, receive: Receive, send: Send) -> None:
+    def __init__(self, limits: RequestLimits, counts: bool, receive: Receive, send: Send) -> None:
         self._limits, self._counts = limits, counts
         self._receive, self._send = receive, send
         self._size, self._more = 0, True

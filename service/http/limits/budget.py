@@ -7,7 +7,8 @@ from service.errors import Overloaded
 
 FREE = 1 << 16  # bytes of a body or an answer that are not counted
 WAIT = 10.0  # seconds that a request may wait for bytes
-MOST_WAITING = 16  # requests that hold their own bytes, and more for tokens, while they wait
+# Requests that hold their own bytes, and more for tokens, while they wait.
+MOST_WAITING_ANSWERS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +41,10 @@ class Budget:
 
     async def wait(self, share: Share, nbytes: int) -> None:
         """Give a request more bytes, once those that came earlier have theirs. Raise TimeoutError
-        at once if MOST_WAITING wait already."""
+        at once if MOST_WAITING_ANSWERS wait already."""
         if self.give(share, nbytes):
             return
-        if len(self._line) >= MOST_WAITING:
+        if len(self._line) >= MOST_WAITING_ANSWERS:
             raise TimeoutError
         turn = asyncio.get_running_loop().create_future()
         self._line[share] = nbytes, turn

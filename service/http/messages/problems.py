@@ -50,7 +50,7 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         ],
     }
     longest = LONGEST_DETAIL
-    while len(content := encode(document)) > LARGEST:
+    while len(content := encode_json(document)) > LARGEST:
         longest //= 2  # an escaped character takes six bytes, and there may be ten faults
         for part in (document, *document["errors"]):
             names = part.keys() & {"detail", "instance", "pointer"}
@@ -125,7 +125,7 @@ def write_answer(
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-def encode(document: dict[str, Any]) -> bytes:
+def encode_json(document: dict[str, Any]) -> bytes:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")  # a quoted name may hold half a surrogate pair
 

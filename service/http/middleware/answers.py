@@ -19,10 +19,11 @@ from service.logs import log_error
 
 # TCP sends about as many bytes before it waits for the client: less would arrive no sooner.
 SMALLEST = 14 << 10
-LARGE = 1 << 16  # bytes of a part that a thread compresses
+LARGE_PART = 1 << 16  # bytes of a part that a thread compresses
 # Events are excluded since they must arrive at once, arrays and PNG since they hardly shrink.
 COMPRESSIBLE = re.compile(r"text/(?!event-stream)|application/([\w.-]+\+)?json|image/svg\+xml")
-LEVEL = 1  # 90 MB/s, to 40 % of the JSON of attention; level 6 takes five times as long, to 36 %
+# 90 MB/s, to 40 % of the JSON of attention; level 6 takes five times as long, to 36 %.
+GZIP_LEVEL = 1
 # ++, *+: without going back, which takes quadratic time for a long number.
 QUALITY = re.compile(r"\bq=(\d++(?:\.\d*+)?|\.\d++)\s*+(?:;|$)")
 MOST_RANGES = 64  # media types of an Accept header that are read; browsers send up to ten
@@ -116,8 +117,8 @@ def if_accepted(scope: Scope, receive: Receive, send: Send) -> Send:
 
 
 def compressed(scope: Scope, send: Send, threads: CapacityLimiter) -> Send:
-    """Compress an answer of SMALLEST bytes or more if the client accepts gzip, LARGE parts of it in
-    threads: not those of `compute_limited`, whose requests wait with a deadline. An answer in
+    """Compress an answer of SMALLEST bytes or more if the client accepts gzip, parts of more than
+    LARGE_PART in threads: not those of `compute_limited`, whose requests wait with a deadline. An answer in
     several pieces loses its Content-Length, which HTTP/1.0 needs.
 
     Starlette's GZipMiddleware ignores `gzip;q=0`, compresses types that it does not know, and keeps
@@ -170,13 +171,15 @@ class Gzip:
 
     def __init__(self, limiter: CapacityLimiter) -> None:
         self._limiter = limiter
-        self._compressor = zlib.compressobj(LEVEL, wbits=16 + zlib.MAX_WBITS)
+        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
 
     async def add(self, part: bytes, more: bool) -> bytes:
         """Compress `part` and return the bytes ready to send. `more` is false for the last part."""
         work = partial(self._compress, part, more)
         return (
-            await to_thread.run_sync(work, limiter=self._limiter) if len(part) > LARGE else work()
+            await to_thread.run_sync(work, limiter=self._limiter)
+            if len(part) > LARGE_PART
+            else work()
         )
 
     def _compress(self, part: bytes, more: bool) -> bytes:

@@ -46,12 +46,12 @@ class Cors(CORSMiddleware):
         origin = request_headers["origin"]
         if not self.is_allowed_origin(origin):
             advice = "add it to HEED_CORS_ORIGINS"
-            return Refusal(f"origin {shorten(origin)} is not allowed: {advice}")
+            return RefusedPreflight(f"origin {shorten(origin)} is not allowed: {advice}")
         method = shorten(request_headers["access-control-request-method"])
-        return Refusal(f"method {method} is not allowed: send {' or '.join(METHODS)}")
+        return RefusedPreflight(f"method {method} is not allowed: send {' or '.join(METHODS)}")
 
 
-class Refusal(Response):
+class RefusedPreflight(Response):
     """A refused preflight, as a problem document."""
 
     def __init__(self, detail: str) -> None:

@@ -12,14 +12,14 @@ from service.errors import Misdirected, shorten
 from service.settings.settings import Settings
 
 LOCAL = ["localhost", "*.localhost"]
-EVERY = ["*"]
+ANY_HOST = ["*"]
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
     """Return the names that requests may be for, in lower case: by default localhost names if bound
     to loopback, else any."""
     named = [host.lower() for host in settings.allowed_hosts]
-    return named or (LOCAL if is_loopback(settings.host) else EVERY)
+    return named or (LOCAL if is_loopback(settings.host) else ANY_HOST)
 
 
 def is_loopback(host: str) -> bool:

@@ -19,9 +19,9 @@ from service.http.messages.prefix import path_of
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-FLUSH_TIMEOUT = 2.0  # seconds
+EXPORT_TIMEOUT = 2.0  # seconds
 # The SDK reads these variables, too: https://opentelemetry.io/docs/specs/otel/protocol/exporter
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def open_tracing() -> "TracerProvider | None":
@@ -30,7 +30,9 @@ def open_tracing() -> "TracerProvider | None":
     Return None if no collector is named, or OTEL_TRACES_EXPORTER is none. If the extra `otel` is
     not installed, log so: some clusters set these variables in every container.
     """
-    if os.environ.get("OTEL_TRACES_EXPORTER") == "none" or not any(map(os.environ.get, ENDPOINTS)):
+    if os.environ.get("OTEL_TRACES_EXPORTER") == "none" or not any(
+        map(os.environ.get, ENDPOINT_VARIABLES)
+    ):
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -48,10 +50,10 @@ def open_tracing() -> "TracerProvider | None":
 
 
 def close_tracing(provider: "TracerProvider") -> None:
-    """Send the last spans; give up after FLUSH_TIMEOUT if no collector takes them."""
+    """Send the last spans; give up after EXPORT_TIMEOUT if no collector takes them."""
     closing = threading.Thread(target=provider.shutdown, daemon=True)  # does not delay the exit
     closing.start()
-    closing.join(FLUSH_TIMEOUT)
+    closing.join(EXPORT_TIMEOUT)
 
 
 def telemetry_of(provider: AnyTracerProvider | None, quiet: re.Pattern[str]) -> TelemetryConfig:

@@ -27,7 +27,7 @@ MOST_PIPELINED = 128  # requests of one connection that wait for the answer to a
 LOOKS = 4  # at an unread answer, in the seconds that a client may read nothing
 LEFT_AFTER = 0.5  # seconds between looks whether a client that sends no more has left
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-AT_ONCE = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
+NO_LINGER = struct.pack("ii", 1, 0)  # value of SO_LINGER: closing discards what is not sent
 
 
 class Connections:
@@ -134,7 +134,7 @@ class Protocol(HttpToolsProtocol):
     def drop(self) -> None:
         """Close the connection at once, and discard what its client has not read."""
         connection = self.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:

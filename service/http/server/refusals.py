@@ -16,7 +16,8 @@ from service.http.middleware.observe import report_refusal, request_id_of
 from service.http.server.head import Header
 from service.pace import refuse, retry_after
 
-MARK = "~"  # stands for a character of a request id in a prepared answer, and occurs nowhere else
+# Stands for a character of a request id in a prepared answer, and occurs nowhere else.
+ID_MARK = "~"
 LOG_EVERY = 1.0  # seconds
 
 logger = structlog.get_logger()
@@ -64,8 +65,8 @@ class Refusals:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._overloaded += 1
         request_id = request_id_of(headers)
-        prepared = prepare(route, form, retry_after(late), len(request_id))
-        return prepared.replace(MARK * len(request_id), request_id).encode()
+        prepared = prepare_answer(route, form, retry_after(late), len(request_id))
+        return prepared.replace(ID_MARK * len(request_id), request_id).encode()
 
     def _start(self) -> None:
         """Forget one of those that are coming. The application, which runs next, gives it a
@@ -81,7 +82,7 @@ class Refusals:
 
 
 @lru_cache(256)
-def prepare(route: str, form: ErrorForm, retry: int, length: int) -> str:
+def prepare_answer(route: str, form: ErrorForm, retry: int, length: int) -> str:
     """Return the answer to a refused request, with marks in the place of its id."""
     error = refuse("the service has more requests than it can answer in time", retry)
-    return write_answer(error, route, MARK * length, form).decode()
+    return write_answer(error, route, ID_MARK * length, form).decode()

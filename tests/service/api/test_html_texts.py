@@ -15,9 +15,9 @@ from service.api.protocols.html_texts import (
     MOST_TAGS,
     check_html,
     find_tags,
-    parse,
+    html_texts_of,
+    parse_html,
     replace_texts,
-    texts_of,
 )
 from service.errors import Invalid, TooLarge
 
@@ -64,7 +64,7 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize("source", WELL_FORMED)
 def test_texts_are_replaced_in_their_order_and_tags_survive(source):
     before = Reader(source)
-    assert texts_of(source) == before.texts
+    assert html_texts_of(source) == before.texts
     after = Reader(replace_texts(source, [f"{text}<&i>" for text in before.texts]))
     assert after.texts == [f"{text}<&i>" for text in before.texts]
     assert after.markup == before.markup
@@ -83,12 +83,12 @@ def test_texts_are_replaced_in_their_order_and_tags_survive(source):
 )
 def test_what_is_not_prose_stays(kept):
     source = f"<div>one {kept} two</div>"
-    assert texts_of(source) == ["one ", " two"]
+    assert html_texts_of(source) == ["one ", " two"]
     assert replace_texts(source, ["1 ", " 2"]) == f"<div>1 {kept} 2</div>"
 
 
 def test_line_breaks_in_the_source_are_spaces():
-    assert texts_of("<p>\n  one\n  two &nbsp;three\n</p>") == [" one two \u00a0three "]
+    assert html_texts_of("<p>\n  one\n  two &nbsp;three\n</p>") == [" one two \u00a0three "]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_line_breaks_in_the_source_are_spaces():
     ],
 )
 def test_tags_that_are_left_open_are_closed(broken, mended):
-    targets = [str(number) for number, _ in enumerate(texts_of(broken), 1)]
+    targets = [str(number) for number, _ in enumerate(html_texts_of(broken), 1)]
     assert replace_texts(broken, targets) == mended
 
 
@@ -155,7 +155,7 @@ def test_very_many_attributes_are_refused_before_they_are_parsed(source):
 
 @given(source=st.text("<<>xy =\"\"''/!-\t\u00a0", max_size=80))
 def test_the_parser_finds_no_attribute_that_was_not_counted(source):
-    nodes = parse(f"<x>{source}").css("*")
+    nodes = parse_html(f"<x>{source}").css("*")
     found = sum(len(node.attributes) for node in nodes)
     assert found <= sum(tag.attributes for tag in find_tags(source))
 
@@ -216,4 +216,4 @@ def test_odd_markup_is_looked_at_in_linear_time(unit):
 def test_without_the_parser_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "selectolax.lexbor", None)
     with pytest.raises(Invalid, match=r"/format is html, which needs .* heed\[protocols\]"):
-        texts_of("<p>one")
+        html_texts_of("<p>one")

@@ -19,11 +19,11 @@ from service.api.protocols.tensors import (
     read_binary,
     read_inputs,
     split_body,
-    write_answer,
     write_binary,
+    write_tensors,
 )
 from service.errors import Invalid, Unparsable
-from service.formats.json import PIECE
+from service.formats.json import LEAST_PIECE
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=9)
 RAGGED = st.lists(st.lists(st.lists(st.integers(1, 9), max_size=4), max_size=3), min_size=1)
@@ -135,14 +135,14 @@ def test_the_body_is_json_and_the_bytes_behind_it():
 
 def test_a_large_answer_is_in_pieces():
     array = np.arange(1 << 19).astype("<f4")
-    json, _ = write_answer({"id": "a"}, {"x": Tensor("FP32", array)}, ())
-    assert max(map(len, json)) < 2 * PIECE < sum(map(len, json))
+    json, _ = write_tensors({"id": "a"}, {"x": Tensor("FP32", array)}, ())
+    assert max(map(len, json)) < 2 * LEAST_PIECE < sum(map(len, json))
     assert orjson.loads(b"".join(json))["outputs"][0]["data"] == array.tolist()
 
 
 def test_an_answer_may_have_no_output_in_json():
     array = np.array([[1.5]], "<f4")
-    header, content = write_answer({"id": "a"}, {"x": Tensor("FP32", array)}, {"x"})
+    header, content = write_tensors({"id": "a"}, {"x": Tensor("FP32", array)}, {"x"})
     assert b"".join(header) == (
         b'{"id":"a","outputs":[{"name":"x","datatype":"FP32","shape":[1,1],'
         b'"parameters":{"binary_data_size":4}}]}'

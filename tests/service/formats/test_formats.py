@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load
 
 from service.formats.colours import VIRIDIS
-from service.formats.json import NUMBERS, PIECE, to_json_pieces, write
+from service.formats.json import LEAST_PIECE, NUMBERS, to_json_pieces, write
 from service.formats.writers import WRITERS
 from service.settings.settings import WEB
 from service.text.offsets import Token
@@ -121,8 +121,8 @@ def test_every_form_of_a_batch_comes_in_pieces():
     document = {"model": "m", "results": results}
     for form in ("application/json", "application/npz", "application/safetensors", "text/html"):
         pieces = WRITERS[form](document)
-        assert sum(map(len, pieces)) > 8 * PIECE
-        assert max(map(len, pieces)) < 4 * PIECE
+        assert sum(map(len, pieces)) > 8 * LEAST_PIECE
+        assert max(map(len, pieces)) < 4 * LEAST_PIECE
     assert json.loads(b"".join(to_json_pieces(document)))["results"][149]["source"] == "s"
 
 

@@ -4,7 +4,7 @@ import time
 
 from fastapi import FastAPI
 
-from service.http.limits.admission import Admission, Door, Limits
+from service.http.limits.admission import Admission, Door, RequestLimits
 from service.http.limits.budget import Budget
 from service.http.limits.record import Record
 from service.http.messages.problems import Paths
@@ -16,7 +16,7 @@ APP.state.paths = Paths("", [], {}, {})
 
 
 def limits_of(admission, exempt="/v1/models/"):
-    return Limits(admission, 1 << 20, Budget(1 << 20), Budget(1 << 20), exempt)
+    return RequestLimits(admission, 1 << 20, Budget(1 << 20), Budget(1 << 20), exempt)
 
 
 def door_before(app, most=20, timeout=60.0, clock=time.monotonic):

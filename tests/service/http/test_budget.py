@@ -68,7 +68,7 @@ def test_those_that_wait_get_theirs_in_order_and_leave_their_place():
 
 
 def test_a_limited_number_of_requests_wait(monkeypatch):
-    monkeypatch.setattr(budget, "MOST_WAITING", 2)
+    monkeypatch.setattr(budget, "MOST_WAITING_ANSWERS", 2)
 
     async def run():
         shared = Budget(LIMIT)

@@ -12,7 +12,7 @@ from collections import deque
 import pytest
 
 from service.errors import Overloaded
-from service.http.limits.admission import SHORT, Admission, Place
+from service.http.limits.admission import SHORT_WAIT, Admission, Place
 from service.pace import FEW
 from tests.service.http.asgi import WHOLE, answer, door_before
 
@@ -60,7 +60,7 @@ def test_overload_keeps_the_server_busy_and_the_wait_short(capacity, overload):
     simulation = Simulation(capacity)
     answered = simulation.run(overload * capacity, 60)
     assert answered >= 0.95 * 60 * capacity
-    assert max(simulation.waits) <= max(200 / capacity, SHORT) + 0.5
+    assert max(simulation.waits) <= max(200 / capacity, SHORT_WAIT) + 0.5
     assert simulation.refused
 
 
