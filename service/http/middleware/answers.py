@@ -117,9 +117,9 @@ def if_accepted(scope: Scope, receive: Receive, send: Send) -> Send:
 
 
 def compressed(scope: Scope, send: Send, threads: CapacityLimiter) -> Send:
-    """Compress an answer of SMALLEST bytes or more if the client accepts gzip, parts of more than
-    LARGE_PART in threads: not those of `compute_limited`, whose requests wait with a deadline. An answer in
-    several pieces loses its Content-Length, which HTTP/1.0 needs.
+    """Compress an answer of SMALLEST bytes or more if the client accepts gzip. Parts of more than
+    LARGE_PART are compressed in threads: not those of `compute_limited`, whose requests wait with a
+    deadline. An answer in several pieces loses its Content-Length, which HTTP/1.0 needs.
 
     Starlette's GZipMiddleware ignores `gzip;q=0`, compresses types that it does not know, and keeps
     the event loop while it compresses an answer in small pieces.
