@@ -108,8 +108,8 @@ def test_a_client_that_leaves_a_stream_frees_its_rows(client):
 def assert_nothing_left(client):
     engine = engine_of(client)
     wait_until(lambda: not client.portal.call(engine.status).rows)
-    assert not engine._engine._pending
-    assert not engine._engine._listeners
+    assert not engine._pending
+    assert not engine._listeners
 
 
 def test_a_client_that_does_not_read_is_cut_off_after_the_deadline(client, monkeypatch):

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import numpy as np
 
@@ -63,6 +63,15 @@ class Peer:
     def replies(self, count):
         """Return the next `count` messages by their numbers."""
         return dict(self.receive() for _ in range(count))
+
+    def rest(self):
+        """Return the messages until the other end closes the connection, by their numbers."""
+        found = {}
+        with suppress(EOFError):
+            while True:
+                number, message = self.receive()
+                found[number] = message
+        return found
 
 
 @asynccontextmanager

@@ -92,10 +92,10 @@ def test_an_engine_obeys_orders_until_it_has_finished(tiny_bundle):
         assert status.ready
         client.order(submit(200, entries(90, max_new_tokens=40)), Close())
         client.order(submit(300, entries(3)), *map(Cancel, range(201, 290)))
-        last = client.replies(4)
-        assert len(last.pop(200).hypotheses) == 4
-        assert last.keys() == {300, 301, 302}
-        assert {*map(type, last.values())} == {Unavailable}
+        last = client.rest()
+        assert len(last[200].hypotheses) == 4
+        assert len(last) < 90  # some were cancelled before they were finished
+        assert {type(last[number]) for number in (300, 301, 302)} == {Unavailable}
         assert process.wait(60) == 0
 
 
