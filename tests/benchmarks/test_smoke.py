@@ -93,7 +93,7 @@ def test_heed_is_compared_with_the_setting_of_its_peer_that_answers_soonest():
     wall = {name: each for name, (each, _) in seconds.items()}
     cpu = {name: [10 * each[0]] for name, each in wall.items()}
     measured = cells.Measured(wall, cpu, {name: ids for name, (_, ids) in seconds.items()})
-    assert cells.compare(measured, Call([[1], [2]], 1, 3), "int8") == {
+    assert cells.compare_servers(measured, Call([[1], [2]], 1, 3), "int8") == {
         "ms": 2.0,
         "cpu_ms": 20.0,
         "tokens_per_second": 1000 * 2 * 3 / 2.0,
