@@ -10,7 +10,7 @@ import gc, time, weakref
 from pathlib import Path
 from service import memory
 
-memory.EVERY, memory.COLLECTED = 0.05, 2
+memory.TRIM_EVERY, memory.COLLECTED = 0.05, 2
 memory.collect_rarely()
 memory.trim_heaps_regularly()
 

@@ -111,7 +111,7 @@ def test_as_many_tags_as_are_allowed_are_read_in_seconds(tag):
     source = f"{tag}{'x' * ((1 << 20) // MOST_TAGS)}" * MOST_TAGS
     code = (
         "import sys; from service.api.protocols.html_texts import *; source = sys.stdin.read();"
-        " replace_texts(source, texts_of(source))"
+        " replace_texts(source, html_texts_of(source))"
     )
     subprocess.run([sys.executable, "-c", code], input=source, text=True, timeout=10, check=True)
 
