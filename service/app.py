@@ -139,7 +139,6 @@ def create_app(
     add_schemas(document, [Problem, *EVENTS])
     show_answers(document)
     paths.document_keys(document, keys, admin)
-    document = copy.deepcopy(document)
     return app
 
 

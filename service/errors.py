@@ -89,9 +89,7 @@ class HeedError(Exception):
         more += len(faults) - len(named)
         places = (f"{fault.pointer or 'the body'} {fault.detail}" for fault in named)
         total = f"{len(named) + more} faults, the first {len(named)}: " if more else ""
-        if (
-            len(named) == MOST_FAULTS and not more
-        ):  # who reads a list stops there, so there may be more
+        if len(named) == MOST_FAULTS and not more:  # a reader stops there: there may be more
             total = f"the first {MOST_FAULTS} faults: "
         error = cls(total + "; ".join(places), named)
         error.more = more

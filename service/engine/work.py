@@ -1,4 +1,4 @@
-"""A job: an entry in the engine, what it has come to so far, and the outcome its client awaits."""
+"""A job: an entry in the engine, its results so far, and the outcome that its client awaits."""
 
 import time
 from collections.abc import Callable, Sequence

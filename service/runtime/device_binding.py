@@ -44,7 +44,7 @@ class DeviceBinding:
         self._bind_output("top_ids", ids)
         if logits is not None:
             self._bind_output("logits", logits)
-        places = zip(cache_names, cache.self_places, cache.cross_places, strict=True)
+        places = zip(cache_names, cache.self_blocks, cache.cross_blocks, strict=True)
         for name, own, cross in places:
             on_device = cache.device, 0, cache.dtype
             self._binding.bind_input(f"cross_{name}", *on_device, cross.shape, cross.address)

@@ -118,14 +118,14 @@ class DeviceCache:
         return length_of(self._self)
 
     @property
-    def self_places(self) -> list[Block]:
+    def self_blocks(self) -> list[Block]:
         """Where key and value of each layer in turn lie."""
-        return self._places(self._self)
+        return self._blocks(self._self)
 
     @property
-    def cross_places(self) -> list[Block]:
+    def cross_blocks(self) -> list[Block]:
         """Where key and value of each layer in turn lie."""
-        return self._places(self._cross)
+        return self._blocks(self._cross)
 
     def cross(self, source: int) -> CrossCache:
         """Copy the cross-attention cache of one source to the host."""
@@ -201,7 +201,7 @@ class DeviceCache:
             return [self._mover.pick(each, order) for each in values]
         return [self._mover.join(each, each, order, length) for each in values]
 
-    def _places(self, values: list[ort.OrtValue]) -> list[Block]:
+    def _blocks(self, values: list[ort.OrtValue]) -> list[Block]:
         found: list[Block] = []
         for layer in range(self._layers):
             for value in values:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.answering.serialize import write_alternatives
 from service.api.answering.steps import cancel_all, gather_answers, note_answers, submit
-from service.api.reading.call import Call, Deadline, compute
+from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
@@ -50,7 +50,6 @@ class Stream:
     async def respond(self) -> Response:
         """Wait for the first event, so that earlier errors can be raised and answered as usual."""
         queue: ProgressQueue = asyncio.Queue()
-        deadline = self.call.deadline
 
         def on_progress(entry: int, progress: Progress) -> None:
             queue.put_nowait((entry, progress))
@@ -60,15 +59,15 @@ class Stream:
         answers.add_done_callback(lambda _: queue.put_nowait(None))
         with ExitStack() as unless_streaming:
             unless_streaming.callback(cancel_all, futures)
-            first = await self.call.wait_for(asyncio.ensure_future(queue.get()))
+            first = await self.call.wait_for(queue.get())
             if first is None:
                 answers.result()  # raises if an entry has failed
             unless_streaming.pop_all()
         record = self.call.record
         record.first_token = time.monotonic() - record.started
-        events = self._events(first, queue, futures, answers, deadline)
+        events = self._events(first, queue, futures, answers)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return BoundedResponse(events, deadline.at + GRACE, headers)
+        return BoundedResponse(events, self.call.deadline.at + GRACE, headers)
 
     async def _events(
         self,
@@ -76,7 +75,6 @@ class Stream:
         queue: ProgressQueue,
         futures: "Sequence[asyncio.Future[Answer]]",
         answers: "asyncio.Future[list[Answer]]",
-        deadline: Deadline,
     ) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events, then the whole answer or the problem that prevented it.
 
@@ -87,7 +85,7 @@ class Stream:
         try:
             while received[-1] is not None:
                 yield await writer.write(received) or format_sse_event(comment="ping")
-                received = await self._receive(queue, deadline)
+                received = await self._receive(queue)
             if last := await writer.write(received):
                 yield last
             note_answers(self.call, answers.result())
@@ -100,10 +98,10 @@ class Stream:
                 self.call.record.error = Abandoned("the client left its stream")
             cancel_all(futures)
 
-    async def _receive(self, queue: ProgressQueue, deadline: Deadline) -> list[ProgressOf | None]:
+    async def _receive(self, queue: ProgressQueue) -> list[ProgressOf | None]:
         """Wait for progress and return all there is, to be sent together; return empty progress
         after PING_AFTER seconds. Raise DeadlineExceeded."""
-        left = deadline.left
+        left = self.call.deadline.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
                 received = [await queue.get()]

@@ -11,11 +11,11 @@ from service.api.answering.examples import NEW, Examples
 from service.api.answering.responses import PROBLEMS
 from service.api.endpoints.models import Health, ModelCard, describe
 from service.api.reading.call import Call
-from service.api.reading.json_route import JsonRoute
+from service.api.reading.json_route import JsonRoute, receive
 from service.errors import Forbidden, Invalid
 from service.formats.json import JSON
 from service.http.middleware.answers import negotiate
-from service.http.middleware.keys import ADMIN_SCHEME, Keys
+from service.http.middleware.keys import ADMIN_SCHEME
 from service.serving.registry import Registry
 from service.settings.settings import Settings
 
@@ -79,7 +79,7 @@ def administer(call: Call) -> Registry:
     """Return the registry. Raise NotAcceptable if the client excludes JSON, Forbidden if no admin
     key is set, Unauthorized if the request does not hold it."""
     negotiate(call, [JSON])
-    admin: Keys | None = call.service.admin
+    admin = call.service.admin
     if admin is None:
         raise Forbidden(
             "models cannot be changed at run time: start the service with HEED_ADMIN_KEY"
@@ -90,7 +90,7 @@ def administer(call: Call) -> Registry:
 
 async def expect_no_body(call: Call) -> None:
     """Raise Invalid if there is a body: its sender expects an effect that it does not have."""
-    if await call.body():
+    if await receive(call):
         raise Invalid.at("", "must be absent: no body is expected, so send none")
 
 

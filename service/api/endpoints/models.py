@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.responses import PROBLEMS, describe_files
-from service.api.reading.call import Call, Service, find_model
+from service.api.reading.call import Call, Service
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import kinds_of
 from service.attention import AttentionKind
@@ -196,7 +196,7 @@ async def is_ready(service: Service, model: Model) -> bool:
     process itself may be too late to read another.
     """
     admission = service.admission
-    if admission.inside >= admission.few and model.supervisor.reported.ready:
+    if admission.crowded and model.supervisor.reported.ready:
         return True
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):
@@ -237,10 +237,10 @@ async def check_ready(service: Service) -> None:
 )
 async def model_ready(name: str, call: Call) -> Health:
     """Return 200 if this model accepts requests and its workers make progress, else 503."""
-    served = call.service.registry.served
-    if name in call.service.registry.failed and name not in served:
+    registry = call.service.registry
+    if name in registry.failed and name not in registry.served:
         raise Unavailable(not_opened(name))
-    if not await is_ready(call.service, find_model(served, name)):
+    if not await is_ready(call.service, call.find_model(name)):
         raise Unavailable(f"model {name} is not ready; try again later")
     return Health(status="ok")
 

@@ -99,8 +99,8 @@ def html_texts_of(source: str) -> list[str]:
 
 
 def replace_texts(source: str, targets: Iterable[str]) -> str:
-    """Replace the texts that `texts_of` returns, in order. The HTML is then well-formed: tags that
-    were left open are closed as browsers do it."""
+    """Replace the texts that `html_texts_of` returns, in order. The HTML is then well-formed: tags
+    that were left open are closed as browsers do it."""
     page = parse_html(source)
     for node, target in zip(list(nodes_of(page)), targets, strict=True):
         node.replace_with(target)

@@ -25,7 +25,6 @@ from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauth
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.http.middleware.answers import negotiate
-from service.http.middleware.keys import Keys
 from service.serving.model import Model
 from service.text.tokenizer import check_unicode
 
@@ -190,7 +189,7 @@ async def read_request(call: Call) -> TranslateRequest:
 
 def check_key(call: Call, given: str | None) -> None:
     """Raise Unauthorized if the service has keys, and neither the body nor a header has one."""
-    keys: Keys | None = call.service.keys
+    keys = call.service.keys
     authorization = call.headers.get("authorization")
     if keys is None:
         return

@@ -174,9 +174,7 @@ def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
         yield selected
     for kind in sorted(selected.kinds):  # cross first
         if kind == "cross" or not selected.alignment:
-            rows = (
-                None if kind == "encoder" else selected.rows
-            )  # encoder attention has no such rows
+            rows = None if kind == "encoder" else selected.rows  # which has no such rows
             alone = selected.model_copy(update={"kinds": [kind], "rows": rows})
             yield alone
             if kind != "encoder" and rows is None:

@@ -24,7 +24,7 @@ from service.errors import (
 )
 from service.http.limits.admission import Admission
 from service.http.limits.budget import FREE, WAIT, Budget, Share
-from service.http.limits.record import Deadline, Record
+from service.http.limits.record import TIMEOUT_HEADER, Deadline, Record
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
 from service.runtime.mechanisms import Mechanisms
@@ -74,6 +74,7 @@ class Call(Request):
         self.deadline: Deadline = state["deadline"]
         self.request_id: str = state["request_id"]
         self._share: Share = state["share"]
+        self._at_end: list[Callable[[], None]] = state["at_end"]
 
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
@@ -86,12 +87,8 @@ class Call(Request):
         model = self.find_model(name)
         self.record.model = model.name
         model.use()
-        self.at_end(model.release)
+        self._at_end.append(model.release)
         return model
-
-    def at_end(self, work: Callable[[], None]) -> None:
-        """Do `work` when the request has ended, however it ends."""
-        self.scope["state"].setdefault("at_end", []).append(work)
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
         """Run `work`, which reads `size` bytes, characters or ids: inline up to LITTLE, else in a
@@ -153,7 +150,7 @@ class Call(Request):
     def too_late(self) -> DeadlineExceeded:
         """Return the error of a request that is not answered by its deadline."""
         limit = self.deadline.limit
-        setting = "X-Request-Timeout" if limit < self.settings.timeout else "HEED_TIMEOUT"
+        setting = TIMEOUT_HEADER if limit < self.settings.timeout else "HEED_TIMEOUT"
         return DeadlineExceeded(
             f"the request, with its wait for others, took longer than its limit of {limit:g}"
             f" seconds: send less, raise {setting}, or try again later"

@@ -49,6 +49,11 @@ class Admission:
         self.overtaken = deque[int](maxlen=FEW)  # by each of the last that were completed
         self.pace = Pace()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so many are in progress that another one may be refused."""
+        return self.inside >= self.few
+
     def late(self, limit: float, coming: int = 0) -> float | None:
         """Return the seconds by which a request that may take `limit` seconds would come too late,
         after `coming` others that have no place yet. Return None if it can be accepted."""
@@ -140,13 +145,15 @@ class Door:
             admission.check(limit)
         state["deadline"] = Deadline(admission.clock() + limit, limit)
         share = state["share"] = Share()
+        ends: list[Callable[[], None]] = []
+        state["at_end"] = ends  # what is done when the request has ended, however it ends
         visit = Visit(self.limits, counts, receive, send)
         try:
             return await self.app(scope, visit.receive, visit.send)
         finally:
             visit.end()
             self.limits.answers.release(share)
-            for end in state.pop("at_end", ()):
+            for end in ends:
                 end()
 
     def limit(self, header: str | None) -> float:

@@ -1,4 +1,4 @@
-"""What is known of a request in progress. Its log line, metrics and spans are made of it."""
+"""Facts of a request in progress, from which its log line, metrics and spans are made."""
 
 import time
 from dataclasses import dataclass, field

@@ -54,12 +54,11 @@ class RequestMetrics:
             "attention_bytes_total", "Attention weights in answers, as float32", "model"
         )
 
-    def count_early(self, route: str, status: int, reason: str = "") -> None:
-        """Count a request that was answered before it was parsed, for this reason if it was
-        refused. Its duration is not known."""
+    def count_refused(self, route: str, status: int, reason: str) -> None:
+        """Count a request that was refused as soon as its headers were read. Its duration is not
+        known."""
         self._requests(route, status).inc()
-        if reason:
-            self._rejected(reason).inc()
+        self._rejected(reason).inc()
 
     def count(self, record: Record, route: str, status: int, seconds: float) -> None:
         """Count a request that took `seconds`."""

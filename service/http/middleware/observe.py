@@ -25,11 +25,10 @@ from service.http.middleware.tracing import write_spans
 # that is written in Rust does not derive from Exception.
 EXITS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
-logger = structlog.get_logger()
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 OTHER = "other"  # the route of pages, static files and unknown paths
 
-
-REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+logger = structlog.get_logger()
 
 
 class Observe:

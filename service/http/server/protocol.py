@@ -147,9 +147,9 @@ class Protocol(HttpToolsProtocol):
                 self._expect_headers()
         self._begun = int(not self._finished)
         super().data_received(data)
+        self._framing = 0 if self._begun > 1 else self._framing + len(data)
         if self._overloaded:
             return self._turn_away()
-        self._framing = 0 if self._begun > 1 else self._framing + len(data)
         if self._framing > MOST_FRAMING and not self.transport.is_closing():
             self._in_body |= self._begun > 0 and self._finished  # its end came with these bytes
             most = f"{MOST_FRAMING} bytes, which is the limit: send fewer"
@@ -157,13 +157,13 @@ class Protocol(HttpToolsProtocol):
         return None
 
     def _turn_away(self) -> None:
-        """Answer a request, and close the connection when its body has been read or the time for
-        headers is over: a client whose connection closes while it sends does not read the
-        answer."""
+        """Answer a request, and close the connection when its body has been read, the time for
+        headers is over or what is not its body has too many bytes: a client whose connection closes
+        while it sends does not read the answer."""
         if not self._ended:
             self._ended, self._partial = True, False
             self.transport.write(self._overloaded)
-        if self._finished:
+        if self._finished or self._framing > MOST_FRAMING:
             self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -197,7 +197,6 @@ class Protocol(HttpToolsProtocol):
         many requests wait already. Refuse a request that would wait too long: the application takes
         several times as long to do it."""
         parser, headers, refusals = self.parser, self.headers, self._limits.refusals
-        crowded = refusals.admission.inside >= refusals.admission.few
         if self._overloaded:
             return None  # what follows a refused request is not answered
         if parser.should_upgrade():
@@ -206,7 +205,7 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= MOST_PIPELINED:
             most = f"{MOST_PIPELINED} requests, which is the limit, wait on this connection"
             raise Unparsable(f"{most}: send the next after an answer")
-        if crowded and parser.get_method() == b"POST" and not self._due:
+        if parser.get_method() == b"POST" and not self._due and refusals.admission.crowded:
             self._overloaded = refusals.answer_overloaded(self.url, headers)
         if self._overloaded:
             self._in_body = True
@@ -261,6 +260,7 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser has just raised an error for."""
         if self._overloaded:
+            self._finished = True  # _turn_away, which comes next, answers and closes
             return
         error = sys.exception()
         why = (error and (error.__context__ or error)) or msg

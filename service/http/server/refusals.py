@@ -60,7 +60,7 @@ class Refusals:
             asyncio.get_running_loop().call_soon(self._start)
             return b""
         route, form = self._routes[target]
-        self._metrics.count_early(route, form.status_of(Overloaded.status), Overloaded.code)
+        self._metrics.count_refused(route, form.status_of(Overloaded.status), Overloaded.code)
         if not self._overloaded:
             asyncio.get_running_loop().call_later(LOG_EVERY, self._log)
         self._overloaded += 1

@@ -31,7 +31,7 @@ def new_call():
     """Return a call whose client stays."""
     service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
     state = {"record": Record(), "deadline": Deadline(math.inf, math.inf)}
-    state |= {"request_id": "mine", "share": Share()}
+    state |= {"request_id": "mine", "share": Share(), "at_end": []}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
 

@@ -220,14 +220,23 @@ def test_one_answer_is_read_however_a_refused_request_goes_on(port, parts):
         check_refusal(answer)
 
 
-def test_a_connection_closes_when_the_body_of_a_refused_request_is_read(port):
+@pytest.mark.parametrize(
+    ("begin", "rest"),
+    [
+        (LONG[:1000], LONG[1000:]),
+        (CHUNKED + b"0\r\na: ", b"x" * (64 << 10)),
+        (CHUNKED, b"no size\r\n"),
+    ],
+    ids=["a whole body", "an endless trailer", "a broken chunk"],
+)
+def test_a_connection_closes_when_a_refused_request_is_read_or_cannot_be(port, begin, rest):
     with in_progress(port, MOST):
         ask_until(port, 429)
         with connect(port) as client:
-            client.sendall(LONG[:1000])
+            client.sendall(begin)
             check_refusal(client.recv(1 << 16))
             client.settimeout(5)  # less than idle_timeout
-            client.sendall(LONG[1000:])
+            client.sendall(rest)
             assert client.recv(1) == b""
 
 

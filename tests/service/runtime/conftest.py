@@ -26,7 +26,7 @@ def memory_of(cache):
     """Return the keys and values of a cache, its own and those of cross-attention, as views."""
     if isinstance(cache, Cache):
         return cache.self_keys_values, cache.cross_keys_values
-    both = cache.self_places, cache.cross_places
+    both = cache.self_blocks, cache.cross_blocks
     return tuple([view(place, cache.dtype) for place in places] for places in both)
 
 

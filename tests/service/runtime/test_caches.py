@@ -170,7 +170,7 @@ def test_layers_on_a_device_begin_where_vector_instructions_may_read(config, mov
     cache.insert(join([draw_source(model, np.random.default_rng(0))]))
     for length in (1, 17, 40):
         cache.grow(length)
-        for places in (cache.self_places, cache.cross_places):
+        for places in (cache.self_blocks, cache.cross_blocks):
             offsets = [place.address - places[i % 2].address for i, place in enumerate(places)]
             assert all(offset % 16 == 0 for offset in offsets)
 
