@@ -182,7 +182,10 @@ def level_of(running: int) -> int:
 
 
 def quantiles_of(times: Sequence[float]) -> tuple[float, ...]:
-    """Return KEPT quantiles in the middles of equal shares."""
+    """Return KEPT quantiles in the middles of equal shares: all the same if there are not two times
+    to tell them apart."""
+    if len(times) < 2:
+        return tuple(round(each, 4) for each in [*times, 1.0][:1] * KEPT)
     return tuple(
         round(each, 4) for each in statistics.quantiles(times, n=2 * KEPT, method="inclusive")[::2]
     )
