@@ -65,7 +65,7 @@ class Multiplexing:
 
     @property
     def _service(self) -> Service:
-        """Objects that all requests share. The application has them once its lifespan begins."""
+        """Objects that all requests share."""
         return self._heed.state.service
 
     def _can_load(self, name: str) -> bool:

@@ -56,8 +56,7 @@ def ask_hugging_face(
     try:
         theirs, found = load(checkpoint.folder, dtype=torch.float32, **options)
     except Exception as error:  # noqa: BLE001 - its errors have no class in common
-        said = " ".join(str(error).split())
-        return Proof(NETWORK, reference, f"it cannot load the folder: {said}"[:200], False)
+        return failed(reference, "it cannot load the folder", error)
     if fault := find_random_weights(found["missing_keys"]):
         return Proof(NETWORK, reference, fault, None)
     theirs.eval()
@@ -67,13 +66,17 @@ def ask_hugging_face(
         pairs = generate(theirs, texts, config)
         log_probs = [their_log_probs(theirs, source, target) for source, target in pairs]
     except Exception as error:  # noqa: BLE001 - whatever its code raises, ours may still be right
-        said = " ".join(str(error).split())
-        return Proof(
-            NETWORK, reference, f"it loads the folder but cannot run it: {said}"[:200], False
-        )
-    del theirs
-    gc.collect()  # its modules refer to each other
+        return failed(reference, "it loads the folder but cannot run it", error)
+    finally:
+        del theirs
+        gc.collect()  # its modules refer to each other
     return Reference(pairs, log_probs)
+
+
+def failed(reference: str, why: str, error: Exception) -> Proof:
+    """Return a failed proof, in one line."""
+    said = " ".join(str(error).split())
+    return Proof(NETWORK, reference, f"{why}: {said}"[:200], False)
 
 
 @torch.no_grad()
