@@ -19,7 +19,7 @@ from service.http.messages.problems import write_problem
 from service.http.messages.security import CSP
 from service.search.protocol import Progress
 from service.serving.model import Model
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop.
@@ -52,7 +52,7 @@ def submit(
     if not entries:
         return []
     limit = call.settings.max_rows
-    rows = sum(entry.search.rows if entry.search else 1 for entry in entries)
+    rows = sum(entry.rows for entry in entries)
     if rows > limit:
         raise TooLarge(
             f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"

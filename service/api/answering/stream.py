@@ -22,7 +22,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenProgress
 from service.serving.model import Model
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event

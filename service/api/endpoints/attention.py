@@ -43,7 +43,7 @@ from service.http.middleware.answers import negotiate
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
-from service.wire.messages import Entry
+from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 

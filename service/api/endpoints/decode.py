@@ -37,7 +37,7 @@ from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 

@@ -21,7 +21,7 @@ from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
-from service.wire.messages import Entry
+from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 

@@ -13,7 +13,7 @@ from service.api.answering.serialize import write_score
 from service.formats.json import to_json
 from service.text.offsets import Token
 from service.text.tokenizer import Tokens
-from service.wire.messages import Answer
+from service.wire import Answer
 from tests.conftest import TINY, opened
 from tests.torch_scores import log_probs_of
 
