@@ -22,9 +22,16 @@ from service.errors import (
     Unavailable,
     shorten,
 )
-from service.http.limits.admission import Admission
-from service.http.limits.budget import FREE, WAIT, Budget, Share
-from service.http.limits.record import TIMEOUT_HEADER, Deadline, Record
+from service.http.limits import (
+    FREE,
+    TIMEOUT_HEADER,
+    WAIT,
+    Admission,
+    Budget,
+    Deadline,
+    Record,
+    Share,
+)
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
 from service.runtime.mechanisms import Mechanisms
