@@ -16,7 +16,7 @@ from service.engine.scheduler import Job
 from service.runtime.providers import LARGEST_ROWS, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 from service.wire import Entry
 
 

@@ -24,7 +24,7 @@ from service.engine.scheduler import Job
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 from service.wire import Entry
 
 BEAM_SIZES = (1, 4)

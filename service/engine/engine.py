@@ -13,7 +13,8 @@ from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.settings.settings import Settings
-from service.text.tokenizer import open_target, write_text
+from service.text.opening import open_target
+from service.text.tokenizer import write_text
 from service.wire import Status, Steps
 
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take

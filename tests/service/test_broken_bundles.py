@@ -20,7 +20,7 @@ from service.logs import configure_logs
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 from service.wire import Entry
 from tests.service.mutations.edit import seal
 from tests.service.mutations.every import GREEDY, RAW, SEALED
