@@ -59,8 +59,9 @@ def submit(
             f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
         )
     record = call.record
-    record.sources += len(entries)
-    record.source_tokens += sum(len(entry.source_ids) for entry in entries)
+    if not record.submitted:  # else some of them are decoded again
+        record.sources = len(entries)
+        record.source_tokens = sum(len(entry.source_ids) for entry in entries)
     record.submitted = time.monotonic()
     return model.engine.submit(entries, on_progress, call.deadline.left, call.request_id)
 
@@ -113,8 +114,9 @@ async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: 
 
 
 def note_answers(call: Call, answers: Sequence[Answer]) -> None:
-    """Record what was computed for a request, and the slowest source of each stage."""
+    """Record what all answers to a request hold, and the slowest source of each stage."""
     record = call.record
+    record.generated_tokens = record.attention_bytes = 0
     for answer in answers:
         record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
         weights = (array for kinds in answer.attention for array in kinds.values())

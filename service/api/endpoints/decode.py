@@ -16,6 +16,7 @@ from service.api.answering.serialize import write_decoded
 from service.api.answering.steps import (
     Computed,
     is_cut,
+    note_answers,
     respond,
     submit_and_wait,
     write_partial,
@@ -149,7 +150,9 @@ async def finish(
     except (Overloaded, DeadlineExceeded, PassFailed):
         return [*answers]
     finished = dict(zip(longer, decoded, strict=True))
-    return [finished.get(i, answer) for i, answer in enumerate(answers)]
+    every = [finished.get(i, answer) for i, answer in enumerate(answers)]
+    note_answers(call, every)
+    return every
 
 
 class Prepared(NamedTuple):
