@@ -17,7 +17,7 @@ from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
 from service.text.offsets import Token
 from service.text.sentences import Span, cut, replace, split
-from service.text.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode
 
 TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]
@@ -293,7 +293,7 @@ def read_text(
         return not isinstance(encode(span), TooLarge)
 
     def has_text(span: Span) -> bool:
-        return not source.tokenizer.knows_letters or has_letters(text[span.start : span.end])
+        return source.tokenizer.has_text(text[span.start : span.end])
 
     wanted = filter(has_text, spans)
     for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):
