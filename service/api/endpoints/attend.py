@@ -7,17 +7,15 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering import examples
+from service.api.answering.attended import check_finite, picture_of, write_attended
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
 from service.api.answering.steps import send
 from service.api.reading.answer_size import check_answer_size, held_nbytes
 from service.api.reading.attend import (
     AttendRequest,
     attended_nbytes,
-    check_finite,
     check_heatmaps,
     feeds_of,
-    picture_of,
-    write_attended,
 )
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
