@@ -111,7 +111,7 @@ class Queue:
     def put(self, jobs: Sequence[Job], seconds: float = math.inf) -> None:
         """Accept all jobs of a request or none.
 
-        Goes by the rate at which rows were taken lately. Raises DeadlineExceeded if the last job
+        Goes by the rate at which rows were taken lately. Raise DeadlineExceeded if the last job
         would wait for longer than `seconds` even alone, Overloaded if it would after the rows that
         wait; Unavailable once the queue is closed.
         """
@@ -127,8 +127,7 @@ class Queue:
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
                 self._clean_above = max(SHORT_QUEUE, 2 * self._waiting.jobs)
-            if self._waiting.rows >= FEW:  # else no rate is measured
-                self._pace.enter(now, self._waiting.rows, rows)
+            self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(jobs))
 
     def _wait(self, rows: int, now: float) -> float:

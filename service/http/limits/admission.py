@@ -94,8 +94,7 @@ class Place:
         self._admission = admission
         admission.inside += 1
         admission.places[self] = None
-        if admission.inside >= FEW:  # with fewer, the pace is not measured
-            admission.pace.enter(admission.clock(), admission.inside)
+        admission.pace.enter(admission.clock(), admission.inside)
 
     def leave(self, completed: bool = False) -> None:
         """Give up the place, at the first call. Errors take no time: they do not count as pace."""
