@@ -24,7 +24,7 @@ class Engine:
     """Takes jobs from `queue` and computes their results on the threads of its workers."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Open the graphs of a bundle. Raises StartupError."""
+        """Open the graphs of a bundle. Raise StartupError."""
         self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
