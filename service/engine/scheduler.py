@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
-DELAY = 8  # weight of a position in a pass that delays rows being decoded
+DELAY = 2  # weight of a position in a pass that delays rows being decoded
 
 
 class JobSize(NamedTuple):
@@ -60,17 +60,19 @@ class Scheduler:
 
     def admit(self, waiting: Iterable[JobSize], running: Iterable[JobSize]) -> int:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with
-        the running ones. A job larger than a budget runs alone."""
+        the running ones. A job that is too large to be decoded with others runs alone. A pass
+        encodes at least one job, and few if it delays rows that wait for their next token."""
         held = Held()
         for size in running:
             held.add(size)
-        alone, admitted, longest_source = not held.rows, 0, 0
+        delays, admitted, longest_source = bool(held.rows), 0, 0
         for size in waiting:
             held.add(size)
             longest_source = max(longest_source, size.source)
             encoded = longest_source * (admitted + 1)
-            fits = self._can_decode(held) and self._fits_a_pass(encoded)
-            if not fits and not (alone and admitted == 0):
+            if admitted and not self._fits_a_pass(encoded, delays):
+                break
+            if not self._can_decode(held) and (delays or admitted):
                 break
             admitted += 1
         return admitted
@@ -82,9 +84,8 @@ class Scheduler:
         for size in sizes:
             longest = max(longest, size.positions)
             longest_scored = max(longest_scored, size.scored)
-            positions = longest * (count + 1) * (DELAY if delays else 1)
-            fits = self._fits_a_pass(positions) and self._fit_logits(longest_scored * (count + 1))
-            if count and not fits:
+            fits = self._fits_a_pass(longest * (count + 1), delays)
+            if count and not (fits and self._fit_logits(longest_scored * (count + 1))):
                 break
             count += 1
         return count
@@ -96,5 +97,6 @@ class Scheduler:
     def _fit_logits(self, rows: int) -> bool:
         return 4 * rows * self.target_vocab_size <= self.max_logits_bytes
 
-    def _fits_a_pass(self, positions: int) -> bool:
-        return positions * self.pass_cost <= self.max_pass_tokens
+    def _fits_a_pass(self, positions: int, delays: bool) -> bool:
+        cost = self.pass_cost * (DELAY if delays else 1)
+        return positions * cost <= self.max_pass_tokens

@@ -52,8 +52,8 @@ class Session:
         """Raise StartupError if the bundle lacks the precision, the provider is not usable, or
         a graph is not the one that the configuration describes."""
         name = usable_provider(bundle, settings.provider)
-        on_cpu = name == PROVIDERS[Provider.cpu]
-        precision = choose_precision(bundle, settings.precision, on_cpu)
+        self.on_cpu = name == PROVIDERS[Provider.cpu]
+        precision = choose_precision(bundle, settings.precision, self.on_cpu)
         self.precision: str = precision
         self.provider: str = name
         self._cache_type: CacheType = np.float16 if precision == Precision.fp16 else np.float32
@@ -65,7 +65,7 @@ class Session:
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
-        if on_cpu:
+        if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
