@@ -4,6 +4,7 @@ event loop."""
 import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
@@ -75,6 +76,7 @@ class Call(Request):
         self.request_id: str = state["request_id"]
         self._share: Share = state["share"]
         self._at_end: list[Callable[[], None]] = state["at_end"]
+        self._aside: Callable[[], AbstractContextManager[None]] = state["aside"]
 
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
@@ -168,7 +170,8 @@ class Call(Request):
         if nbytes <= FREE or budget.give(self._share, most):
             return
         try:
-            await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
+            with self._aside():
+                await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
         except TimeoutError:
             raise budget.refuse() from None
 
