@@ -185,7 +185,9 @@ async def answer_http_exception(
         headers["Allow"] = ", ".join([*methods, "OPTIONS"])
         if request.method == "OPTIONS":
             return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
-        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
+        needed = paths_of(request.scope).others.get(path_of(request.scope))
+        without = f" without HEED_PROTOCOLS={needed}" if needed and request.method == "POST" else ""
+        detail = f"{request.method} is not supported here{without}: send {' or '.join(methods)}"
         if not form_of(request).endpoints:
             detail += f"; {prefix_of(request.scope)}/docs shows how"
     return answer(request, Refusal(status, detail), headers)
