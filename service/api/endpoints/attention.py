@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import (
     PROBLEMS,
     AttentionBlock,
@@ -17,7 +17,7 @@ from service.api.answering.responses import (
     describe_files,
 )
 from service.api.answering.serialize import write_attention
-from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
+from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
@@ -43,9 +43,49 @@ from service.http.middleware.answers import negotiate
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
-from service.wire.messages import Entry
+from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "decoded": {
+        "summary": "Cross-attention of the last layer, for the pronunciation the model decodes",
+        "value": {"source": "thought", "attention": {"layers": [-1]}},
+    },
+    "alignment": {
+        "summary": "Align sounds with letters, by the mean of all layers and heads",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "reduce_heads": "mean",
+                "reduce_layers": "mean",
+                "alignment": "argmax",
+                "decimals": 2,
+            },
+        },
+    },
+    "rollout": {
+        "summary": "Attention rollout: how all layers of the encoder together mix the letters",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "kinds": ["encoder"],
+                "reduce_heads": "mean",
+                "reduce_layers": "rollout",
+                "decimals": 2,
+            },
+        },
+    },
+    "given": {
+        "summary": "All three kinds of attention in one head, for a given pronunciation",
+        "value": {
+            "source": "read",
+            "target": "R EH1 D",
+            "attention": {"kinds": ["encoder", "decoder", "cross"], "layers": [0], "heads": [0]},
+        },
+    },
+    SIMPLE: {"value": {"source": "Hello", "attention": {"layers": [-1]}}},
+}
 
 
 class AttentionRequest(Searching):
@@ -84,7 +124,7 @@ class AttentionAnswer(ModelResponse):
     tags=["attention"],
 )
 async def attention(
-    body: Annotated[AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    body: Annotated[AttentionRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Return the attention weights of every source with its target: the target that you send or, if
@@ -134,7 +174,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(call, model, entries, faults, results)
+    answers = await call.submit_and_wait(model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(entries, sources, targets, answers, strict=True)

@@ -8,9 +8,9 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
+from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -24,9 +24,22 @@ from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.text.tokenizer import Tokens
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "hidden": {"summary": "One vector for every letter", "value": {"source": "heed"}},
+    "embedding": {
+        "summary": "One vector of length 1 for each word, for comparisons",
+        "value": {"source": ["color", "colour"], "pooling": "mean", "normalize": True},
+    },
+    "base64": {
+        "summary": "The first 64 numbers of the vector of a word, as base64",
+        "value": {"source": "color", "pooling": "mean", "dimensions": 64, "encoding": "base64"},
+    },
+    SIMPLE: {"value": {"source": "Hello", "pooling": "mean"}},
+}
 
 
 Pooling = Literal["none", "mean", "max", "first", "last"]
@@ -82,7 +95,7 @@ class EncodeAnswer(ModelResponse):
     tags=["models"],
 )
 async def encode(
-    body: Annotated[EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one
@@ -117,7 +130,7 @@ async def run_encode(
     pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
     await call.hold(held_nbytes(nbytes) + pooled)
     entries = [Entry(np.array(source.ids)) for source in sources]
-    answers = await submit_and_wait(call, model, entries, faults, results)
+    answers = await call.submit_and_wait(model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(sources, answers, strict=True)

@@ -12,7 +12,7 @@ from service.formats.json import Document, to_json
 from service.http.messages.problems import ErrorForm, problem
 from service.search.protocol import BeamProgress, Progress
 from service.serving.model import Model
-from service.wire.messages import Answer
+from service.wire import Answer
 
 REASONS = {"eos": "eos_token", "length": "length", "stop": "stop_sequence"}
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from service.api.answering import examples
+from service.api.answering.examples import Examples
 from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
@@ -83,10 +83,13 @@ router = APIRouter(
     tags=["protocols"],
 )
 Body = TypeVar("Body", bound=BaseModel)
-DETECT_EXAMPLES: examples.Examples = {"text": {"summary": "A text", "value": {"q": "Hello."}}}
+EXAMPLES: Examples = {  # fit_to_models puts in languages of the first model that has some
+    "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
+}
+DETECT_EXAMPLES: Examples = {"text": {"summary": "A text", "value": {"q": "Hello."}}}
 
 
-def bodies_of(body: type[BaseModel], shown: examples.Examples) -> dict[str, Any]:
+def bodies_of(body: type[BaseModel], shown: Examples) -> dict[str, Any]:
     """Return the OpenAPI description of a body, as JSON and as forms."""
     form = {"schema": body.model_json_schema()}
     return {JSON: {**form, "examples": shown}, URL_ENCODED: form, MULTIPART: form}
@@ -96,9 +99,7 @@ def bodies_of(body: type[BaseModel], shown: examples.Examples) -> dict[str, Any]
     TRANSLATE,
     response_model=TranslateAnswer,
     summary="Translate as LibreTranslate does",
-    openapi_extra={
-        "requestBody": {"content": bodies_of(TranslateRequest, examples.TRANSLATE_EXAMPLES)}
-    },
+    openapi_extra={"requestBody": {"content": bodies_of(TranslateRequest, EXAMPLES)}},
 )
 async def translate(call: Call) -> Response:
     """Translate a text or several, sentence by sentence. Sentences without letters and digits stay

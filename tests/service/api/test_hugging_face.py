@@ -24,7 +24,7 @@ from service.api.protocols.hugging_face import ERRORS
 from service.bundle.manifest import load_bundle
 from service.errors import Overloaded, PassFailed
 from service.settings.settings import DEFAULT_BUNDLE
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 from tests.conftest import KEY, opened
 from tests.documentation import programs
 from tests.service.api.conftest import copy_of
