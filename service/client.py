@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 ARRAYS = "application/npz"
-CELL = '<td title="{:.3f}" style="background: rgb(68 1 84 / {:.3f})"></td>'
+CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
 
 Source = str | Sequence[str] | Sequence[Sequence[int]]
 Kind = Literal["encoder", "decoder", "cross"]

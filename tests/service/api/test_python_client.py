@@ -187,8 +187,13 @@ PARTS = {
 
 
 JSON_TYPES = {
-    int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null",
-    list: "array", Sequence: "array",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "string",
+    type(None): "null",
+    list: "array",
+    Sequence: "array",
 }
 
 
