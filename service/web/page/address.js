@@ -32,3 +32,10 @@ export function addToHistory(form) {
   state = addressOf(form);
   history.pushState(null, "", state);
 }
+
+/** Goes to another address of the page, so that Back returns. */
+export function goToAddress(address) {
+  write();
+  state = address;
+  history.pushState(null, "", state);
+}
