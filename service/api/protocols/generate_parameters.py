@@ -34,9 +34,10 @@ OUR_WORDS = re.compile(r"\b(beam_size|num_hypotheses|source_language|target_lang
 LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 FLAGS = ("do_sample", "details")
 DRAWING = ("temperature", "top_k", "top_p")
-# Parameters that change no answer: a text that is too long is refused, however it would be cut, and
-# the model's own tokenizer decides on spaces.
-NO_EFFECT = ("truncation", "clean_up_tokenization_spaces", "use_cache")
+CUTTING = (True, "longest_first", "only_first")  # values of truncation
+NOT_CUTTING = (False, "do_not_truncate")
+# Parameters that change no answer: the model's own tokenizer decides on spaces.
+NO_EFFECT = ("clean_up_tokenization_spaces", "use_cache")
 # Parameters that are not offered, and the values at which they would change nothing
 HARMLESS: dict[str, Any] = {
     "best_of": 1,
@@ -52,7 +53,7 @@ HARMLESS: dict[str, Any] = {
     "watermark": False,
 }
 NESTED = "generate_parameters"  # an object with more parameters
-KNOWN = (*OURS, *LENGTHS, *FLAGS, *NO_EFFECT)
+KNOWN = (*OURS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
 
 
 class Parameters(NamedTuple):
@@ -61,6 +62,7 @@ class Parameters(NamedTuple):
     options: dict[str, Any]
     names: Mapping[str, str]
     details: bool
+    cuts: bool  # whether texts that are too long are cut
 
     @property
     def seed(self) -> int | None:
@@ -96,7 +98,16 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         options.setdefault("temperature", 1.0)
     else:
         options = {name: each for name, each in options.items() if name not in (*DRAWING, "seed")}
-    return Parameters(options, names, parameters.get("details", False))
+    cuts = read_truncation(parameters.get("truncation", False))
+    return Parameters(options, names, parameters.get("details", False), cuts)
+
+
+def read_truncation(value: Any) -> bool:
+    """Return whether texts that are too long are cut."""
+    if value not in (*CUTTING, *NOT_CUTTING):
+        detail = "must be true, false, longest_first, only_first or do_not_truncate"
+        raise Invalid.at("/parameters/truncation", detail)
+    return value in CUTTING
 
 
 def flatten(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from service.api.protocols.generated_tokens import TokenWriter, write_details
 from service.api.reading.call import Call
 from service.api.reading.field_types import Foreign, Plain
 from service.api.reading.json_route import JsonRoute, validate
+from service.bundle.languages import Template
 from service.bundle.manifest import Manifest
 from service.errors import HeedError, Invalid, NotFound, TooLarge, shorten
 from service.formats.json import JSON, Document, concatenate, write
@@ -241,17 +242,30 @@ async def read_request(
     body: GenerateRequest, call: Call, model: Model, parameters: Parameters
 ) -> DecodeRequest:
     """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
+    size = len(body.inputs) if isinstance(body.inputs, str) else sum(map(len, body.inputs))
+    source = body.inputs
+    if parameters.cuts:
+        source = await call.compute_reading(partial(cut_texts, model, source), size)
     asked = {
         "model": model.name,
-        "source": body.inputs,
+        "source": source,
         "stream": body.stream,
         **parameters.options,
     }
-    size = len(body.inputs) if isinstance(body.inputs, str) else sum(map(len, body.inputs))
     request = await call.compute_reading(partial(validate, DecodeRequest, asked), size)
     if body.stream and (not isinstance(body.inputs, str) or request.num_hypotheses > 1):
         raise Invalid("a stream has one text and one target: send one of each, or no stream")
     return request
+
+
+def cut_texts(model: Model, source: str | list[str]) -> str | list[str]:
+    """Return the beginnings of texts that the model has room for, whatever their language."""
+    manifest = model.manifest
+    around: Template = [*manifest.source_prefix, *manifest.source_suffix]
+    room = manifest.limits.max_source_length - manifest.languages.most_ids(around)
+    if isinstance(source, str):
+        return model.source.cut(source, room)
+    return [model.source.cut(each, room) for each in source]
 
 
 def write_result(

@@ -157,7 +157,7 @@ def test_the_client_gets_vectors_of_length_1(stock, http):
         ({"suppress_tokens": [20]}, {"suppress_tokens": [20]}),
         ({"generate_parameters": {"num_beams": 2, "length_penalty": 2}}, {"beam_size": 2}),
         ({"watermark": False, "return_full_text": False, "best_of": 1, "typical_p": None}, {}),
-        ({"truncation": "longest_first", "clean_up_tokenization_spaces": True}, {}),
+        ({"truncation": "do_not_truncate", "clean_up_tokenization_spaces": True}, {}),
     ],
 )
 def test_parameters_are_our_options(http, decode, parameters, options):
@@ -167,6 +167,29 @@ def test_parameters_are_our_options(http, decode, parameters, options):
     answer = http.post(PRONOUNCE, json={**body, "anything": 1})
     expected = [{"generated_text": each["text"]} for each in decode("g2p-en", "banana", **options)]
     assert (answer.status_code, answer.json()) == (200, expected)
+
+
+@pytest.mark.parametrize("how", [True, "longest_first", "only_first"])
+@pytest.mark.parametrize(
+    ("model", "text", "longest", "parameters"),
+    [
+        ("g2p-en", "daughters", 64, {}),
+        ("translator", "hello one two ", 6 * 14, PAIR),  # 18 words, its language, <eos>
+    ],
+)
+def test_a_text_that_is_too_long_is_cut(http, how, model, text, longest, parameters):
+    cuts = {**parameters, "truncation": how}
+    long = text * 10_000
+
+    def generate(inputs, parameters):
+        answer = http.post(f"/models/{model}", json={"inputs": inputs, "parameters": parameters})
+        return answer.status_code, answer.json()
+
+    status, expected = generate(long[:longest], parameters)
+    assert status == 200
+    assert generate(long[: longest + 9], parameters)[0] == 400
+    assert generate(long, cuts) == (200, expected)
+    assert generate([text, long], cuts)[1][1:] == expected
 
 
 def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
@@ -187,6 +210,9 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
         (PRONOUNCE, {"parameters": {"num_beams": 65}}, "parameters/num_beams must be at most 64"),
         (PRONOUNCE, {"parameters": {"do_sample": 1}}, "parameters/do_sample must be true or"),
         (PRONOUNCE, {"parameters": {"max_length": 1}}, "parameters/max_length is 1, which leaves"),
+        (PRONOUNCE, {"parameters": {"truncation": "left"}}, "parameters/truncation must be true,"),
+        (PRONOUNCE, {"parameters": {"truncation": [1]}}, "parameters/truncation must be true,"),
+        (PRONOUNCE, {"inputs": "a" * 99, "parameters": {}}, "inputs has 99 tokens; the limit is"),
         (PRONOUNCE, {"parameters": {"min_length": "a"}}, "parameters/min_length must be a whole"),
         (PRONOUNCE, {"parameters": {"generate_parameters": 1}}, "generate_parameters must be a"),
         (
