@@ -5,13 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from service.api.reading.validation_errors import near_fields, segment
+from service.api.reading.validation_errors import near_fields
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, shorten
 
 OURS = {  # by their names
-    "max_new_tokens": "max_new_tokens",
-    "min_new_tokens": "min_new_tokens",
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
@@ -31,7 +29,12 @@ OURS = {  # by their names
 }
 THEIRS = {ours: theirs for theirs, ours in reversed(OURS.items())}
 OUR_WORDS = re.compile(r"\b(beam_size|num_hypotheses|source_language|target_language)\b")
-LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+LENGTHS = {  # the first of two names is the one that counts if both are given
+    "max_new_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "min_new_tokens": "min_new_tokens",
+    "min_length": "min_new_tokens",
+}
 FLAGS = ("do_sample", "details")
 DRAWING = ("temperature", "top_k", "top_p")
 CUTTING = (True, "longest_first", "only_first")  # values of truncation
@@ -142,16 +145,21 @@ def check_known(parameters: Mapping[str, Any]) -> None:
 
 
 def read_length(name: str, value: Any, manifest: Manifest) -> int:
-    """Return a length in new tokens. `generate` also counts the ids that the decoder starts with.
+    """Return a length in new tokens as Heed counts them: without any id that the decoder starts
+    with. `generate` counts the ids after the first one, such as a language, as new, and all in the
+    names without `new`.
 
-    A max_length beyond the positions of the model is lowered to them: it is only the most.
+    A largest length beyond the positions of the model is lowered to them: it is only the most.
     """
     start = manifest.limits.max_target_length + 1 - manifest.target_positions
+    counted = start - 1 if "new" in name else start
     if type(value) is not int or value < 0:
         raise Invalid.at(f"/parameters/{name}", "must be a whole number")
-    if name == "min_length":
-        return max(value - start, 0)
-    if value <= start:
-        detail = f"is {value}, which leaves no room: the target starts with {start}"
-        raise Invalid.at(f"/parameters{segment(name)}", f"{detail} tokens; give more")
-    return min(value - start, manifest.target_positions)
+    if LENGTHS[name] == "min_new_tokens":
+        return max(value - counted, 0)
+    if value <= counted:
+        raise Invalid.at(
+            f"/parameters/{name}",
+            f"is {value}, which leaves no room for a token: give at least {counted + 1}",
+        )
+    return min(value - counted, manifest.target_positions)

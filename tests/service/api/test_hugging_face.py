@@ -64,11 +64,11 @@ def decode(http):
 def test_the_client_translates(stock, decode):
     translated = stock(TRANSLATE).translation("hello", **PAIR)
     assert translated.translation_text == decode("translator", "hello", **OURS)[0]["text"]
-    five = stock("").translation(
-        "hello", model=stock(TRANSLATE).model, generate_parameters={"max_new_tokens": 5}, **PAIR
+    six = stock("").translation(
+        "hello", model=stock(TRANSLATE).model, generate_parameters={"max_new_tokens": 6}, **PAIR
     )
     (expected,) = decode("translator", "hello", max_new_tokens=5, **OURS)
-    assert five.translation_text == expected["text"] != translated.translation_text
+    assert six.translation_text == expected["text"] != translated.translation_text
 
 
 def test_the_client_summarizes_where_the_path_says_so(stock, decode):
@@ -148,6 +148,9 @@ def test_the_client_gets_vectors_of_length_1(stock, http):
         ({"do_sample": False, "temperature": 3.0, "top_p": 0.1, "seed": 5}, {}),
         ({"max_length": 4}, {"max_new_tokens": 3}),  # it counts the start token
         ({"max_length": 10_000}, {"max_new_tokens": 64}),  # the model's positions
+        ({"max_new_tokens": 10_000}, {"max_new_tokens": 64}),
+        ({"max_new_tokens": 3}, {"max_new_tokens": 3}),
+        ({"min_new_tokens": 9}, {"min_new_tokens": 9}),
         ({"max_length": 2, "max_new_tokens": 3}, {"max_new_tokens": 3}),
         ({"min_length": 9}, {"min_new_tokens": 8}),
         ({"min_length": 1}, {}),
@@ -210,6 +213,7 @@ def test_each_of_several_texts_has_a_text_or_a_list_of_texts(http):
         (PRONOUNCE, {"parameters": {"num_beams": 65}}, "parameters/num_beams must be at most 64"),
         (PRONOUNCE, {"parameters": {"do_sample": 1}}, "parameters/do_sample must be true or"),
         (PRONOUNCE, {"parameters": {"max_length": 1}}, "parameters/max_length is 1, which leaves"),
+        (PRONOUNCE, {"parameters": {"max_new_tokens": 0}}, "give at least 1"),
         (PRONOUNCE, {"parameters": {"truncation": "left"}}, "parameters/truncation must be true,"),
         (PRONOUNCE, {"parameters": {"truncation": [1]}}, "parameters/truncation must be true,"),
         (PRONOUNCE, {"inputs": "a" * 99, "parameters": {}}, "inputs has 99 tokens; the limit is"),
