@@ -48,6 +48,18 @@ def test_a_text_that_is_too_long_is_offered_to_be_split(visit):
     expect(page.locator("#error")).to_have_text("")
 
 
+def test_only_texts_that_may_have_several_sentences_are_offered_to_be_split(visit):
+    page = visit("/#model=tiny&source=red")
+    for text, offered in (
+        ("red", False),
+        ("red\nred", True),
+        ("red\n", False),
+        ("red " * 16, True),
+    ):
+        page.locator("#source").fill(text)
+        expect(page.locator("#split")).to_be_visible(visible=offered)
+
+
 def test_two_models_answer_beside_each_other(visit, address):
     page = visit("/#model=g2p-en&source=knight", expected="status of 422")
     expect(page.locator("#output")).to_have_text("N AY1 T")

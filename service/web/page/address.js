@@ -5,6 +5,7 @@ let state = ""; // of the form when it last changed; the browser gets it after a
 
 const write = () => history.replaceState(null, "", state);
 const writeSoon = debounce(write, 200); // browsers refuse to change the address at every key press
+addEventListener("blur", () => state && write()); // whoever reads the address next finds all of it
 const addressOf = (form) => `#${new URLSearchParams(new FormData(form))}`;
 
 export function stateInAddress() {
