@@ -86,7 +86,7 @@ class GeneratedToken(BaseModel):
     id: int
     text: str = Field(description="What it adds to the text.")
     logprob: float | None = Field(description="null in a stream of beam search.")
-    special: bool = Field(description="Whether it is no text, such as the end of a sequence.")
+    special: bool = Field(description="Whether it is not text, such as the end of a sequence.")
 
 
 class Details(BaseModel):
@@ -174,7 +174,7 @@ async def run_pipeline(body: GenerateBody, call: Call, model: str, task: str) ->
     """Generate a target for each text: a translation, a summary or another text, by the task."""
     if task not in KEYS:
         known = ", ".join([*KEYS, FEATURES])
-        detail = f"there is no task {shorten(task)!r} here: the tasks are {known}"
+        detail = f"task {shorten(task)!r} is not offered: the tasks are {known}"
         raise NotFound("unknown_task", detail)
     return await generate(body, call, call.find_model(without_owner(model)), task)
 
