@@ -21,7 +21,7 @@ $(VENV)/serve: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,otel,protocols,real-models,dev,docs]'
+	$(INSTALL) -e '.[cpu,model,otel,protocols,detect,real-models,dev,docs]'
 	touch $@
 
 $(VENV)/ray: $(VENV)/dev

@@ -30,7 +30,7 @@ from service.api.endpoints import (
     score,
     tokenize,
 )
-from service.api.protocols import libretranslate, open_inference, openai
+from service.api.protocols import hugging_face, libretranslate, open_inference, openai
 from service.api.reading.call import Service
 from service.errors import HeedError
 from service.http.limits import Admission, Budget, Door, RequestLimits
@@ -55,6 +55,7 @@ PROTOCOLS = {
     "open-inference": open_inference,
     "openai": openai,
     "libretranslate": libretranslate,
+    "hugging-face": hugging_face,
 }
 
 
@@ -144,7 +145,7 @@ def create_app(
 def other_protocols(settings: Settings) -> dict[str, str]:
     """Return, for each path of a protocol that is off, the HEED_PROTOCOLS that would add it."""
     return {
-        getattr(route, "path", ""): ",".join([*settings.protocols, name])
+        getattr(route, "path", "").partition("/{")[0]: ",".join([*settings.protocols, name])
         for name, protocol in PROTOCOLS.items()
         if name not in settings.protocols
         for route in protocol.router.routes

@@ -189,5 +189,7 @@ def fp32_server():
 def protocol_server(translator):
     """A service that speaks other protocols, and takes KEY."""
     bundles = ["--bundles", f"{DEFAULT_BUNDLE},{translator}"]
-    with serving("--protocols", "openai,libretranslate", "--api-keys", KEY, *bundles) as address:
+    with serving(
+        "--protocols", "openai,libretranslate,hugging-face", "--api-keys", KEY, *bundles
+    ) as address:
         yield address

@@ -4,6 +4,7 @@ what its cells print and plot.
 Run it after a cell or the default model has changed; tests/test_notebook.py compares the output.
 """
 
+import ast
 import base64
 import io
 import os
@@ -41,14 +42,24 @@ def run(notebook, address):
 
 
 def run_cell(cell, names):
-    """Return the text that a cell prints, then the figures that it shows."""
+    """Return the text that a cell prints, then what it shows: its figures, and the value of an
+    expression at its end, as HTML."""
     printed, figures = io.StringIO(), []
     with redirect_stdout(printed), patch.object(plt, "show", lambda: figures.append(drawn())):
-        exec(compile(cell.source, cell.id, "exec"), names)
+        *statements, last = ast.parse(cell.source).body
+        shown = (
+            [last] if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call) else []
+        )
+        body = statements if shown else [*statements, last]
+        exec(compile(ast.Module(body, []), cell.id, "exec"), names)
+        values = [
+            eval(compile(ast.Expression(each.value), cell.id, "eval"), names) for each in shown
+        ]
     texts = [printed.getvalue()] if printed.getvalue() else []
     return [
         *(new_output("stream", text=text) for text in texts),
         *(new_output("display_data", {"image/png": figure}) for figure in figures),
+        *(new_output("display_data", {"text/html": each._repr_html_()}) for each in values),
     ]
 
 

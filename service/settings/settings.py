@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     protocols: Protocols = Field(
         default=[],
         description="Protocols of other services to speak as well, separated by commas:"
-        " open-inference, openai, libretranslate",
+        " open-inference, openai, libretranslate, hugging-face",
     )
     api_keys: SecretStr | None = Field(
         default=None,

@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 ORIGIN = re.compile(r"\*|(https?)://(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", re.ASCII)
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-PROTOCOL_NAMES = ("open-inference", "openai", "libretranslate")
+PROTOCOL_NAMES = ("open-inference", "openai", "libretranslate", "hugging-face")
 SEGMENTS = re.compile(r"(/[\w.~-]+)*", re.ASCII)
 
 

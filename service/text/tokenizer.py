@@ -168,6 +168,18 @@ class Tokenizer:
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
 
+    def cut(self, text: str, room: int) -> str:
+        """Return the longest beginning of a text that takes at most `room` tokens. A text that the
+        library cannot read, or not quickly, stays as it is: `encode` refuses it."""
+        read = text[: room * LONGEST_TOKEN]
+        if self._composes and takes_long(read):
+            return text
+        with suppress(LibraryError):
+            encoding = call(lambda: self._library.encode(read, add_special_tokens=False))
+            if len(encoding) > room:
+                return text[: encoding.offsets[room - 1][1]]
+        return text
+
     def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
         """Return the detail of the error about these tokens of a text."""
         places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])

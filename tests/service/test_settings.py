@@ -92,7 +92,7 @@ def test_an_empty_host_is_refused_and_two_others_are_named(host):
     [("opnai", "openai"), ("OpenAI", "openai"), ("openai,LibreTranslate", "libretranslate")],
 )
 def test_a_mistyped_protocol_is_refused_and_the_nearest_and_all_are_named(given, near):
-    every = "open-inference, openai, libretranslate"
+    every = "open-inference, openai, libretranslate, hugging-face"
     with pytest.raises(ValidationError, match=f"has .*did you mean {near}.*{every}"):
         Settings(protocols=given)
 

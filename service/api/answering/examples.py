@@ -40,7 +40,7 @@ def name_models(document: dict[str, Any], name: str) -> None:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
-                if parameter["in"] == "path":
+                if parameter["in"] == "path" and parameter["name"] != "task":
                     parameter["example"] = NEW if path.endswith("/load") else name
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The events of one request. `write` makes the document of the whole answer. `faults` collects
-    the errors of entries that fail alone."""
+    the errors of entries that fail alone. `open_writer` makes the writer of the events."""
 
     call: Call
     model: Model
@@ -45,6 +45,7 @@ class Stream:
     sources: Sources
     write: Callable[[Sequence[Answer]], Document]
     faults: Faults
+    open_writer: "Callable[[Stream], EventWriter]" = field(default=lambda it: EventWriter(it))
 
     async def respond(self) -> Response:
         """Wait for the first event, so that earlier errors can be raised and answered as usual."""
@@ -79,8 +80,7 @@ class Stream:
 
         If the client leaves, this generator is closed at a `yield`, and cancels the entries.
         """
-        fields = self.sources.event_fields
-        writer, received = EventWriter(self.model, self.entries, fields), [first]
+        writer, received = self.open_writer(self), [first]
         try:
             while received[-1] is not None:
                 yield await writer.write(received) or format_sse_event(comment="ping")
@@ -88,10 +88,10 @@ class Stream:
             if last := await writer.write(received):
                 yield last
             self.call.note(answers.result())
-            async for piece in self._done_event(answers.result()):
+            async for piece in writer.finish(answers.result()):
                 yield piece
         except HeedError as error:
-            yield write_event("error", problem(self.call, error))
+            yield writer.fail(error)
         finally:
             if not answers.done() and not self.call.record.error:
                 self.call.record.error = Abandoned("the client left its stream")
@@ -111,17 +111,6 @@ class Stream:
         while received[-1] is not None and not queue.empty():
             received.append(queue.get_nowait())
         return received
-
-    async def _done_event(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
-        """Yield the event of the whole answer in pieces, since it may be large."""
-        size = sum(answer.size for answer in answers) + self.faults.size
-        yield b"event: done\ndata: "
-        for piece in await compute(lambda: self._write_in_line(answers), size):
-            yield piece
-        yield b"\n\n"
-
-    def _write_in_line(self, answers: Sequence[Answer]) -> list[bytes]:
-        return [escape_line_breaks(bytes(each)) for each in to_json_pieces(self.write(answers))]
 
 
 class BoundedResponse(EventSourceResponse):
@@ -151,14 +140,14 @@ def escape_line_breaks(content: bytes) -> bytes:
 
 
 class EventWriter:
-    """Turns the progress of entries, in ids, into events with text."""
+    """Turns the progress of entries, in ids, into events with text, and their end into the last
+    event."""
 
-    def __init__(
-        self, model: Model, entries: Sequence[Entry], fields: Sequence[dict[str, int]]
-    ) -> None:
-        self._model = model
-        self._entries = entries
-        self._fields = fields  # of the events of each entry
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._model = stream.model
+        self._entries = stream.entries
+        self._fields = stream.sources.event_fields  # of the events of each entry
         self._readers: dict[tuple[int, int], Callable[[int], str]] = {}  # by entry, hypothesis
         self._sent: dict[int, BeamProgress] = {}  # the last of each entry
 
@@ -168,7 +157,23 @@ class EventWriter:
         size = sum(progress_size(progress) for _, progress in news)
         return await compute(lambda: b"".join(self._write(*each) for each in news), size)
 
-    def _write(self, entry: int, progress: Progress) -> bytes:
+    async def finish(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the event of the whole answer in pieces, since it may be large."""
+        size = sum(answer.size for answer in answers) + self._stream.faults.size
+        yield b"event: done\ndata: "
+        for piece in await compute(lambda: self._write_in_line(answers), size):
+            yield piece
+        yield b"\n\n"
+
+    def _write_in_line(self, answers: Sequence[Answer]) -> list[bytes]:
+        pieces = to_json_pieces(self._stream.write(answers))
+        return [escape_line_breaks(bytes(each)) for each in pieces]
+
+    def fail(self, error: HeedError) -> bytes:
+        """Return the event of the problem that ends the stream."""
+        return write_event("error", problem(self._stream.call, error))
+
+    def _write(self, entry: int, progress: Progress, /) -> bytes:
         if isinstance(progress, BeamProgress):
             return self._write_beam(entry, progress)
         tokens = (self._token(entry, event) for event in progress)

@@ -6,97 +6,61 @@ Languages have the codes that their model gives them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Literal, NamedTuple
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from service.api.answering.examples import Examples
 from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
+from service.api.protocols.detection import Detected, beginning, detector_of
 from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
 from service.api.protocols.html_texts import Wanted, check_html, html_texts_of, replace_texts
+from service.api.protocols.libretranslate_bodies import (
+    Detection,
+    DetectRequest,
+    FrontendSettings,
+    Language,
+    LibreTranslateError,
+    Named,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from service.api.protocols.translation_pairs import (
+    NO_LANGUAGES,
+    Unsupported,
+    choose_model,
+    pairs_of,
+    sources_into,
+)
 from service.api.reading.call import Call
-from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
-from service.api.reading.languages import AUTO, NAMED, first_pair, nearest
+from service.api.reading.languages import AUTO, first_pair
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.http.middleware.answers import negotiate
-from service.serving.model import Model
-from service.text.tokenizer import check_unicode
+from service.text.tokenizer import check_unicode, has_letters
 
 TRANSLATE = "/translate"
-NO_LANGUAGES = "no model of this service has languages: serve one that has, by HEED_BUNDLES"
-# Paths whose clients send api_key in the body. /detect then gets 404 instead of 401.
-KEY_IN_BODY = (TRANSLATE, "/detect")
-
-
-class TranslateRequest(Strict):
-    q: Plain = Field(description="A text, or a list of texts in JSON.")
-    source: str = Field(
-        max_length=64, description="Code of its language, one of those that GET /languages lists."
-    )
-    target: str = Field(max_length=64, description="Code of the language to translate into.")
-    format: Literal["text", "html"] = Field(
-        default="text",
-        description="html: translate the texts between tags, and leave the tags as they are.",
-    )
-    alternatives: int = Field(
-        default=0, ge=0, le=63, description="How many other translations to return, at most."
-    )
-    api_key: str | None = Field(
-        default=None, description="An API key, instead of the header Authorization: Bearer KEY."
-    )
-    secret: str | None = Field(
-        default=None, description="Has no effect. LibreTranslate's own page sends it."
-    )
-
-
-class TranslateAnswer(BaseModel):
-    translatedText: str | list[str] = Field(description="A text, or one for each of a list.")
-    alternatives: list[str] | list[list[str]] | None = Field(
-        default=None, description="Other translations, best first. Absent unless requested."
-    )
-    truncated: bool | list[bool] | None = Field(
-        default=None,
-        description="Whether a translation was cut at the model's longest target, for a text or for"
-        " each of a list. Absent unless one was.",
-    )
-
-
-class Named(BaseModel):
-    code: str
-    name: str = Field(description="The code again.")
-
-
-class Language(Named):
-    targets: list[str] = Field(description="Codes that its texts can be translated into.")
-
-
-class FrontendSettings(BaseModel):
-    charLimit: int = Field(description="-1: only the limits of all requests apply.")
-    frontendTimeout: int = Field(description="Milliseconds after a key press to wait for another.")
-    apiKeys: bool = Field(description="Whether there are API keys.")
-    keyRequired: bool = Field(description="Whether a request must carry one.")
-    suggestions: bool
-    filesTranslation: bool
-    supportedFilesFormat: list[str]
-    language: dict[Literal["source", "target"], Named] = Field(
-        description="Languages to begin with."
-    )
-
-
-class LibreTranslateError(BaseModel):
-    error: str = Field(description="What is wrong and what to send instead.")
+DETECT = "/detect"
+KEY_IN_BODY = (TRANSLATE, DETECT)  # paths whose clients send api_key in the body
 
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
-    """Return the body of an error as a LibreTranslateError."""
+    """Return the body of an error as a LibreTranslateError. Clients compare the words of two errors
+    with those of LibreTranslate: a field is missing, and a language is not supported."""
     text = "; ".join(map(fault_sentence, error.faults)) or error.detail
-    return encode_json({"error": shorten(text, LONGEST_DETAIL)})
+    document = {"error": shorten(text, LONGEST_DETAIL)}
+    if isinstance(error, Unsupported):
+        document["advice"] = error.remedy
+    if missing := [fault.pointer for fault in error.faults if fault.detail == "is required"]:
+        name = missing[0].removeprefix("/")
+        advice = document["error"]
+        document = {"error": f"Invalid request: missing {name} parameter", "advice": advice}
+    return encode_json(document)
 
 
 def fault_sentence(fault: Fault) -> str:
@@ -105,7 +69,10 @@ def fault_sentence(fault: Fault) -> str:
 
 
 ERRORS = ErrorForm(
-    [TRANSLATE, "/languages", "/frontend", "/health", "/detect", "/suggest", "/translate_file"],
+    [
+        *(TRANSLATE, DETECT, "/languages", "/frontend", "/health", "/spec"),
+        *("/suggest", "/translate_file"),
+    ],
     write_error,
     {401: 403, 413: 400, 415: 400, 422: 400},
 )
@@ -114,23 +81,24 @@ router = APIRouter(
     route_class=JsonRoute,
     tags=["protocols"],
 )
-
+Body = TypeVar("Body", bound=BaseModel)
 EXAMPLES: Examples = {  # fit_to_models puts in languages of the first model that has some
     "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
 }
-FORM = {"schema": TranslateRequest.model_json_schema()}
-BODIES = {
-    JSON: {**FORM, "examples": EXAMPLES},
-    URL_ENCODED: FORM,
-    MULTIPART: FORM,
-}
+DETECT_EXAMPLES: Examples = {"text": {"summary": "A text", "value": {"q": "Hello."}}}
+
+
+def bodies_of(body: type[BaseModel], shown: Examples) -> dict[str, Any]:
+    """Return the OpenAPI description of a body, as JSON and as forms."""
+    form = {"schema": body.model_json_schema()}
+    return {JSON: {**form, "examples": shown}, URL_ENCODED: form, MULTIPART: form}
 
 
 @router.post(
     TRANSLATE,
     response_model=TranslateAnswer,
     summary="Translate as LibreTranslate does",
-    openapi_extra={"requestBody": {"content": BODIES}},
+    openapi_extra={"requestBody": {"content": bodies_of(TranslateRequest, EXAMPLES)}},
 )
 async def translate(call: Call) -> Response:
     """Translate a text or several, sentence by sentence. Sentences without letters and digits stay
@@ -139,23 +107,30 @@ async def translate(call: Call) -> Response:
     The body may be JSON or a form; forms may put fields into the query of the address.
     """
     negotiate(call, [JSON])
-    body = await read_request(call)
+    body = await read_request(call, TranslateRequest)
     check_key(call, body.api_key)
-    model = choose_model(call.service.registry.served.values(), body.source, body.target)
     given = texts_at(body.q)
-    size, wanted = sum(map(len, given.values())), model.source.has_text
+    size = sum(map(len, given.values()))
 
-    def split_all() -> dict[str, list[str]]:
+    def split_all(wanted: Wanted) -> dict[str, list[str]]:
         if body.format == "html":
             check_html([*given.values()], 1 + body.alternatives, "/q")
         return {at: parts_of(text, body.format, wanted, at) for at, text in given.items()}
 
-    parts = await call.compute_reading(split_all, size)
+    every = pairs_of(call.service.registry.served.values())
+    source, detected = body.source, None
+    if source == AUTO and AUTO not in (codes := sources_into(every, body.target)):
+        parts = await call.compute_reading(partial(split_all, has_letters), size)
+        detected = (await detect_languages(call, codes, chain(*parts.values())))[0]
+        source = detected.language
+    model = choose_model(every, source, body.target)
+    wanted = model.source.has_text
+    parts = await call.compute_reading(partial(split_all, wanted), size)
     own = model.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
-        source=list(chain.from_iterable(parts.values())),
-        source_language=None if body.source == AUTO else body.source,
+        source=[*chain(*parts.values())],
+        source_language=None if source == AUTO else source,
         target_language=body.target,
         beam_size=max(own, 1 + body.alternatives),
         num_hypotheses=1 + body.alternatives,
@@ -167,7 +142,8 @@ async def translate(call: Call) -> Response:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
-        return write_translation(body, given, parts, wanted, decoded.write()["results"])
+        document = write_translation(body, given, parts, wanted, decoded.write()["results"])
+        return document | write_detected(body, detected)
 
     if body.format == "html":  # which is parsed again
         document = await call.compute_reading(write, size)
@@ -175,18 +151,35 @@ async def translate(call: Call) -> Response:
     return await respond(call, Computed(write, decoded.answers, size))
 
 
-async def read_request(call: Call) -> TranslateRequest:
+async def detect_languages(
+    call: Call, codes: Sequence[str], texts: Iterable[str]
+) -> list[Detected]:
+    """Return the most probable of these languages, best first. Raise Invalid."""
+    text = beginning(texts)
+    check_unicode(text, "/q")
+    return await call.compute_limited(lambda: detector_of(tuple(codes)).detect(text))
+
+
+def write_detected(body: TranslateRequest, detected: Detected | None) -> Document:
+    """Return the field of an answer that says which language was detected, if one was."""
+    if detected is None:
+        return {}
+    document = detected._asdict()
+    return {"detectedLanguage": document if isinstance(body.q, str) else [document] * len(body.q)}
+
+
+async def read_request(call: Call, form: type[Body]) -> Body:
     """Return the fields of a JSON body or a form. Raise UnsupportedMediaType, Unparsable or
     Invalid."""
     content = await receive_body(call)
     content_type = call.headers.get("content-type", "")
     if JSON_TYPE.match(content_type.lower()):
-        return await read_body(call, TranslateRequest, content)
+        return await read_body(call, form, content)
 
-    def work() -> TranslateRequest:
+    def work() -> Body:
         fields = read_form(content_type, content, call.url.query)
         lines = {name: each.replace("\r\n", "\n") for name, each in fields.items()}
-        return validate(TranslateRequest, lines, strict=False)
+        return validate(form, lines, strict=False)
 
     return await call.compute_reading(work, len(content))
 
@@ -267,6 +260,28 @@ def write_translation(
     return document
 
 
+@router.post(
+    DETECT,
+    response_model=list[Detection],
+    summary="Detect a language as LibreTranslate does",
+    openapi_extra={"requestBody": {"content": bodies_of(DetectRequest, DETECT_EXAMPLES)}},
+)
+async def detect(call: Call) -> list[Detected]:
+    """Return the most probable languages of a text, best first, among those that the models
+    translate from. Its first 1,000 characters are read.
+
+    The body may be JSON or a form; forms may put fields into the query of the address.
+    """
+    negotiate(call, [JSON])
+    body = await read_request(call, DetectRequest)
+    check_key(call, body.api_key)
+    every = pairs_of(call.service.registry.served.values())
+    codes = dict.fromkeys(code for each in every for code in each.sources if code != AUTO)
+    if not codes:
+        raise Invalid("no model of this service takes a source language, so none is detected")
+    return await detect_languages(call, tuple(codes), [*texts_at(body.q).values()])
+
+
 @router.get("/languages", summary="List the languages as LibreTranslate does")
 async def list_languages(call: Call) -> list[Language]:
     """List all languages: none if no model has any. A model that takes no source language
@@ -284,7 +299,7 @@ async def list_languages(call: Call) -> list[Language]:
 
 @router.get("/frontend/settings", summary="Show the settings of LibreTranslate's page")
 async def show_settings(call: Call) -> FrontendSettings:
-    """Return the settings, which say that files are not translated and languages not detected."""
+    """Return the settings, which say that files are not translated."""
     pair = first_pair(model.manifest for model in call.service.registry.served.values())
     if pair is None:
         raise NotFound("not_supported", f"there are no settings, since {NO_LANGUAGES}")
@@ -307,47 +322,8 @@ async def check_health() -> Health:
     return Health(status="ok")
 
 
-class Pairs(NamedTuple):
-    """The languages that a model translates from and into."""
-
-    model: Model
-    sources: list[str]
-    targets: list[str]
-
-
-def pairs_of(models: Iterable[Model]) -> list[Pairs]:
-    """Return the models that have target languages.
-
-    One that takes no source language translates from AUTO.
-    """
-    found: list[Pairs] = []
-    for model in models:
-        languages = model.manifest.languages
-        if languages.target:
-            found.append(Pairs(model, list(languages.source) or [AUTO], list(languages.target)))
-    return found
-
-
-def choose_model(models: Iterable[Model], source: str, target: str) -> Model:
-    """Return the first model that translates from one language into another. Raise Invalid."""
-    every = pairs_of(models)
-    if not every:
-        raise Invalid.at("/target", f"cannot be chosen: {NO_LANGUAGES}")
-    check_known("/source", source, [code for pairs in every for code in pairs.sources])
-    check_known("/target", target, [code for pairs in every for code in pairs.targets])
-    fitting = [each.model for each in every if source in each.sources and target in each.targets]
-    if not fitting:
-        detail = f"is {target!r}, into which no model translates from {source!r}: GET /languages"
-        raise Invalid.at("/target", f"{detail} lists the targets of each language")
-    return fitting[0]
-
-
-def check_known(pointer: str, given: str, codes: Sequence[str]) -> None:
-    """Raise Invalid if no model has a language of this code."""
-    if given in codes:
-        return
-    why = "the service detects no language" if given == AUTO else "no model knows this language"
-    near = nearest(given, codes)
-    some = ", ".join(sorted(set(codes))[:NAMED])
-    advice = f"did you mean {' or '.join(near)}?" if near else f"give one, such as {some};"
-    raise Invalid.at(pointer, f"is {given!r}, but {why}: {advice} GET /languages lists all")
+@router.get("/spec", include_in_schema=False)
+async def show_spec(call: Call) -> dict[str, Any]:
+    """Return the OpenAPI document, where LibreTranslate has its own."""
+    prefix = call.scope["root_path"]
+    return {**call.app.openapi(), **({"servers": [{"url": prefix}]} if prefix else {})}

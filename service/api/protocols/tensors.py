@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.reading.field_types import Strict
+from service.api.reading.field_types import Foreign
 from service.api.reading.validation_errors import near_fields
 from service.errors import Invalid, Unparsable, shorten
 from service.formats.arrays import in_pieces
@@ -29,13 +29,6 @@ DTYPES: dict[Datatype, np.dtype[Any]] = {
 RANKS = {1: "one axis", 2: "two axes"}  # of inputs
 LENGTH = struct.Struct("<I")  # before each element of BYTES
 INT64 = range(-(1 << 63), 1 << 63)
-
-
-class Foreign(Strict):
-    """An object of the protocol. Its clients and extensions add fields of their own, which are
-    ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 class TensorParameters(Foreign):

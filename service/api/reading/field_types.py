@@ -256,3 +256,10 @@ class Strict(BaseModel):
             raise PydanticCustomError("fields", message, context)
         optional = {name for name, field in fields.items() if not field.is_required()}
         return {k: each for k, each in given.items() if each is not None or k not in optional}
+
+
+class Foreign(Strict):
+    """An object of another service's protocol. Its clients and extensions add fields of their own,
+    which are ignored."""
+
+    model_config = ConfigDict(extra="ignore")

@@ -1,7 +1,7 @@
 """Validate the languages of a request: the model must know them, and get those that it needs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, get_args
 
@@ -25,6 +25,8 @@ PAIRS = (
     " stsot svswe tktuk tltgl trtur tttat uguig yiydd"
 )
 SAME_LANGUAGE = frozenset(PAIRS.split())
+# Codes of the languages that models have in place of a group: of standard Arabic for Arabic
+INDIVIDUAL = {"arb": "ar", "azj": "az", "lvs": "lv", "no": "nb", "swh": "sw"}
 
 
 class RequestLanguages(NamedTuple):
@@ -149,6 +151,15 @@ def nearest(given: str, codes: Iterable[str]) -> list[str]:
     ]
     alike = get_close_matches(typed, folded, NAMED)
     return [folded[code] for code in same or dict.fromkeys([*begin, *alike])][:NAMED]
+
+
+def language_of(code: str, known: Mapping[str, str]) -> str | None:
+    """Return the two letters (ISO 639-1) of the language of a code, None if it is not among
+    `known`, which has three letters (ISO 639-3) for two."""
+    stem = re.split(r"[_-]", code.casefold())[0]
+    stem = INDIVIDUAL.get(stem, stem)
+    same = (two for two, three in known.items() if stem == three or are_same(two, stem))
+    return next(same, None)
 
 
 def are_same(one: str, other: str) -> bool:

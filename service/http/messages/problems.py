@@ -181,11 +181,13 @@ async def answer_http_exception(
     if status == HTTPStatus.NOT_FOUND:
         detail = describe_unknown(request, names)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = allowed_methods(headers.get("Allow", "GET"))  # static files send no Allow
+        methods = methods_at(request, headers.get("Allow", "GET"))  # static files send no Allow
         headers["Allow"] = ", ".join([*methods, "OPTIONS"])
         if request.method == "OPTIONS":
             return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
-        detail = f"{request.method} is not supported here: send {' or '.join(methods)}"
+        needed = paths_of(request.scope).others.get(path_of(request.scope))
+        without = f" without HEED_PROTOCOLS={needed}" if needed and request.method == "POST" else ""
+        detail = f"{request.method} is not supported here{without}: send {' or '.join(methods)}"
         if not form_of(request).endpoints:
             detail += f"; {prefix_of(request.scope)}/docs shows how"
     return answer(request, Refusal(status, detail), headers)
@@ -222,9 +224,11 @@ def list_endpoints(paths: Mapping[str, Collection[str]], prefix: str) -> str:
     )
 
 
-def allowed_methods(allow: str) -> list[str]:
-    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD where GET is."""
-    methods = set(allow.split(", "))
+def methods_at(request: Request, allow: str) -> list[str]:
+    """Return the methods of an Allow header (RFC 9110, section 10.2.1), with HEAD where GET is. The
+    framework's header knows the first route of the path; the document knows the others."""
+    documented = request.app.openapi()["paths"].get(path_of(request.scope), {})
+    methods = {*allow.split(", "), *map(str.upper, documented)}
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 

@@ -55,7 +55,7 @@ def test_a_path_of_a_protocol_that_is_off_names_the_setting(client, path, name):
         assert detail.startswith((f"{expected}: did you mean ", f"{expected}; "))
 
 
-@pytest.mark.parametrize("path", ["/translations", "/v2s", "/v1/embed", "/v1/decodes", "/"])
+@pytest.mark.parametrize("path", ["/translations", "/v2s", "/v1/embed", "/v1/decodes", "/models2"])
 def test_other_paths_name_no_protocol(client, path):
     assert "HEED_PROTOCOLS" not in client.post(path).text
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from model.checkpoint import load_model
+from service.api.reading.languages import language_of
 from tests.service.api.conftest import SOURCE, TARGET
 from tests.torch_scores import log_probs_of
 
@@ -160,3 +161,24 @@ def test_models_list_their_languages(ask):
         "target": ["fra_Latn", "fry_Latn"],
     }
     assert ask("tiny", "/v1/models")["languages"] == {"source": [], "target": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [
+        ("en", "en"),
+        ("en_XX", "en"),
+        ("eng_Latn", "en"),
+        ("zh-Hans", "zh"),
+        ("arb_Arab", "ar"),
+        ("als_Latn", "sq"),
+        ("est_Latn", "et"),  # and not es
+        ("no", "nb"),
+        ("ast_Latn", None),
+        ("tat_Cyrl", None),  # and not ta
+    ],
+)
+def test_a_code_has_a_language_of_two_letters(code, language):
+    known = {"en": "eng", "zh": "zho", "ar": "ara", "sq": "sqi", "es": "spa"}
+    known |= {"et": "est", "nb": "nob", "ta": "tam", "as": "asm"}
+    assert language_of(code, known) == language

@@ -1,6 +1,7 @@
 """Translations by the stock client of LibreTranslate and by forms, compared with /v1/decode."""
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from urllib.parse import urlencode
@@ -9,7 +10,7 @@ import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from tests.conftest import KEY, sender
+from tests.conftest import KEY, opened, sender
 
 PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
 URLENCODED = "application/x-www-form-urlencoded"
@@ -52,10 +53,11 @@ def decode(http):
 
 
 def refusal_of(call, *arguments):
+    """The status of a refusal, its error, and its advice if it has some."""
     with pytest.raises(urllib.error.HTTPError) as refused:
         call(*arguments)
     with refused.value as answer:
-        return answer.code, json.load(answer)["error"]
+        return answer.code, *json.load(answer).values()
 
 
 def test_the_client_translates_sentence_by_sentence(stock, decode):
@@ -76,16 +78,20 @@ def test_the_client_gets_the_languages_and_where_they_lead(stock, http):
 
 
 @pytest.mark.parametrize(
-    ("languages", "part"),
+    ("languages", "wrong", "part"),
     [
-        (("en", "heb_Hebr"), "source is 'en', but no model knows this language: did you mean en_"),
-        (("auto", "heb_Hebr"), "source is 'auto', but the service detects no language: give one"),
-        (("eng_Latn", "zho_Hans"), "target is 'zho_Hans', but no model knows this language"),
+        (("en", "heb_Hebr"), "en", "did you mean en_XX?"),
+        (("zz", "heb_Hebr"), "zz", "give one, such as arb_Arab, en_XX"),
+        (("eng_Latn", "zho_Hans"), "zho_Hans", "give one, such as eng_Latn"),
+        (("auto", "zho_Hans"), "zho_Hans", "give one, such as eng_Latn"),
     ],
 )
-def test_the_client_is_told_which_languages_there_are(stock, languages, part):
-    status, error = refusal_of(stock.translate, "hello", *languages)
-    assert (status, error[: len(part)]) == (400, part)
+def test_the_client_is_told_which_languages_there_are(stock, languages, wrong, part):
+    """The error is LibreTranslate's, word for word."""
+    status, error, advice = refusal_of(stock.translate, "hello", *languages)
+    assert (status, error) == (400, f"{wrong} is not supported")
+    assert advice.startswith(part)
+    assert advice.endswith(" GET /languages lists all")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +103,39 @@ def test_the_client_needs_a_key_of_the_service(protocol_server, key, part):
     status, error = refusal_of(stock.translate, "hello", *PAIR.values())
     assert status == 403
     assert part in error
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/detect", 405),
+        ("POST", "/languages", 405),
+        ("POST", "/health", 405),
+        ("POST", "/spec", 405),
+        ("POST", "/frontend/settings", 405),
+        ("GET", "/translate", 405),
+        ("GET", "/spec", 200),
+        ("GET", "/languages", 200),
+        ("GET", "/health", 200),
+        ("GET", "/frontend/settings", 200),
+    ],
+)
+def test_paths_have_the_methods_of_libretranslate(http, method, path, status):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = http.request(method, path, headers=headers)
+    assert answer.status_code == status
+    assert ("error" in answer.json()) == (status == 405)
+
+
+@pytest.mark.parametrize("missing", ["q", "source", "target"])
+def test_a_missing_parameter_is_named_as_libretranslate_does(http, missing):
+    fields = {"q": "hello", **PAIR, "api_key": KEY}
+    del fields[missing]
+    for sent in ({"data": fields}, {"json": fields}):
+        answer = http.post("/translate", **sent)
+        assert answer.status_code == 400
+        assert answer.json()["error"] == f"Invalid request: missing {missing} parameter"
+        assert answer.json()["advice"] == f"{missing} is required"
 
 
 def test_a_key_is_asked_for_before_languages_are_told(http):
@@ -112,10 +151,16 @@ def test_a_key_may_be_in_a_header(translate, http):
     assert http.post("/translate", json={**PAIR, "q": "hello"}, headers=headers).status_code == 403
 
 
-def test_languages_are_not_detected_and_the_client_is_told(stock):
-    status, error = refusal_of(stock.detect, "hello")
-    assert status == 404
-    assert "/translate" in error
+def test_a_language_is_not_detected_without_the_package_and_the_client_is_told(
+    translator, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "lingua", None)
+    with opened(translator, protocols="libretranslate") as client:
+        asked = {"q": "hello", "source": "auto", "target": "heb_Hebr"}
+        for path, body in (("/detect", {"q": "hello"}), ("/translate", asked)):
+            answer = client.post(path, json=body)
+            assert answer.status_code == 400
+            assert "install heed[detect], or name the language" in answer.json()["error"]
 
 
 FORM = {**PAIR, "q": "hello\r\n&=+% \r\none two", "alternatives": "1", "api_key": KEY}
@@ -168,7 +213,7 @@ def test_forms_are_read_as_json_is(http, translate, query, sent):
 def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
     answer = http.post("/translate", content=content, headers={"Content-Type": content_type})
     assert answer.status_code == 400
-    assert part in answer.json()["error"]
+    assert part in "; ".join(answer.json().values())
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.service.api.conftest import copy_of
 APP = FastAPI()  # what answers to errors look at
 APP.state.paths = Paths("", [protocol.ERRORS for protocol in PROTOCOLS.values()], {}, {})
 OPENAI, LIBRE, INFER = "/v1/embeddings", "/translate", "/v2/models/g2p-en/infer"
+MODEL = "/models/g2p-en"
 UNAUTHORIZED, INVALID = Unauthorized("no key"), Invalid.at("/dimensions", "is 0")
 
 
@@ -65,11 +66,18 @@ def answer_to(path, error):
         (INFER, RuntimeError("secret"), 500),
         (INFER, HTTPException(413, "the body is large"), 413),
         ("/v2", HTTPException(405), 405),
+        (MODEL, UNAUTHORIZED, 401),
+        (MODEL, INVALID, 400),
+        (MODEL, Overloaded("full"), 429),
+        (MODEL, RuntimeError("secret"), 500),
+        (MODEL, HTTPException(413, "the body is large"), 400),
+        ("/", INVALID, 400),
+        ("/pipeline", HTTPException(405), 405),
     ],
 )
 def test_every_error_has_the_form_of_its_protocol(path, error, status):
     answer = answer_to(path, error)
-    (content,) = json.loads(answer.body).values()
+    content, *_ = json.loads(answer.body).values()
     message = content if path != OPENAI else content["message"]
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
@@ -97,14 +105,14 @@ def test_an_openai_error_names_its_kind_its_field_and_its_code(error, kind, para
     assert (document["type"], document["param"], document["code"]) == (kind, param, error.code)
 
 
-@pytest.mark.parametrize("path", [f"{OPENAI}s", "/v2s", "/v1/decode", "/", "/languages2"])
+@pytest.mark.parametrize("path", [f"{OPENAI}s", "/v2s", "/v1/decode", "/models2", "/languages2"])
 def test_other_paths_keep_problem_documents(path):
     answer = answer_to(path, INVALID)
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.status_code == 422
 
 
-@pytest.mark.parametrize("path", [OPENAI, LIBRE, "/languages", INFER])
+@pytest.mark.parametrize("path", [OPENAI, LIBRE, "/languages", INFER, MODEL])
 def test_a_protocol_is_off_unless_a_setting_names_it(client, path):
     answer = client.post(path, json={})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

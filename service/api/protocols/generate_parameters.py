@@ -1,0 +1,165 @@
+"""Read the parameters of Hugging Face's `generate`, as pipelines and text-generation-inference take
+them, into options of /v1/decode."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from service.api.reading.validation_errors import near_fields
+from service.bundle.manifest import Manifest
+from service.errors import MOST_FAULTS, Fault, Invalid, shorten
+
+OURS = {  # by their names
+    "num_beams": "beam_size",
+    "num_return_sequences": "num_hypotheses",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "suppress_tokens": "suppress_tokens",
+    "stop": "stop",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "src_lang": "source_language",
+    "tgt_lang": "target_language",
+}
+THEIRS = {ours: theirs for theirs, ours in reversed(OURS.items())}
+OUR_WORDS = re.compile(r"\b(beam_size|num_hypotheses|source_language|target_language)\b")
+LENGTHS = {  # the first of two names is the one that counts if both are given
+    "max_new_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "min_new_tokens": "min_new_tokens",
+    "min_length": "min_new_tokens",
+}
+FLAGS = ("do_sample", "details")
+DRAWING = ("temperature", "top_k", "top_p")
+CUTTING = (True, "longest_first", "only_first")  # values of truncation
+NOT_CUTTING = (False, "do_not_truncate")
+# Parameters that change no answer: the model's own tokenizer decides on spaces.
+NO_EFFECT = ("clean_up_tokenization_spaces", "use_cache")
+# Parameters that are not offered, and the values at which they would change nothing
+HARMLESS: dict[str, Any] = {
+    "best_of": 1,
+    "decoder_input_details": False,
+    "diversity_penalty": 0,
+    "frequency_penalty": 0,
+    "num_beam_groups": 1,
+    "return_full_text": False,
+    "return_tensors": False,
+    "return_text": True,
+    "top_n_tokens": 0,
+    "typical_p": 1,
+    "watermark": False,
+}
+NESTED = "generate_parameters"  # an object with more parameters
+KNOWN = (*OURS, *LENGTHS, *FLAGS, "truncation", *NO_EFFECT)
+
+
+class Parameters(NamedTuple):
+    """Options of /v1/decode; `names` are those that the client has for them."""
+
+    options: dict[str, Any]
+    names: Mapping[str, str]
+    details: bool
+    cuts: bool  # whether texts that are too long are cut
+
+    @property
+    def seed(self) -> int | None:
+        return self.options.get("seed")
+
+    def rename(self, fault: Fault) -> Fault:
+        """Return a fault of /v1/decode in the names of the client."""
+        names = {**THEIRS, **self.names}
+        ours, slash, rest = fault.pointer.removeprefix("/").partition("/")
+        theirs = f"parameters/{names[ours]}" if ours in names else ours
+        pointer = f"/{'inputs' if ours == 'source' else theirs}{slash}{rest}"
+        detail = OUR_WORDS.sub(lambda found: names[found[1]], fault.detail)
+        return Fault(pointer if fault.pointer else "", detail)
+
+
+def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
+    """Return the options of a request. Raise Invalid for a parameter that Heed lacks."""
+    parameters = flatten(given)
+    check_known(parameters)
+    for flag in FLAGS:
+        if not isinstance(parameters.get(flag, False), bool):
+            raise Invalid.at(f"/parameters/{flag}", "must be true or false")
+    options = {ours: parameters[theirs] for theirs, ours in OURS.items() if theirs in parameters}
+    names = {ours: theirs for theirs, ours in OURS.items() if theirs in parameters}
+    for theirs, ours in LENGTHS.items():
+        if theirs in parameters and ours not in options:
+            options[ours] = read_length(theirs, parameters[theirs], manifest)
+            names[ours] = theirs
+    if options.get("top_k") == 0:  # which switches it off
+        del options["top_k"]
+    drawing = [name for name in DRAWING if name in options]
+    if parameters.get("do_sample", bool(drawing)):
+        options.setdefault("temperature", 1.0)
+    else:
+        options = {name: each for name, each in options.items() if name not in (*DRAWING, "seed")}
+    cuts = read_truncation(parameters.get("truncation", False))
+    return Parameters(options, names, parameters.get("details", False), cuts)
+
+
+def read_truncation(value: Any) -> bool:
+    """Return whether texts that are too long are cut."""
+    if value not in (*CUTTING, *NOT_CUTTING):
+        detail = "must be true, false, longest_first, only_first or do_not_truncate"
+        raise Invalid.at("/parameters/truncation", detail)
+    return value in CUTTING
+
+
+def flatten(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all parameters that are not null, with those of an object in them."""
+    nested = given.get(NESTED) or {}
+    if not isinstance(nested, dict):
+        raise Invalid.at(f"/parameters/{NESTED}", "must be a JSON object")
+    every: dict[str, Any] = {**given, **nested}
+    return {name: each for name, each in every.items() if each is not None and name != NESTED}
+
+
+def check_known(parameters: Mapping[str, Any]) -> None:
+    """Raise Invalid for parameters that Heed lacks and that would change the answer.
+
+    The message begins as that of `generate`: huggingface_hub's client reads the names in it, warns,
+    and sends the request again without them.
+    """
+    unknown = [
+        name
+        for name, value in parameters.items()
+        if name not in KNOWN and not (name in HARMLESS and value == HARMLESS[name])
+    ]
+    if not unknown:
+        return
+    named = [shorten(name) for name in unknown[:MOST_FAULTS]]
+    near = dict.fromkeys(each for name in named for each in near_fields(name, KNOWN))
+    advice = f"did you mean {' or '.join(near)}? " if near else ""
+    raise Invalid(
+        f"The following `model_kwargs` are not used by the model: {named}: {advice}the parameters"
+        f" are {', '.join(KNOWN)}"
+    )
+
+
+def read_length(name: str, value: Any, manifest: Manifest) -> int:
+    """Return a length in new tokens as Heed counts them: without any id that the decoder starts
+    with. `generate` counts the ids after the first one, such as a language, as new, and all in the
+    names without `new`.
+
+    A largest length beyond the positions of the model is lowered to them: it is only the most.
+    """
+    start = manifest.limits.max_target_length + 1 - manifest.target_positions
+    counted = start - 1 if "new" in name else start
+    if type(value) is not int or value < 0:
+        raise Invalid.at(f"/parameters/{name}", "must be a whole number")
+    if LENGTHS[name] == "min_new_tokens":
+        return max(value - counted, 0)
+    if value <= counted:
+        raise Invalid.at(
+            f"/parameters/{name}",
+            f"is {value}, which leaves no room for a token: give at least {counted + 1}",
+        )
+    return min(value - counted, manifest.target_positions)

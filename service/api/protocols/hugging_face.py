@@ -1,0 +1,291 @@
+"""The API of Hugging Face's pipelines, as its Inference API, its Inference Endpoints and
+text-generation-inference offer it: https://huggingface.co/docs/inference-providers.
+
+`generate_parameters` says how generate's parameters become our options.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, Field
+
+from service.api.answering.examples import Examples
+from service.api.answering.steps import Computed, cut_headers, send, write_pieces
+from service.api.answering.stream import EVENT_STREAM, Stream
+from service.api.endpoints.decode import DecodeRequest, prepare, run_decode
+from service.api.endpoints.encode import EncodeRequest, run_encode
+from service.api.protocols.generate_parameters import Parameters, read_parameters
+from service.api.protocols.generated_tokens import TokenWriter, write_details
+from service.api.reading.call import Call
+from service.api.reading.field_types import Foreign, Plain
+from service.api.reading.json_route import JsonRoute, validate
+from service.bundle.languages import Template
+from service.bundle.manifest import Manifest
+from service.errors import HeedError, Invalid, NotFound, TooLarge, shorten
+from service.formats.json import JSON, Document, concatenate, write
+from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
+from service.http.middleware.answers import negotiate
+from service.serving.model import Model
+
+Key = Literal["translation_text", "summary_text", "generated_text"]
+KEYS: dict[str, Key] = {  # of the texts in an answer, by task
+    "translation": "translation_text",
+    "summarization": "summary_text",
+    "text2text-generation": "generated_text",
+    "text-generation": "generated_text",
+}
+FEATURES = "feature-extraction"
+# As text-generation-inference has them: its clients raise an exception for each.
+ERROR_TYPES = {
+    400: "validation",
+    413: "validation",
+    422: "validation",
+    429: "overloaded",
+    500: "generation",
+}
+NO_EFFECT = Field(
+    default={}, description="Has no effect: no answer is cached, and all models are loaded."
+)
+EXAMPLES: Examples = {
+    "text": {"summary": "A text", "value": {"inputs": "attention"}},
+    "beams": {
+        "summary": "The best two targets of four beams, for each of two texts",
+        "value": {
+            "inputs": ["read", "attention"],
+            "parameters": {"num_beams": 4, "num_return_sequences": 2},
+        },
+    },
+    "stream": {
+        "summary": "Stream each token as soon as it is generated",
+        "value": {"inputs": "pronunciation", "stream": True},
+    },
+}
+FEATURE_EXAMPLES: Examples = {
+    "texts": {"summary": "One vector for each word", "value": {"inputs": ["color", "colour"]}},
+}
+
+
+class GenerateRequest(Foreign):
+    inputs: Plain = Field(description="A text, or a list of texts.")
+    parameters: dict[str, Any] = Field(
+        default={},
+        description="Options by the names of Hugging Face's generate, such as max_new_tokens,"
+        " num_beams, do_sample, temperature and num_return_sequences; src_lang and tgt_lang.",
+    )
+    options: dict[str, Any] = NO_EFFECT
+    stream: bool = Field(
+        default=False,
+        description="Send the tokens of one text as server-sent events, as"
+        " text-generation-inference does.",
+    )
+
+
+class GeneratedToken(BaseModel):
+    id: int
+    text: str = Field(description="What it adds to the text.")
+    logprob: float | None = Field(description="null in a stream of beam search.")
+    special: bool = Field(description="Whether it is not text, such as the end of a sequence.")
+
+
+class Details(BaseModel):
+    finish_reason: Literal["eos_token", "length", "stop_sequence"]
+    generated_tokens: int
+    seed: int | None = Field(description="As in the request.")
+    prefill: list[GeneratedToken] = Field(description="Empty.")
+    tokens: list[GeneratedToken]
+
+
+class Generated(BaseModel):
+    """One of the three texts, by the task of the path, or else of the model."""
+
+    translation_text: str | None = None
+    summary_text: str | None = None
+    generated_text: str | None = None
+    details: Details | None = Field(default=None, description="Absent unless requested.")
+
+
+class FeatureRequest(Foreign):
+    inputs: Plain = Field(description="A text, or a list of texts.")
+    normalize: bool = Field(default=True, description="Scale every vector to length 1.")
+    dimensions: int | None = Field(
+        default=None, ge=1, description="How many of the first numbers of every vector to keep."
+    )
+    options: dict[str, Any] = NO_EFFECT
+
+
+class HuggingFaceError(BaseModel):
+    error: str = Field(description="What is wrong and what to send instead.")
+    error_type: str | None = Field(
+        default=None, description="validation, overloaded or generation; absent for other errors."
+    )
+
+
+def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
+    """Return the body of an error as a HuggingFaceError."""
+    document = {"error": shorten(error.detail.removeprefix("/"), LONGEST_DETAIL)}
+    if kind := ERROR_TYPES.get(error.status):
+        document["error_type"] = kind
+    return encode_json(document)
+
+
+# 400 for requests that must be changed: the clients then raise BadRequestError.
+ERRORS = ErrorForm(["/", "/models", "/pipeline"], write_error, {413: 400, 422: 400})
+router = APIRouter(
+    responses={"4XX": {"model": HuggingFaceError}, "5XX": {"model": HuggingFaceError}},
+    route_class=JsonRoute,
+    tags=["protocols"],
+)
+FeatureBody = Annotated[FeatureRequest, Body(openapi_examples=FEATURE_EXAMPLES)]
+GenerateBody = Annotated[GenerateRequest, Body(openapi_examples=EXAMPLES)]
+
+
+embeds = partial(
+    router.post, response_model=list[list[float]], summary="Embed texts as Hugging Face does"
+)
+# OpenAPI 3.1 has no schema of a stream: validators apply this one to each event
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+generates = partial(
+    router.post,
+    response_model=list[Generated] | list[list[Generated]],
+    responses={200: {"content": {EVENT_STREAM: {"schema": EVENT}}}},
+    summary="Generate texts as Hugging Face does",
+)
+
+
+@embeds(f"/pipeline/{FEATURES}/{{model:path}}", name="extract_features")
+@embeds(f"/models/{{model:path}}/pipeline/{FEATURES}", name="extract_features_of_model")
+async def extract_features(body: FeatureBody, call: Call, model: str) -> Response:
+    """Return a vector for each text: the mean of the encoder's output over its tokens."""
+    negotiate(call, [JSON])
+    asked = EncodeRequest.model_construct(
+        model=without_owner(model),
+        source=[body.inputs] if isinstance(body.inputs, str) else body.inputs,
+        pooling="mean",
+        normalize=body.normalize,
+        dimensions=body.dimensions,
+    )
+    encoded = await run_encode(asked, call, "/inputs")
+    return await answer(call, encoded, lambda each: [one["embedding"] for one in each["results"]])
+
+
+@generates("/pipeline/{task}/{model:path}", name="run_pipeline")
+@generates("/models/{model:path}/pipeline/{task}", name="run_pipeline_of_model")
+async def run_pipeline(body: GenerateBody, call: Call, model: str, task: str) -> Response:
+    """Generate a target for each text: a translation, a summary or another text, by the task."""
+    if task not in KEYS:
+        known = ", ".join([*KEYS, FEATURES])
+        detail = f"task {shorten(task)!r} is not offered: the tasks are {known}"
+        raise NotFound("unknown_task", detail)
+    return await generate(body, call, call.find_model(without_owner(model)), task)
+
+
+@generates("/models/{model:path}")
+async def run_model(body: GenerateBody, call: Call, model: str) -> Response:
+    """Generate a target for each text: a translation, a summary or another text, by the model."""
+    found = call.find_model(without_owner(model))
+    return await generate(body, call, found, task_of(found.manifest))
+
+
+@generates("/")
+async def run_only_model(body: GenerateBody, call: Call) -> Response:
+    """Generate a target for each text, as `/models/{model}` does."""
+    served = call.service.registry.served
+    if len(served) > 1:
+        raise Invalid(f"several models are served: POST to /models/ and one of {', '.join(served)}")
+    found = call.find_model(None)
+    return await generate(body, call, found, task_of(found.manifest))
+
+
+async def generate(body: GenerateRequest, call: Call, found: Model, task: str) -> Response:
+    """Answer a request with the texts of a task. Raise the errors of /v1/decode in the names of its
+    client.
+
+    With several targets for each of a list of texts, each text has a list.
+    """
+    negotiate(call, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    key = KEYS[task]
+    parameters = read_parameters(body.parameters, found.manifest)
+    try:
+        asked = await read_request(body, call, found, parameters)
+        if body.stream:
+            open_writer = partial(TokenWriter, form=ERRORS, seed=parameters.seed)
+            return await Stream(call, *await prepare(asked, call), open_writer).respond()
+        decoded = await run_decode(asked, call)
+    except (Invalid, TooLarge) as error:
+        raise error.change_faults(parameters.rename) from None
+
+    def shape(document: Document) -> list[Any]:
+        results = document["results"]
+        texts = [write_result(found, result, key, parameters) for result in results]
+        if isinstance(body.inputs, str):
+            return texts[0]
+        return [each[0] for each in texts] if asked.num_hypotheses == 1 else texts
+
+    return await answer(call, decoded, shape)
+
+
+def without_owner(name: str) -> str:
+    """Return the name of a model here. On Hugging Face its owner stands before it."""
+    return name.rpartition("/")[2]
+
+
+def task_of(manifest: Manifest) -> str:
+    """Return the task that a bundle is made for, by what it says of it, and by its languages."""
+    described = manifest.task.lower()
+    if "summar" in described:
+        return "summarization"
+    translates = "translat" in described or manifest.languages.target
+    return "translation" if translates else "text2text-generation"
+
+
+async def read_request(
+    body: GenerateRequest, call: Call, model: Model, parameters: Parameters
+) -> DecodeRequest:
+    """Return the body of /v1/decode. Raise Invalid, also for a stream of several targets."""
+    size = len(body.inputs) if isinstance(body.inputs, str) else sum(map(len, body.inputs))
+    source = body.inputs
+    if parameters.cuts:
+        source = await call.compute_reading(partial(cut_texts, model, source), size)
+    asked = {
+        "model": model.name,
+        "source": source,
+        "stream": body.stream,
+        **parameters.options,
+    }
+    request = await call.compute_reading(partial(validate, DecodeRequest, asked), size)
+    if body.stream and (not isinstance(body.inputs, str) or request.num_hypotheses > 1):
+        raise Invalid("a stream has one text and one target: send one of each, or no stream")
+    return request
+
+
+def cut_texts(model: Model, source: str | list[str]) -> str | list[str]:
+    """Return the beginnings of texts that the model has room for, whatever their language."""
+    manifest = model.manifest
+    around: Template = [*manifest.source_prefix, *manifest.source_suffix]
+    room = manifest.limits.max_source_length - manifest.languages.most_ids(around)
+    if isinstance(source, str):
+        return model.source.cut(source, room)
+    return [model.source.cut(each, room) for each in source]
+
+
+def write_result(
+    model: Model, result: Document, key: Key, parameters: Parameters
+) -> list[Document]:
+    """Return the texts of one source, best first."""
+    texts = [{key: each["text"]} for each in result["hypotheses"]]
+    if not parameters.details:
+        return texts
+    details = (write_details(model, each, parameters.seed) for each in result["hypotheses"])
+    return [{**text, "details": each} for text, each in zip(texts, details, strict=True)]
+
+
+async def answer(
+    call: Call, computed: Computed, shape: Callable[[Document], Sequence[Any]]
+) -> Response:
+    """Send the list that `shape` makes of the document of our own endpoint."""
+    pieces = await write_pieces(call, computed, lambda each: [*concatenate(write(shape(each)))])
+    response = send(call, pieces, JSON)
+    response.headers.update(cut_headers(computed.answers))
+    return response

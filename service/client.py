@@ -1,0 +1,250 @@
+"""A client of a service: texts in, dataclasses and NumPy arrays out, by the names of the API."""
+
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from html import escape
+from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Unpack
+
+ARRAYS = "application/npz"
+CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
+
+Source = str | Sequence[str] | Sequence[Sequence[int]]
+Kind = Literal["encoder", "decoder", "cross"]
+Reduction = Literal["none", "mean", "max"]
+
+
+class ModelOptions(TypedDict, total=False):
+    model: str
+    source_language: str
+    target_language: str
+
+
+class Selection(TypedDict, total=False):
+    kinds: Sequence[Kind]
+    layers: Literal["all"] | Sequence[int]
+    heads: Literal["all"] | Sequence[int]
+    reduce_heads: Reduction
+    reduce_layers: Reduction | Literal["rollout"]
+    rows: Sequence[int]
+    alignment: Literal["argmax", "threshold"]
+    threshold: float
+    decimals: int
+
+
+class AttentionOptions(ModelOptions, total=False):
+    attention: Selection
+    max_new_tokens: int
+    beam_size: int
+    length_penalty: float
+    early_stopping: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    min_new_tokens: int
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    suppress_tokens: Sequence[int]
+    allowed_targets: Sequence[str]
+    target_prefix: str | Sequence[int]
+    stop: str | Sequence[str | int]
+
+
+class DecodeOptions(AttentionOptions, total=False):
+    num_hypotheses: int
+    top_log_probs: int
+    partial: bool
+    split: Literal["none", "sentences"]
+
+
+class Refusal(Exception):
+    """An error of the service: its problem document."""
+
+    def __init__(self, problem: Mapping[str, Any]) -> None:
+        super().__init__("{status} {code}: {detail}".format(**problem))
+        self.problem = problem
+
+
+class Part:
+    """A part of an answer. It takes the fields that it has: a newer service may send more."""
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        names = {each.name for each in fields(cast("Any", cls))}
+        given = {name: value for name, value in document.items() if name in names}
+        if "attention" in names:
+            blocks = map(Attention.read, document.get("attention") or [])
+            given["attention"] = {block.kind: block for block in blocks}
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Token(Part):
+    text: str
+    id: int
+    start: int | None
+    end: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Part):
+    """Weights of one kind, with the axes `axes`. In a notebook it is a heatmap: the mean of all its
+    layers and heads."""
+
+    kind: Kind
+    layers: list[int]
+    heads: list[int]
+    axes: list[str]
+    rows: list[Token]
+    columns: list[Token]
+    weights: NDArray[np.float32]
+    reduce_layers: Reduction | Literal["rollout"] | None = None
+    reduce_heads: Reduction | None = None
+    alignment: Any = None
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        sides = {side: [*map(Token.read, document[side])] for side in ("rows", "columns")}
+        weights = np.asarray(document["data"], np.float32)
+        return super().read({**document, **sides, "weights": weights})
+
+    def _repr_html_(self) -> str:
+        matrix = self.weights.mean(axis=tuple(range(self.weights.ndim - 2)))
+        head = "".join(f"<th>{escape(each.text)}</th>" for each in self.columns)
+        lines = [f"<caption>{self.kind} attention</caption><tr><th></th>{head}</tr>"]
+        for row, weights in zip(self.rows, matrix, strict=True):
+            shades = weights / (matrix.max() or 1)
+            cells = "".join(map(CELL.format, weights, shades))
+            lines.append(f"<tr><th>{escape(row.text)}</th>{cells}</tr>")
+        return f"<table>{''.join(lines)}</table>"
+
+
+@dataclass(frozen=True)
+class Hypothesis(Part):
+    """A target. One of a text that was split has no tokens of its own."""
+
+    text: str
+    score: float
+    finish_reason: Literal["eos", "length", "stop"]
+    tokens: list[str] = field(default_factory=list[str])
+    token_ids: list[int] = field(default_factory=list[int])
+    log_probs: list[float] = field(default_factory=list[float])
+    top_log_probs: list[list[dict[str, Any]]] | None = None
+    attention: dict[Kind, Attention] = field(default_factory=dict[Kind, Attention])
+
+
+@dataclass(frozen=True)
+class Result(Part):
+    """The targets of a source, best first. With `partial`, a source that was refused has none, and
+    its `problem`. `start` and `end` are those of a sentence in its text."""
+
+    hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
+    source_tokens: int = 0
+    sentences: "list[Result]" = field(default_factory=list["Result"])
+    problem: dict[str, Any] | None = None
+    start: int | None = None
+    end: int | None = None
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        parts = {"hypotheses": Hypothesis, "sentences": Result}
+        lists = {name: [*map(each.read, document.get(name, []))] for name, each in parts.items()}
+        return super().read({**document, **lists})
+
+    @property
+    def text(self) -> str:
+        """The best target. Raise Refusal if the source was refused."""
+        if self.problem:
+            raise Refusal(self.problem)
+        return self.hypotheses[0].text
+
+
+@dataclass(frozen=True)
+class Attended(Part):
+    source: str
+    target: str
+    attention: dict[Kind, Attention]
+
+
+@dataclass(frozen=True)
+class Score(Part):
+    tokens: list[str]
+    log_probs: list[float]
+    sum: float
+    mean: float
+    perplexity: float
+
+
+class Event(NamedTuple):
+    """A step of a stream: `token`, `beam`, or `done`, the last one, which has the results."""
+
+    name: str
+    data: dict[str, Any]
+    results: list[Result]
+
+
+class Heed(ExitStack):
+    """A service. Make one, and use it for all requests and in all threads: it keeps connections
+    open until `close`. A busy service is asked three times. Methods raise Refusal."""
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None) -> None:
+        super().__init__()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = self.enter_context(httpx2.Client(base_url=url, headers=headers, timeout=65.0))
+
+    def models(self) -> list[dict[str, Any]]:
+        return checked(self._http.get("/v1/models")).json()["models"]
+
+    def decode(self, source: Source, **options: Unpack[DecodeOptions]) -> list[Result]:
+        answer = self._post("/v1/decode", source=source, **options)
+        return [Result.read(each) for each in answer.json()["results"]]
+
+    def stream(self, source: Source, **options: Unpack[DecodeOptions]) -> Iterator[Event]:
+        body = {"source": source, "stream": True, **options}
+        with self._http.sse("/v1/decode", method="POST", json=body, max_event_size=None) as events:
+            checked(events.response)
+            for event in events:
+                data: dict[str, Any] = json.loads(event.data)
+                if event.event == "error":
+                    raise Refusal(data)
+                yield Event(event.event, data, [*map(Result.read, data.get("results", []))])
+
+    def attention(
+        self, source: Source, target: Source | None = None, **options: Unpack[AttentionOptions]
+    ) -> list[Attended]:
+        """Return the attention between sources and the given targets, or those that are decoded."""
+        answer = self._post("/v1/attention", ARRAYS, source=source, target=target, **options)
+        arrays = np.load(io.BytesIO(answer.content))
+        results: list[dict[str, Any]] = json.loads(str(arrays["meta"]))["results"]
+        for i, result in enumerate(results):
+            for block in result["attention"]:
+                block["data"] = arrays[f"{i}.0.{block['kind']}"]
+        return [Attended.read(each) for each in results]
+
+    def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
+        answer = self._post("/v1/score", source=source, target=target, **options)
+        return [Score.read(each) for each in answer.json()["results"]]
+
+    def _post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
+        headers = {"Accept": accept}
+        answer = self._http.post(path, json=body, headers=headers)
+        for _ in range(2):
+            if answer.status_code in (429, 503):
+                time.sleep(int(answer.headers.get("Retry-After", 1)))
+                answer = self._http.post(path, json=body, headers=headers)
+        return checked(answer)
+
+
+def checked(answer: httpx2.Response) -> httpx2.Response:
+    if answer.is_error:
+        raise Refusal(json.loads(answer.read()))
+    return answer
