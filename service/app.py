@@ -72,7 +72,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        service.mechanisms = Mechanisms(MECHANISMS, settings.provider)
+        service.mechanisms = Mechanisms(MECHANISMS)
         try:
             await registry.open()
             yield

@@ -43,7 +43,7 @@ def generate_calls(model: Any) -> Decode:
     is declared for a protocol that these models do not follow."""
 
     def run(call: Call) -> Timed:
-        source_ids = torch.tensor(call.sources)
+        source_ids = torch.tensor(call.sources, device=model.device)
         with Stopwatch() as watch:
             ids = model.generate(
                 input_ids=source_ids,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # importing the network imports torch, whose memory would cou
     from model.network.config import TransformerConfig
 
 
-def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
+def heed(folder: Path, precision: str, *, attention: bool = True, provider: str = "cpu") -> Decode:
     sys.modules["rich"] = cast("Any", None)  # structlog would load it; the service lacks it
     import numpy as np
 
@@ -24,7 +24,7 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     from service.wire import Entry
 
     settings = Settings(
-        provider=Provider.cpu,
+        provider=Provider(provider),
         precision=Precision(precision),
         attention=attention,
         self_check=False,
@@ -82,11 +82,18 @@ def bare_loop(folder: Path, precision: str) -> Decode:
     return run
 
 
-def ctranslate2(folder: Path, compute_type: str, inter_threads: int, intra_threads: int) -> Decode:
+def ctranslate2(
+    folder: Path,
+    compute_type: str,
+    inter_threads: int,
+    intra_threads: int,
+    device: str = "cpu",
+) -> Decode:
     import ctranslate2
 
     translator = ctranslate2.Translator(
         str(folder / "ctranslate2"),
+        device=device,
         compute_type=compute_type,
         inter_threads=inter_threads,
         intra_threads=intra_threads,
@@ -131,12 +138,17 @@ def no_cache(_: Path, config: "TransformerConfig") -> Decode:
     return run
 
 
-def hugging_face(_: Path, config: "TransformerConfig") -> Decode:
-    """Prepare transformers' own `generate` at float32, with torch's fused attention."""
+def hugging_face(_: Path, config: "TransformerConfig", device: str = "cpu") -> Decode:
+    """Prepare transformers' own `generate` with torch's fused attention, at float32 or, on a GPU,
+    at float16."""
+    import torch
+
     from benchmarks.kit.hugging_face import generate_calls, to_hugging_face
     from benchmarks.kit.models import random_model
 
-    return generate_calls(to_hugging_face(random_model(config)))
+    model: Any = to_hugging_face(random_model(config))
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    return generate_calls(model.to(device, dtype))
 
 
 def heed_system(precision: str) -> System:

@@ -3,6 +3,9 @@
 Axes: R rows, K best tokens, V target vocabulary.
 """
 
+from collections.abc import Collection
+from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 
@@ -16,7 +19,9 @@ class DeviceBinding:
 
     ONNX Runtime copies an input from the host to a device when it is bound, not when the graph
     runs. Tokens and positions are therefore bound again before every run; all else stays the same
-    until the cache moves, which then empties `DeviceCache.bindings`.
+    until the cache moves, which then empties `DeviceCache.bindings`. It also copies a cache to the
+    host when it is bound, if an operator reads it there: CUDA has no GroupQueryAttention of
+    float32. Such caches are bound again, too.
     """
 
     def __init__(
@@ -27,10 +32,12 @@ class DeviceBinding:
         k: int,
         *,
         vocab_size: int | None,
+        on_host: Collection[str],
     ) -> None:
         """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
 
-        If `vocab_size` is given, the logits (R, V) are copied to the host too.
+        If `vocab_size` is given, the logits (R, V) are copied to the host too. `on_host` are the
+        inputs that the graph reads in the host's memory (`inputs_on_host`).
         """
         rows = len(cache.position)
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
@@ -45,10 +52,14 @@ class DeviceBinding:
         if logits is not None:
             self._bind_output("logits", logits)
         places = zip(cache_names, cache.self_blocks, cache.cross_blocks, strict=True)
+        self._copied: list[tuple[Any, ...]] = []  # arguments of bind_input, for caches
         for name, own, cross in places:
             on_device = cache.device, 0, cache.dtype
             self._binding.bind_input(f"cross_{name}", *on_device, cross.shape, cross.address)
-            self._binding.bind_input(f"self_{name}", *on_device, own.shape, own.address)
+            given = f"self_{name}", *on_device, own.shape, own.address
+            self._binding.bind_input(*given)
+            if f"self_{name}" in on_host:
+                self._copied.append(given)
             # the same memory: the graph writes in place
             self._binding.bind_output(f"self_{name}_out", *on_device, own.shape, own.address)
 
@@ -56,9 +67,17 @@ class DeviceBinding:
         """Read tokens (R,) at their positions (R,). The next run overwrites what is returned."""
         self._binding.bind_cpu_input("token", np.ascontiguousarray(tokens))
         self._binding.bind_cpu_input("position", position)
+        for given in self._copied:
+            self._binding.bind_input(*given)
         self._binding.synchronize_inputs()
         self._step.run_with_iobinding(self._binding)
         return self._candidates
 
     def _bind_output(self, name: str, array: FloatArray | IntArray) -> None:
         self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+
+
+def inputs_on_host(graph: ort.InferenceSession) -> set[str]:
+    """Return the names of the inputs that the graph reads in the host's memory."""
+    places = zip(graph.get_inputs(), graph.get_input_memory_infos(), strict=True)
+    return {value.name for value, memory in places if memory.name == "Cpu"}

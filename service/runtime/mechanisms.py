@@ -4,16 +4,18 @@ from pathlib import Path
 from typing import cast
 
 from service.arrays import Feeds, FloatArray
-from service.runtime.providers import installed_provider, open_graph
+from service.runtime.providers import PROVIDERS, open_graph
 from service.settings.settings import Provider
 
 
 class Mechanisms:
-    """An open graph for each mechanism, named by its file. Safe to call from several threads."""
+    """An open graph for each mechanism, named by its file. Safe to call from several threads.
 
-    def __init__(self, folder: Path, wanted: Provider) -> None:
-        """Raise StartupError if the provider is not installed."""
-        provider = installed_provider(wanted)
+    They are small and run in the HTTP process, which needs no memory of a GPU for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        provider = PROVIDERS[Provider.cpu]
         self._graphs = {
             path.stem: open_graph(path, provider, arena=False) for path in folder.glob("*.onnx")
         }

@@ -17,7 +17,7 @@ from service.bundle.manifest import Bundle, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
-from service.runtime.device_binding import DeviceBinding
+from service.runtime.device_binding import DeviceBinding, inputs_on_host
 from service.runtime.device_cache import DeviceCache, Mover
 from service.runtime.providers import (
     PROVIDERS,
@@ -76,6 +76,7 @@ class Session:
             if settings.opens(graph)
         }
         self._check_signatures(bundle)
+        self._read_on_host = inputs_on_host(self.open("step"))
 
     def supports(self, graph: GraphName) -> bool:
         return graph in self._graphs
@@ -125,7 +126,9 @@ class Session:
             if isinstance(cache, Cache):
                 cache.bindings[key] = Binding(cache, *bound, vocab_size=size)
             else:
-                cache.bindings[key] = DeviceBinding(cache, *bound, vocab_size=size)
+                cache.bindings[key] = DeviceBinding(
+                    cache, *bound, vocab_size=size, on_host=self._read_on_host
+                )
         candidates = cache.bindings[key].run(tokens, cache.position)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
@@ -198,7 +201,8 @@ class Session:
         next ones."""
         arrays = cast("list[FloatArray]", self.open(graph).run(outputs, feeds))
         last = arrays[-1]
-        if not (np.isfinite(last.sum()) or np.isfinite(last).all()):  # a sum may overflow
+        total = last.sum(dtype=np.float32)  # keys and values may be float16
+        if not (np.isfinite(total) or np.isfinite(last).all()):  # a sum may overflow
             raise PassFailed(NOT_FINITE)
         return arrays
 

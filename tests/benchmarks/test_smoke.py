@@ -14,9 +14,11 @@ from benchmarks.kit.document import describe_machine
 from benchmarks.kit.models import (
     T5,
     MeasuredModel,
+    lettered,
     like_the_default,
     random_model,
     write_ctranslate2,
+    write_models,
 )
 from benchmarks.kit.process import Call, Timed
 from benchmarks.kit.raw_client import write_request
@@ -27,9 +29,10 @@ from benchmarks.load import fairness, mixed_requests, overload, worst
 from benchmarks.load.load import WORDS, measure_load
 from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
-from benchmarks.speed import attention, cells, checkpoints, operators
+from benchmarks.speed import attention, cells, checkpoints, gpu, operators
 from benchmarks.speed.random_checkpoint import TINY as TINY_CHECKPOINT
 from benchmarks.speed.report import COLUMNS, cell_columns, render_checkpoints, write_results
+from model.export.files.manifest import Precision as Graphs
 from model.network.config import TransformerConfig
 from service.settings.settings import DEFAULT_BUNDLE, Precision
 
@@ -343,3 +346,12 @@ def test_fairness(monkeypatch):
     assert (alone[0], alone[3], alone[4]) == ("nothing", "", "0")
     assert (among[0], among[4]) == ("few", "0")
     assert "| few |" in fairness.render([alone, among])
+
+
+@pytest.mark.long
+def test_systems_of_a_gpu_give_the_same_answers(tmp_path):
+    """On the CPU, with kernels of their own for the same numbers."""
+    write_models(lettered(LETTERS), tmp_path, Graphs.fp16)
+    with cells.opened([*gpu.systems_on("cpu", TINY).values()], tmp_path) as systems:
+        _, *found = gpu.measure_cell(systems, TINY, sources=2, beams=1, rounds=1)
+    assert [cell.split(" ", 1)[1] for cell in found] == ["(2 of 2)"] * 3
