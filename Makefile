@@ -17,19 +17,19 @@ all: check test
 
 $(VENV)/serve: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[cpu]'
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,otel,protocols,real-models,dev,docs]'
+	$(INSTALL) -e '.[model,convert,otel,protocols,real-models,dev,docs]'
 	touch $@
 
 $(VENV)/ray: $(VENV)/dev
-	$(INSTALL) -e '.[cpu,ray]'
+	$(INSTALL) -e '.[ray]'
 	touch $@
 
 $(VENV)/audit: $(VENV)/dev
-	$(INSTALL) -e '.[cpu,audit]'
+	$(INSTALL) -e '.[audit]'
 	touch $@
 
 serve: $(VENV)/serve
@@ -59,7 +59,7 @@ test-others:
 runtimes: $(VENV)/dev
 	$(PYTHON) -m venv $(RUNTIMES)
 	$(RUNTIMES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -r benchmarks/runtimes.txt -e '.[cpu,model]'
+	    -r benchmarks/runtimes.txt -e '.[model]'
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
@@ -88,7 +88,7 @@ audit: $(VENV)/audit
 # build/heed.cdx.json: what the image installs for a CPU, as CycloneDX.
 sbom: $(VENV)/audit
 	$(PYTHON) -m venv --clear build/image
-	build/image/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[cpu]'
+	build/image/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
 	build/image/bin/python -m pip uninstall --quiet --yes pip setuptools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	    -o build/heed.cdx.json build/image/bin/python

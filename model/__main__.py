@@ -33,7 +33,8 @@ try:
     from model.network.transformer import Transformer
     from model.train_command import train_command
 except ModuleNotFoundError as error:
-    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    extra = "convert" if sys.argv[1:2] == ["convert"] else "model"
+    advice = f"run make .venv/dev, or pip install 'heed-server[{extra}]'"
     print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
     sys.exit(2)
 
@@ -107,7 +108,7 @@ def export(
     if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
         raise InputError(
             f"--precision {precision} measures its error with onnxruntime, which is not installed:"
-            " run pip install 'heed[cpu]'"
+            " run pip install heed-server"
         )
     card = Card(
         name=name or bundle.name,
@@ -227,7 +228,7 @@ def convert_command(
         from model.importers.proofs.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed: run pip install 'heed[model,convert]'"
+            f"{error.name} is not installed: run pip install 'heed-server[convert]'"
         ) from error
     try:
         options = Options(
@@ -265,8 +266,18 @@ def export_attend(
     export_mechanisms(folder)
 
 
-if __name__ == "__main__":
+def flags_of(command: str) -> list[str]:
+    """Return the flags of a command, for completion."""
+    parameters = typer.main.get_command(app).commands[command].params
+    return [flag for each in parameters for flag in each.opts if flag.startswith("-")]
+
+
+def main() -> None:
     try:
         app()
     except InputError as error:
         sys.exit(f"heed: {error}")
+
+
+if __name__ == "__main__":
+    main()

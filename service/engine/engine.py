@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import get_args
 
-from service.bundle.manifest import Bundle
+from service.bundle.manifest import Bundle, GraphName
 from service.engine.queue import Queue
 from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
 from service.engine.worker import Worker
@@ -15,7 +16,7 @@ from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.settings.settings import Settings
 from service.text.tokenizer import open_target, write_text
-from service.wire.messages import Status, Steps
+from service.wire.messages import Opened, Status, Steps
 
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
@@ -51,6 +52,13 @@ class Engine:
         self.queue.close()
         for thread in self._threads:
             thread.join()
+
+    @property
+    def opened(self) -> Opened:
+        """How the bundle was opened."""
+        session = self.session
+        graphs = frozenset[GraphName](each for each in get_args(GraphName) if session.supports(each))
+        return Opened(session.precision, session.provider, session.workers, graphs)
 
     @property
     def status(self) -> Status:

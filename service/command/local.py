@@ -1,0 +1,113 @@
+"""An engine in the process of a command, behind the functions that answer requests of the service.
+
+A command thus answers as the service does, with the same options, errors and JSON.
+"""
+
+import asyncio
+import logging
+import math
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeVar
+
+import structlog
+from anyio import CapacityLimiter
+
+from service.api.reading.call import Call, Service
+from service.bundle.manifest import load_bundle
+from service.engine.engine import Engine
+from service.engine.opening import open_engine
+from service.engine.work import Job
+from service.errors import StartupError
+from service.http.limits.admission import Admission
+from service.http.limits.budget import Budget, Share
+from service.http.limits.record import Deadline, Record
+from service.http.middleware.metrics import RequestMetrics
+from service.serving.client import EngineClient, OnProgress
+from service.serving.model import Model
+from service.serving.registry import Registry
+from service.serving.supervisor import Supervisor
+from service.settings.settings import Settings
+from service.text.tokenizer import open_tokenizers
+from service.wire.messages import Answer, Entry
+
+MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
+
+Result = TypeVar("Result")
+
+
+class LocalEngine(EngineClient):
+    """Passes entries to an engine in this process."""
+
+    local: Engine
+
+    async def start(self) -> None:
+        self.local = open_engine(self.bundle, self._settings)
+        self.opened = self.local.opened
+        self.local.start()
+
+    async def close(self) -> None:
+        self.local.close()
+
+    def submit(
+        self,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+        seconds: float = math.inf,
+        request_id: str = "",
+    ) -> list[asyncio.Future[Answer]]:
+        jobs = [Job(entry, request_id) for entry in entries]
+        self.local.queue.put(jobs, seconds)
+        return [asyncio.wrap_future(job.result) for job in jobs]
+
+
+def read_local_settings(bundle: Path | None) -> Settings:
+    """Return the settings by variables, with this bundle if one is given. Raise ValidationError."""
+    limits = {"max_sources": MOST, "max_rows": MOST}
+    return Settings(**limits, **({"bundles": [bundle]} if bundle else {}))
+
+
+@asynccontextmanager
+async def local_service(settings: Settings) -> AsyncGenerator[Service]:
+    """Open the bundle of the settings. Raise StartupError."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    if len(settings.bundles) > 1:
+        raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
+    bundle = load_bundle(settings.bundles[0])
+    supervisor = Supervisor(bundle, settings, LocalEngine)
+    await supervisor.engine.start()
+    try:
+        registry = Registry(settings, Supervisor, lambda: None)
+        registry.served[bundle.manifest.name] = Model(supervisor, *open_tokenizers(bundle))
+        yield Service(
+            settings=settings,
+            admission=Admission(settings.max_requests, settings.timeout),
+            registry=registry,
+            metrics=RequestMetrics(),
+            answers=Budget(MOST),
+            cores=CapacityLimiter(settings.cores),
+            keys=None,
+            admin=None,
+        )
+    finally:
+        await supervisor.engine.close()
+
+
+def make_call(service: Service, path: str) -> Call:
+    """Return the call of a request that nobody sent: it may take any time, and nobody leaves."""
+    state = {
+        "record": Record(),
+        "deadline": Deadline(math.inf, math.inf),
+        "request_id": "",
+        "share": Share(),
+        "at_end": [],
+    }
+    app = SimpleNamespace(state=SimpleNamespace(service=service))
+    scope = {"type": "http", "app": app, "state": state, "path": path, "headers": []}
+    return Call(scope, asyncio.get_running_loop().create_future)
