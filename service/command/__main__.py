@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
 from service import __version__
 
@@ -29,9 +30,11 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
 class Heed(click.Group):
     """The commands of COMMANDS, imported when they are used."""
 
+    @override
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
 
+    @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
@@ -40,11 +43,13 @@ class Heed(click.Group):
             return ModelCommand(cmd_name)
         return getattr(import_module(module), cmd_name)
 
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Describe the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (what, _) in COMMANDS.items()])
 
+    @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = (name for name in COMMANDS if name.startswith(incomplete))
         flags = click.Command.shell_complete(self, ctx, incomplete)
@@ -63,6 +68,7 @@ class ModelCommand(click.Command):
         sys.argv = ["heed", str(self.name), *arguments]
         start_model()
 
+    @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         flags: list[str] = import_module("model.__main__").flags_of(self.name)
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
@@ -75,7 +81,7 @@ def start_model() -> NoReturn:
         if error.name != "model":
             raise
         sys.exit("heed: only the service is installed here: run pip install 'heed-server[convert]'")
-    sys.exit(command.main())
+    sys.exit(command.main("heed"))
 
 
 @click.group(
@@ -84,7 +90,9 @@ def start_model() -> NoReturn:
     epilog="heed COMMAND --help explains a command. In bash, this completes commands and flags:"
     ' eval "$(_HEED_COMPLETE=bash_source heed)"',
 )
-@click.version_option(__version__, "-V", "--version", prog_name="heed", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", prog_name="heed", message="%(prog)s %(version)s"
+)
 def main() -> None:
     """Serve encoder-decoder Transformers, and show what they attend to."""
 

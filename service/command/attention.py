@@ -65,7 +65,7 @@ def attention(
     heed attention photograph
     heed attention photograph -o photograph.png
 
-    A terminal shows the mean of all layers and heads unless you select some; files have all of them.
+    A terminal shows the mean of all layers and heads unless you select some; files have all.
     """
     selection = given(values, SELECTION)
     if not (output or as_json or any(name in selection for name in SHAPE)):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.command.errors import describe, reported
+from service.command.errors import count_on, describe, report, reported
 from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
+from service.command.lines import read_lines
 from service.errors import HeedError
 from service.formats.json import Document, to_json
 
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
     from service.api.reading.call import Call
 
 TOGETHER = 256  # lines that are decoded at once
-OWN = {"num_hypotheses": int, "split": str, "partial": bool}
+OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 
 
 @click.command()
 @click.argument("texts", nargs=-1)
 @click.option("--num-hypotheses", type=int, help="How many hypotheses to print, one a line.")
+@click.option(
+    "--top-log-probs",
+    type=int,
+    help="With --json: how many of the most probable tokens to return with each generated one.",
+)
 @click.option(
     "--split",
     type=click.Choice(["none", "sentences"]),
@@ -42,19 +48,14 @@ def decode(texts: tuple[str, ...], bundle: Path | None, as_json: bool, **values:
     heed decode knight
     heed decode < words.txt > targets.txt
     """
-    options = given(values, SEARCH | OWN)
+    options = given(values, [*SEARCH, *OWN])
     lines = texts or read_lines()
     together = 1 if not texts and sys.stdin.isatty() else TOGETHER
     batches = iter([[*lines]]) if as_json else batches_of(lines, together)
     with reported():
         failed = asyncio.run(decode_all(batches, options, bundle, as_json))
-    sys.exit(1 if failed else 0)
-
-
-def read_lines() -> Iterator[str]:
-    """Yield the lines of standard input. Bytes that are not UTF-8 become what tokenizers refuse."""
-    stream = click.get_text_stream("stdin", encoding="utf-8", errors="surrogateescape")
-    return (line.rstrip("\r\n") for line in stream)
+    if failed:
+        raise click.exceptions.Exit(1)
 
 
 def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -70,17 +71,21 @@ async def decode_all(
     # imported here, since --help and completion do without
     from service.command.local import local_service, make_call, read_local_settings
 
-    failed = first = 0
+    failed = before = 0
     async with local_service(read_local_settings(bundle)) as service:
         for batch in batches:
-            document, errors = await decode_batch(make_call(service, "/v1/decode"), batch, options)
+            call = make_call(service, "/v1/decode")
+            try:
+                document, errors = await decode_batch(call, batch, options)
+            except HeedError as error:
+                raise count_on(error, before) from None
             if as_json:
                 click.echo(to_json(document))
             else:
                 click.echo("".join(lines_of(document, errors)), nl=False)
-            for place, error in errors.items():
-                click.echo(f"heed: {describe(error, first + 1)}", err=True)
-            failed, first = failed + len(errors), first + len(batch)
+            for error in errors.values():
+                report(describe(count_on(error, before)))
+            failed, before = failed + len(errors), before + len(batch)
     return failed
 
 

@@ -1,9 +1,9 @@
 """Errors of commands, in one line on standard error."""
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import click
 from pydantic import ValidationError
 
 from service.errors import Fault, HeedError, StartupError
@@ -15,31 +15,55 @@ IN_FLAGS = {  # advice for requests, and the same for commands
 }
 
 
+def report(message: str) -> None:
+    click.echo(f"heed: {message}", err=True)
+
+
 @contextmanager
 def reported() -> Generator[None]:
     """Exit with a line that says what is wrong."""
     try:
         yield
-    except ValidationError as error:
-        sys.exit(f"heed: {StartupError.of('settings', error)}")
-    except StartupError as error:
-        sys.exit(f"heed: {error}")
-    except HeedError as error:
-        sys.exit(f"heed: {describe(error)}")
+    except (ValidationError, StartupError, HeedError) as error:
+        match error:
+            case ValidationError():
+                report(str(StartupError.of("settings", error)))
+            case StartupError():
+                report(str(error))
+            case HeedError():
+                report(describe(error))
+        raise click.exceptions.Exit(1) from error
 
 
-def describe(error: HeedError, first: int = 1) -> str:
-    """Return what is wrong with flags and texts, which are counted from `first`."""
-    named = error.change_faults(lambda fault: Fault(place_of(fault.pointer, first), fault.detail))
+def describe(error: HeedError) -> str:
+    """Return what is wrong with flags and texts, which are counted from 1."""
+    named = error.change_faults(lambda fault: Fault(place_of(fault.pointer), fault.detail))
     text = named.detail + error.advice
     for request, command in IN_FLAGS.items():
         text = text.replace(request, command)
     return text
 
 
-def place_of(pointer: str, first: int) -> str:
+def count_on(error: HeedError, before: int) -> HeedError:
+    """Return an error of a request whose sources come after `before` others, with their places
+    among all."""
+
+    def moved(fault: Fault) -> Fault:
+        _, name, *rest = fault.pointer.split("/")
+        if name not in TEXTS or not rest:
+            return fault
+        return Fault(f"/{name}/{before + int(rest[0])}", fault.detail)
+
+    counted = error.change_faults(moved)
+    counted.advice = error.advice
+    return counted
+
+
+def place_of(pointer: str) -> str:
     """Return the flag or the text that a pointer into a request stands for."""
+    if pointer in ("", "/attention"):
+        return "the request"
     _, name, *rest = pointer.removeprefix("/attention").split("/")
     if name not in TEXTS:
         return f"--{name.replace('_', '-')}"
-    return f"{name} {first + int(rest[0])}" if rest else f"the {name}"
+    return f"{name} {1 + int(rest[0])}" if rest else f"the {name}"

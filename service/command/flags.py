@@ -1,11 +1,12 @@
 """Flags of commands: fields of requests, of the same names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 from pydantic import BaseModel
+from typing_extensions import override
 
 from service.api.reading.requests import AttentionSelection, Searching
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
@@ -13,7 +14,7 @@ from service.attention import AlignmentMethod, AttentionKind, HeadReduction, Lay
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Integers(click.ParamType):
+class Integers(click.ParamType[Any]):
     """Integers separated by commas, such as 0,-1; or the word all, where that is a value."""
 
     name = "integers"
@@ -21,9 +22,11 @@ class Integers(click.ParamType):
     def __init__(self, word: str = "") -> None:
         self.word = word
 
+    @override
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return f"{self.word}|INTEGER,…" if self.word else "INTEGER,…"
 
+    @override
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[int] | str:
@@ -35,7 +38,7 @@ class Integers(click.ParamType):
             self.fail(f"{value!r} is not a list of integers such as 0,-1", param, ctx)
 
 
-class Names(click.ParamType):
+class Names(click.ParamType[Any]):
     """Names out of several, separated by commas."""
 
     name = "names"
@@ -43,9 +46,11 @@ class Names(click.ParamType):
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
 
+    @override
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return f"{'|'.join(self.names)},…"
 
+    @override
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[str]:
@@ -90,7 +95,7 @@ def flags(kinds: Mapping[str, Any], body: type[BaseModel]) -> Callable[[Command]
     are. A flag that is not given is None, or () if it may be repeated."""
 
     def add(command: Command) -> Command:
-        for name, kind in reversed(kinds.items()):
+        for name, kind in reversed([*kinds.items()]):
             command = flag_of(name, kind, body)(command)
         return command
 
@@ -123,7 +128,7 @@ bundle_flag = click.option(
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print the service's JSON.")
 
 
-def given(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def given(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the fields of these names whose flags were given."""
     found = {name: value for name, value in values.items() if name in names}
     return {

@@ -56,4 +56,7 @@ def heatmap(weights: FloatArray, rows: Sequence[str], columns: Sequence[str]) ->
 
 def width(text: str) -> int:
     """Return how many places of a terminal a text takes."""
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )

@@ -7,14 +7,14 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeVar
 
 import structlog
 from anyio import CapacityLimiter
+from typing_extensions import override
 
 from service.api.reading.call import Call, Service
 from service.bundle.manifest import load_bundle
@@ -36,22 +36,23 @@ from service.wire.messages import Answer, Entry
 
 MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
 
-Result = TypeVar("Result")
-
 
 class LocalEngine(EngineClient):
     """Passes entries to an engine in this process."""
 
     local: Engine
 
+    @override
     async def start(self) -> None:
         self.local = open_engine(self.bundle, self._settings)
         self.opened = self.local.opened
         self.local.start()
 
+    @override
     async def close(self) -> None:
         self.local.close()
 
+    @override
     def submit(
         self,
         entries: Sequence[Entry],
@@ -66,8 +67,8 @@ class LocalEngine(EngineClient):
 
 def read_local_settings(bundle: Path | None) -> Settings:
     """Return the settings by variables, with this bundle if one is given. Raise ValidationError."""
-    limits = {"max_sources": MOST, "max_rows": MOST}
-    return Settings(**limits, **({"bundles": [bundle]} if bundle else {}))
+    settings = Settings(max_sources=MOST, max_rows=MOST)
+    return settings.model_copy(update={"bundles": [bundle]}) if bundle else settings
 
 
 @asynccontextmanager

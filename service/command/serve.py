@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
-from service.command.hub import HUB_ID, find_bundle
+from service.bundle.files import HUB_ID
+from service.command.hub import find_bundle
 from service.errors import StartupError
 from service.settings.command_line import FlagParser, make_parser, read_settings
 from service.settings.settings import Settings
@@ -22,19 +24,19 @@ ABOUT = (
 def make_serve_parser() -> FlagParser:
     parser = make_parser("heed serve")
     parser.usage = "%(prog)s [MODEL ...] [flags]"
+    parser.advice = f"models come before flags; {parser.advice}"
     parser.description = f"{parser.description} {ABOUT}"
     return parser
 
 
 class Serve(click.Command):
+    @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         flags = make_serve_parser().flags
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 
-@click.command(
-    cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True}
-)
+@click.command(cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(arguments: tuple[str, ...]) -> None:
     from service.__main__ import main

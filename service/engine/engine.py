@@ -57,7 +57,9 @@ class Engine:
     def opened(self) -> Opened:
         """How the bundle was opened."""
         session = self.session
-        graphs = frozenset[GraphName](each for each in get_args(GraphName) if session.supports(each))
+        graphs = frozenset[GraphName](
+            each for each in get_args(GraphName) if session.supports(each)
+        )
         return Opened(session.precision, session.provider, session.workers, graphs)
 
     @property

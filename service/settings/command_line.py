@@ -20,14 +20,12 @@ ABOUT = (
 
 
 class FlagParser(ArgumentParser):
+    advice = ""  # ends each error
+
     def error(self, message: str) -> NoReturn:
         # argparse quotes the value of a flag that takes none: it may be a key.
         reason = message.partition(" '")[0]
         raise StartupError(f"{reason}; {self.advice}")
-
-    @property
-    def advice(self) -> str:
-        return f"{self.prog} --help lists all flags"
 
     @property
     def flags(self) -> list[str]:
@@ -51,6 +49,7 @@ def read_settings(
 
 def make_parser(program: str = "python -m service") -> FlagParser:
     parser = FlagParser(program, description=ABOUT, allow_abbrev=False)
+    parser.advice = f"{program} --help lists all flags"
     parser.usage = "%(prog)s [flags]"
     for name, field in Settings.model_fields.items():
         note = f"{PREFIX}{name.upper()}, default: {show(field.default)}"
