@@ -34,8 +34,7 @@ from service.api.endpoints import (
 from service.api.protocols import libretranslate, open_inference, openai
 from service.api.reading.call import Service
 from service.errors import HeedError
-from service.http.limits.admission import Admission, Door, RequestLimits
-from service.http.limits.budget import Budget
+from service.http.limits import Admission, Budget, Door, RequestLimits
 from service.http.messages import docs
 from service.http.messages.prefix import RootPrefix, check_prefix
 from service.http.messages.problems import Paths, answer_heed_error, answer_http_exception

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from service.arrays import FloatArray
 from service.bundle.manifest import Config
-from service.text.offsets import Token
+from service.text.tokenizer import Token
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]

@@ -12,12 +12,12 @@ import numpy as np
 from service.bundle.languages import fill
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.runtime.providers import LARGEST_ROWS, PRODUCT, open_graph, products_saturate
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
-from service.text.tokenizer import open_tokenizers
-from service.wire.messages import Entry
+from service.text.opening import open_tokenizers
+from service.wire import Entry
 
 
 def largest_product() -> int:

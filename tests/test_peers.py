@@ -27,12 +27,12 @@ from model.network.transformer import Transformer
 from model.search import beam_search
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.search.beam import BeamSearch
 from service.search.options import SearchOptions
 from service.search.protocol import Candidates
 from service.settings.settings import Precision, Provider, Settings
-from service.wire.messages import Entry
+from service.wire import Entry
 
 WORDS = Path(__file__).parent / "words.txt"
 OTHERS = (4, 0.6), (3, 2.0)  # beams and length penalties, for make test-long

@@ -18,10 +18,10 @@ def heed(folder: Path, precision: str, *, attention: bool = True) -> Decode:
     from service.attention import NO_ATTENTION, Selection
     from service.bundle.manifest import load_bundle
     from service.engine.engine import Engine
-    from service.engine.work import Job
+    from service.engine.scheduler import Job
     from service.search.options import SearchOptions
     from service.settings.settings import Precision, Provider, Settings
-    from service.wire.messages import Entry
+    from service.wire import Entry
 
     settings = Settings(
         provider=Provider.cpu,

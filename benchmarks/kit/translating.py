@@ -12,7 +12,7 @@ from service.bundle.manifest import Bundle
 from service.search.protocol import Hypothesis
 from service.serving.client import EngineClient, settle
 from service.settings.settings import Settings
-from service.wire.messages import Answer, Entry, Opened, Status
+from service.wire import Answer, Entry, Opened, Status
 
 LARGEST_BATCH = 64  # sources that CTranslate2 decodes together
 Waiting = tuple[Entry, "asyncio.Future[Answer]"]

@@ -24,7 +24,7 @@ from benchmarks.kit.systems import heed_system
 from benchmarks.kit.translating import Translating
 from service.bundle.manifest import load_bundle
 from service.serving.supervisor import Supervisor
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 
 NEW_TOKENS = 8
 SUBJECT = f"""Both servers run one model with random weights, which never ends a target: each word

@@ -18,7 +18,7 @@ from service.serving.model import Model
 from service.serving.registry import Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 BATCH = 1024  # sources per call
 TYPED = re.compile(r">>(\w+)<< ?(.*)", re.DOTALL)  # a source in the files of OPUS-MT

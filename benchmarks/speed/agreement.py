@@ -20,12 +20,12 @@ from benchmarks.speed.witness import Ids, Witness
 from service.bundle.languages import Slot, fill, slots_of
 from service.bundle.manifest import Bundle, Manifest, load_bundle
 from service.engine.engine import Engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.errors import HeedError
 from service.search.options import SearchOptions
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
-from service.text.tokenizer import open_tokenizers
-from service.wire.messages import Entry
+from service.text.opening import open_tokenizers
+from service.wire import Entry
 
 BEAM_SIZES = (1, 4)
 CHUNK = 256  # sources that wait for the engine at a time

@@ -93,13 +93,12 @@ async def decode_batch(
     call: "Call", batch: list[str], options: dict[str, Any]
 ) -> tuple[Document, dict[int, HeedError]]:
     """Return the service's answer, and the errors of the texts that failed."""
-    from service.api.answering.steps import submit_and_wait
     from service.api.endpoints.decode import DecodeRequest, prepare
     from service.api.reading.json_route import validate
 
     body = validate(DecodeRequest, {"source": batch, **options})
     model, entries, sources, write, faults = await prepare(body, call)
-    answers = await submit_and_wait(call, model, entries, faults, sources.results)
+    answers = await call.submit_and_wait(model, entries, faults, sources.results)
     return write(answers), faults.failed
 
 

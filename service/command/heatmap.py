@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from service.arrays import FloatArray
-from service.text.offsets import Token
+from service.text.tokenizer import Token
 
 SHADES = " ░▒▓█"
 LONGEST = 16  # characters of a label

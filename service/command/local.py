@@ -20,19 +20,17 @@ from service.api.reading.call import Call, Service
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.errors import StartupError
-from service.http.limits.admission import Admission
-from service.http.limits.budget import Budget, Share
-from service.http.limits.record import Deadline, Record
+from service.http.limits import Admission, Budget, Deadline, Record, Share
 from service.http.middleware.metrics import RequestMetrics
 from service.serving.client import EngineClient, OnProgress
 from service.serving.model import Model
 from service.serving.registry import Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import Settings
-from service.text.tokenizer import open_tokenizers
-from service.wire.messages import Answer, Entry
+from service.text.opening import open_tokenizers
+from service.wire import Answer, Entry
 
 MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
 

@@ -17,19 +17,20 @@ from service.shortage import SHORTAGES, exit_if_short
 try:
     from service.engine.engine import Engine
     from service.engine.opening import open_engine
-    from service.engine.work import Job
+    from service.engine.scheduler import Job
     from service.errors import HeedError, PassFailed, StartupError
     from service.logs import configure_logs, flush_logs, log_error
     from service.memory import collect_rarely, trim_heaps_regularly
-    from service.wire.frames import FrameDecoder, encode_message
-    from service.wire.messages import (
+    from service.wire import (
         Answer,
         AskStatus,
         Cancel,
         Close,
+        FrameDecoder,
         Open,
         Order,
         Submit,
+        encode_message,
     )
 except SHORTAGES as error:
     exit_if_short(error)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from service.bundle.manifest import Manifest
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.beam import BeamSearch

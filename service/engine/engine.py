@@ -7,16 +7,16 @@ from functools import cache, partial
 from typing import get_args
 
 from service.bundle.manifest import Bundle, GraphName
-from service.engine.queue import Queue
-from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
+from service.engine.scheduler import MAX_LOGITS_BYTES, Queue, Scheduler
 from service.engine.worker import Worker
 from service.memory import trim_heaps
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
 from service.settings.settings import Settings
-from service.text.tokenizer import open_target, write_text
-from service.wire.messages import Opened, Status, Steps
+from service.text.opening import open_target
+from service.text.tokenizer import write_text
+from service.wire import Opened, Status, Steps
 
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 

@@ -13,7 +13,7 @@ from service.engine.engine import Engine
 from service.errors import StartupError
 from service.runtime.providers import PROVIDERS, installed_provider, reason_of
 from service.settings.settings import Provider, Settings
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 
 # What opening may allocate. Weights on disk as fp16 take 4 bytes a number when they are opened, and
 # as many again when they are packed for products, in two graphs.

@@ -11,15 +11,13 @@ from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
-from service.engine.queue import Queue
-from service.engine.scheduler import PassSize, Scheduler
-from service.engine.work import Job, as_failure
-from service.errors import Unavailable
+from service.engine.scheduler import Job, PassSize, Queue, Scheduler
+from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
 from service.search.protocol import Detokenize
-from service.wire.messages import Answer, Steps
+from service.wire import Answer, Steps
 
 
 @dataclass(slots=True)
@@ -286,3 +284,14 @@ class Worker:
                 row.weights["decoder"] = selection.pick("decoder", decoder, wanted)
             if "cross" in selection.layers:
                 row.weights["cross"] = selection.pick("cross", cross, wanted)
+
+
+def as_failure(error: Exception) -> HeedError:
+    """Return what the clients are told: an error that was written for them, without its frames,
+    which hold the batch."""
+    if isinstance(error, HeedError):
+        return error.forget_frames()
+    return PassFailed(
+        f"the model failed on a source of this request ({type(error).__name__}): send it again,"
+        " and report the request_id if it fails again"
+    )

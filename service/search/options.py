@@ -1,6 +1,6 @@
 """The options of one request's search."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,6 @@ class SearchOptions:
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
     top_log_probs: int = 0  # alternatives to report with each token
-    rows: int = field(init=False)  # decoded at once: beams, or samples
-
-    def __post_init__(self) -> None:
-        rows = self.beam_size if self.beam_size > 1 else self.num_hypotheses
-        object.__setattr__(self, "rows", rows)  # the class is frozen
 
     @property
     def samples(self) -> bool:

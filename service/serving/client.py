@@ -21,18 +21,20 @@ from service.errors import Overloaded, PassFailed, StartupError, Unavailable
 from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings.settings import Settings
-from service.wire.frames import FrameDecoder, Message, encode_message
-from service.wire.messages import (
+from service.wire import (
     Answer,
     AskStatus,
     Cancel,
     Close,
     Entry,
+    FrameDecoder,
+    Message,
     Open,
     Opened,
     Order,
     Status,
     Submit,
+    encode_message,
 )
 
 CLOSING_SHARE = 0.1  # of settings.shutdown_timeout, in which an engine finishes accepted entries

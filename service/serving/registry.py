@@ -14,7 +14,7 @@ from service.logs import log_error
 from service.serving.model import Model
 from service.serving.supervisor import Supervisor
 from service.settings.settings import Settings
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 
 logger = structlog.get_logger()
 OpenEngine = Callable[[Bundle, Settings], Supervisor]

@@ -10,7 +10,7 @@ from service.errors import HeedError
 from service.logs import log_error
 from service.serving.client import EngineClient
 from service.settings.settings import Settings
-from service.wire.messages import Status, Steps
+from service.wire import Status, Steps
 
 CHECK_EVERY = 1.0  # seconds
 PATIENCE = 5.0  # seconds for an engine to report its status

@@ -12,21 +12,16 @@ from typing import TypeVar
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
-from service.bundle.files import LARGEST_TOKENIZER, check_size
-from service.bundle.languages import fill
-from service.bundle.manifest import Bundle
 from service.errors import (
     MOST_FAULTS,
     Fault,
     Invalid,
     PassFailed,
-    StartupError,
     TooLarge,
     shorten,
     shorten_line,
 )
-from service.text.compose import takes_long, with_compose
-from service.text.offsets import Token, close_gaps, place
+from service.text.compose import takes_long
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
@@ -49,6 +44,20 @@ Returned = TypeVar("Returned")
 
 class LibraryError(Exception):
     """An error of the library of tokenizers, in one short line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`start` and `end` count characters of the text; null for special tokens, which have none.
+
+    A character other than a space belongs to one token. If several tokens share it, it belongs to
+    the last of them; the others get an empty place.
+    """
+
+    text: str
+    id: int
+    start: int | None
+    end: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,69 +310,41 @@ def write_text(work: Callable[[], str | None]) -> str:
         raise PassFailed(f"the tokenizer cannot write these ids as text: {error}") from error
 
 
-def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of source and target. Raises StartupError if one cannot be read, or
-    has an id that the model lacks."""
-    manifest = bundle.manifest
-    named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
-    forbidden = {i: name for i, name in named.items() if i is not None}
-    in_source = "target_language" in (*manifest.source_prefix, *manifest.source_suffix)
-    source = Tokenizer(
-        open_library(
-            bundle,
-            manifest.tokenizers.source,
-            manifest.config.source_vocab_size,
-            manifest.tokenizers.compose,
-        ),
-        manifest.limits.max_source_length,
-        forbidden,
-        size=manifest.config.source_vocab_size,
-        languages=manifest.languages.target if in_source else {},
-        composes=manifest.tokenizers.compose,
-    )
-    target = Tokenizer(
-        open_target(bundle),
-        manifest.target_positions,
-        forbidden,
-        generated=True,
-        size=manifest.config.target_vocab_size,
-        composes=manifest.tokenizers.compose,
-    )
-    prefix, suffix = fill(manifest.source_prefix, {}), fill(manifest.source_suffix, {})
-    return source.between(prefix, suffix), target.between([], [manifest.eos_id])
-
-
-def open_target(bundle: Bundle) -> Library:
-    """Return the library's tokenizer of the target, which an engine needs to find stop texts.
-    Raises StartupError if it cannot be read, or has an id that the model lacks."""
-    manifest = bundle.manifest
-    tokenizers = manifest.tokenizers
-    size = manifest.config.target_vocab_size
-    return open_library(bundle, tokenizers.target, size, tokenizers.compose)
-
-
-def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> Library:
-    path = bundle.path(name)
-    check_size(path, LARGEST_TOKENIZER)
-    try:
-        library = call(lambda: Library.from_file(str(path)))
-    except LibraryError as error:
-        raise StartupError(
-            f"{path} is not a tokenizer: {error}: export the bundle again"
-        ) from error
-    library.no_padding()  # an endless one would take the memory
-    library.no_truncation()  # texts beyond the limit are refused instead
-    if compose and library.normalizer:
-        library.normalizer = with_compose(library.normalizer)
-    ids = library.get_vocab().values()
-    if ids and max(ids) >= vocab_size:
-        raise StartupError(
-            f"{path} has the id {max(ids)}, but the model has embeddings for only {vocab_size}"
-            " tokens: export the bundle again with the tokenizers it was trained with"
-        )
-    return library
-
-
 def has_letters(text: str) -> bool:
     """Return whether a text has a letter or a digit."""
     return any(map(str.isalnum, text))
+
+
+def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
+    """Give every character but spaces to one token, whatever a normalizer made of it.
+
+    A token begins where the one before it ended, after spaces, and ends before the characters that
+    it shares with the next one. A token that shares all its characters, such as a normalizer's
+    first space, gets none.
+    """
+    stops: list[int] = []
+    shared = len(text)
+    for token in reversed(tokens):
+        start, end = token.start or 0, token.end or 0
+        stops.append(min(end, shared) if shared > start else 0)
+        shared = min(shared, start)
+    stops[0] = max(stops[0], len(text.rstrip()))
+    closed: list[Token] = []
+    end = 0
+    for token, stop in zip(tokens, reversed(stops), strict=True):
+        part = text[end:stop]
+        word = part.lstrip() or part  # a space that joins words belongs to neither
+        end = max(end, stop)
+        closed.append(Token(token.text, token.id, end - len(word), end))
+    return closed
+
+
+def place(text: str, tokens: Sequence[Token], i: int) -> str:
+    """Quote the i-th token as it was typed, with its offset.
+
+    The quote reaches to the next token, so that combining marks stay with their letter.
+    """
+    start, end = tokens[i].start or 0, tokens[i].end or 0
+    following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
+    typed = text[start : max(end, following or 0)].strip() or text[start:end]
+    return f"{typed!r} at offset {start}"

@@ -14,14 +14,14 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.engine.opening import open_engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.errors import PassFailed, StartupError
 from service.logs import configure_logs
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.text.tokenizer import open_tokenizers
-from service.wire.messages import Entry
+from service.text.opening import open_tokenizers
+from service.wire import Entry
 from tests.service.mutations.edit import seal
 from tests.service.mutations.every import GREEDY, RAW, SEALED
 from tests.service.processes import children_of

@@ -11,7 +11,7 @@ import weakref
 import httpx2
 import pytest
 
-from service.api.answering.steps import answer_or_note
+from service.api.reading.call import answer_or_note
 from service.api.reading.faults import Faults
 from service.errors import PassFailed
 from service.memory import YOUNG, collect_rarely

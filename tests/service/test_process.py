@@ -19,7 +19,7 @@ SERVE_ONCE = """
 import asyncio, sys
 import numpy as np
 from service.__main__ import create_app
-from service.wire.messages import Entry
+from service.wire import Entry
 from service.search.options import SearchOptions
 from service.settings.settings import Settings
 

@@ -10,7 +10,8 @@ from tokenizers.models import BPE, WordLevel
 from service.bundle.languages import Languages
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
-from service.text.tokenizer import Tokenizer, open_library, open_tokenizers
+from service.text.opening import open_library, open_tokenizers
+from service.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from service.attention import AttentionKind
 from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.serving.model import Model
-from service.text.offsets import Token
-from service.text.tokenizer import Tokens
-from service.wire.messages import Answer, Entry
+from service.text.tokenizer import Token, Tokens
+from service.wire import Answer, Entry
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)
 

@@ -1,6 +1,5 @@
-"""The steps that endpoints share: submit and wait, respond."""
+"""Write what was computed as the response of an endpoint."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -11,15 +10,13 @@ from starlette.responses import StreamingResponse
 
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
-from service.errors import HeedError, PassFailed, TooLarge
+from service.errors import HeedError
 from service.formats.html import export_policy
 from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FILE_NAMES, SINGLE_SOURCE, WRITERS
 from service.http.messages.problems import write_problem
 from service.http.messages.security import CSP
-from service.search.protocol import Progress
-from service.serving.model import Model
-from service.wire.messages import Answer, Entry
+from service.wire import Answer
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
 # lock from the event loop.
@@ -39,96 +36,6 @@ class Computed(NamedTuple):
     write: Callable[[], Document]
     answers: Sequence[Answer] = ()
     size: int = 0
-
-
-def submit(
-    call: Call,
-    model: Model,
-    entries: Sequence[Entry],
-    on_progress: Callable[[int, Progress], None] | None = None,
-) -> "list[asyncio.Future[Answer]]":
-    """Hand the entries to the engine, if there are any. Raise TooLarge for more rows than
-    max_rows."""
-    if not entries:
-        return []
-    limit = call.settings.max_rows
-    rows = sum(entry.search.rows if entry.search else 1 for entry in entries)
-    if rows > limit:
-        raise TooLarge(
-            f"this request takes {rows} rows (sources, or their sentences, times beams or samples)"
-            f" and the limit is {limit}: send less, or lower beam_size or num_hypotheses"
-        )
-    record = call.record
-    record.sources += len(entries)
-    record.source_tokens += sum(len(entry.source_ids) for entry in entries)
-    record.submitted = time.monotonic()
-    return model.engine.submit(entries, on_progress, call.deadline.left, call.request_id)
-
-
-async def submit_and_wait(
-    call: Call,
-    model: Model,
-    entries: Sequence[Entry],
-    faults: Faults | None = None,
-    results: Sequence[int] = (),
-) -> list[Answer]:
-    """Return the answers to all entries, as `gather_answers` does. On a failure, and when the
-    client leaves or the time is up, cancel the others."""
-    futures = submit(call, model, entries)
-    try:
-        answers = await call.wait_for(gather_answers(futures, faults, results))
-    finally:
-        cancel_all(futures)
-    note_answers(call, answers)
-    return answers
-
-
-def gather_answers(
-    futures: "Sequence[asyncio.Future[Answer]]",
-    faults: Faults | None = None,
-    results: Sequence[int] = (),
-) -> "asyncio.Future[list[Answer]]":
-    """Return a future of all answers, which ends with the first failure.
-
-    In a partial request, an entry whose pass fails gets an empty answer instead, and `faults` gets
-    the error. `results` has the index of the result to which each entry belongs.
-    """
-    if faults and faults.partial:
-        pairs = zip(futures, results, strict=True)
-        answers = asyncio.gather(*(answer_or_note(*pair, faults) for pair in pairs))
-    else:
-        answers = asyncio.gather(*futures)
-    # asyncio logs a failure that nobody looks at, such as one after the client has left.
-    answers.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return answers
-
-
-async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: Faults) -> Answer:
-    """Return the answer to an entry; if its pass has failed, an empty one and a fault."""
-    try:
-        return await future
-    except PassFailed as error:
-        faults.add(error, result)
-        return Answer()
-
-
-def note_answers(call: Call, answers: Sequence[Answer]) -> None:
-    """Record what was computed for a request, and the slowest source of each stage."""
-    record = call.record
-    for answer in answers:
-        record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
-        weights = (array for kinds in answer.attention for array in kinds.values())
-        record.attention_bytes += sum(array.nbytes for array in weights)
-        started = record.submitted
-        for stage, seconds in answer.seconds.items():
-            record.add_stage(stage, started, seconds)
-            started += seconds
-
-
-def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
-    """Cancel the entries that have not ended, which frees their rows in the engine."""
-    for future in futures:
-        future.cancel()
 
 
 def write_partial(

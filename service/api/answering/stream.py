@@ -13,8 +13,7 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from service.api.answering.serialize import write_alternatives
-from service.api.answering.steps import cancel_all, gather_answers, note_answers, submit
-from service.api.reading.call import Call, compute
+from service.api.reading.call import Call, cancel_all, compute, gather_answers
 from service.api.reading.faults import Faults
 from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
@@ -22,7 +21,7 @@ from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
 from service.search.protocol import BeamProgress, Progress, TokenProgress
 from service.serving.model import Model
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
 PING_AFTER = 10.0  # seconds without an event
@@ -54,7 +53,7 @@ class Stream:
         def on_progress(entry: int, progress: Progress) -> None:
             queue.put_nowait((entry, progress))
 
-        futures = submit(self.call, self.model, self.entries, on_progress)
+        futures = self.call.submit(self.model, self.entries, on_progress)
         answers = gather_answers(futures, self.faults, self.sources.results)
         answers.add_done_callback(lambda _: queue.put_nowait(None))
         with ExitStack() as unless_streaming:
@@ -88,7 +87,7 @@ class Stream:
                 received = await self._receive(queue)
             if last := await writer.write(received):
                 yield last
-            note_answers(self.call, answers.result())
+            self.call.note(answers.result())
             async for piece in self._done_event(answers.result()):
                 yield piece
         except HeedError as error:

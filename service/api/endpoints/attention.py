@@ -17,7 +17,7 @@ from service.api.answering.responses import (
     describe_files,
 )
 from service.api.answering.serialize import write_attention
-from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
+from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
@@ -43,7 +43,7 @@ from service.http.middleware.answers import negotiate
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
-from service.wire.messages import Entry
+from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -134,7 +134,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(call, model, entries, faults, results)
+    answers = await call.submit_and_wait(model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(entries, sources, targets, answers, strict=True)

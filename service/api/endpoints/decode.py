@@ -17,7 +17,6 @@ from service.api.answering.steps import (
     Computed,
     is_cut,
     respond,
-    submit_and_wait,
     write_partial,
 )
 from service.api.answering.stream import EVENT_STREAM, Stream
@@ -37,7 +36,7 @@ from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -119,7 +118,7 @@ async def run_decode(
     Raise the errors of the endpoint.
     """
     model, entries, sources, write, faults = await prepare(body, call, pointer)
-    answers = await submit_and_wait(call, model, entries, faults, sources.results)
+    answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
         answers = await finish(call, model, entries, answers)
     return Computed(lambda: write(answers), answers, faults.size)
@@ -145,7 +144,7 @@ async def finish(
         return [*answers]
     try:
         await call.hold(held_nbytes(0, nbytes))
-        decoded = await submit_and_wait(call, model, [*longer.values()])
+        decoded = await call.submit_and_wait(model, [*longer.values()])
     except (Overloaded, DeadlineExceeded, PassFailed):
         return [*answers]
     finished = dict(zip(longer, decoded, strict=True))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.answering.steps import Computed, respond, submit_and_wait, write_partial
+from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -24,7 +24,7 @@ from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.text.tokenizer import Tokens
-from service.wire.messages import Answer, Entry
+from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -117,7 +117,7 @@ async def run_encode(
     pooled = 0 if body.pooling == "none" else 4 * d_model * total_length(sources, padded=False)
     await call.hold(held_nbytes(nbytes) + pooled)
     entries = [Entry(np.array(source.ids)) for source in sources]
-    answers = await submit_and_wait(call, model, entries, faults, results)
+    answers = await call.submit_and_wait(model, entries, faults, results)
 
     def write() -> Document:
         asked = zip(sources, answers, strict=True)

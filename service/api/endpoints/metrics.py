@@ -19,9 +19,9 @@ from prometheus_client.utils import floatToGoString
 from service.api.answering.responses import PROBLEMS
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
-from service.histogram import Histogram
 from service.logs import dropped_lines
 from service.serving.registry import Registry
+from service.wire import Histogram
 
 EXAMPLE = """# HELP heed_requests_total Answered requests
 # TYPE heed_requests_total counter

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api.answering import examples
 from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
-from service.api.answering.steps import Computed, respond, submit_and_wait
+from service.api.answering.steps import Computed, respond
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -21,7 +21,7 @@ from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
-from service.wire.messages import Entry
+from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -100,7 +100,7 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
         )
         for source, target in zip(sources, targets, strict=True)
     ]
-    answers = await submit_and_wait(call, model, entries)
+    answers = await call.submit_and_wait(model, entries)
 
     def write() -> Document:
         results = [write_score(*each) for each in zip(targets, answers, strict=True)]

@@ -1,9 +1,10 @@
-"""A request at its endpoint: what it shares with others, and how it waits without blocking the
-event loop."""
+"""A request at its endpoint: what it shares with others, how it waits without blocking the event
+loop, and how it gets answers from an engine."""
 
 import asyncio
+import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
@@ -13,24 +14,36 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope
 
+from service.api.reading.faults import Faults
 from service.errors import (
     Abandoned,
     DeadlineExceeded,
     Invalid,
     NotFound,
     Overloaded,
+    PassFailed,
+    TooLarge,
     Unavailable,
     shorten,
 )
-from service.http.limits.admission import Admission
-from service.http.limits.budget import FREE, WAIT, Budget, Share
-from service.http.limits.record import TIMEOUT_HEADER, Deadline, Record
+from service.http.limits import (
+    FREE,
+    TIMEOUT_HEADER,
+    WAIT,
+    Admission,
+    Budget,
+    Deadline,
+    Record,
+    Share,
+)
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
 from service.runtime.mechanisms import Mechanisms
+from service.serving.client import OnProgress
 from service.serving.model import Model
 from service.serving.registry import Registry
 from service.settings.settings import Settings
+from service.wire import Answer, Entry
 
 LITTLE = 64  # characters to read or tokens to write: quicker than waking a thread
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
@@ -156,6 +169,59 @@ class Call(Request):
             f" seconds: send less, raise {setting}, or try again later"
         )
 
+    def submit(
+        self,
+        model: Model,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+    ) -> "list[asyncio.Future[Answer]]":
+        """Hand the entries to the engine, if there are any. Raise TooLarge for more rows than
+        max_rows."""
+        if not entries:
+            return []
+        limit = self.settings.max_rows
+        rows = sum(entry.rows for entry in entries)
+        if rows > limit:
+            raise TooLarge(
+                f"this request takes {rows} rows (sources, or their sentences, times beams or"
+                f" samples) and the limit is {limit}: send less, or lower beam_size or"
+                " num_hypotheses"
+            )
+        record = self.record
+        record.sources += len(entries)
+        record.source_tokens += sum(len(entry.source_ids) for entry in entries)
+        record.submitted = time.monotonic()
+        return model.engine.submit(entries, on_progress, self.deadline.left, self.request_id)
+
+    async def submit_and_wait(
+        self,
+        model: Model,
+        entries: Sequence[Entry],
+        faults: Faults | None = None,
+        results: Sequence[int] = (),
+    ) -> list[Answer]:
+        """Return the answers to all entries, as `gather_answers` does. On a failure, and when the
+        client leaves or the time is up, cancel the others."""
+        futures = self.submit(model, entries)
+        try:
+            answers = await self.wait_for(gather_answers(futures, faults, results))
+        finally:
+            cancel_all(futures)
+        self.note(answers)
+        return answers
+
+    def note(self, answers: Sequence[Answer]) -> None:
+        """Record what was computed, and the slowest source of each stage."""
+        record = self.record
+        for answer in answers:
+            record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
+            weights = (array for kinds in answer.attention for array in kinds.values())
+            record.attention_bytes += sum(array.nbytes for array in weights)
+            started = record.submitted
+            for stage, seconds in answer.seconds.items():
+                record.add_stage(stage, started, seconds)
+                started += seconds
+
     async def hold(self, nbytes: int) -> None:
         """Wait until the budget has room for an answer of `nbytes`, and keep that room until the
         answer has been read.
@@ -197,6 +263,41 @@ def find_model(models: Mapping[str, Found], name: str | None, failed: Container[
             why += f"did you mean {near[0]}? "
         raise NotFound("unknown_model", f"{why}give one of {', '.join(models)}")
     return models[name]
+
+
+def gather_answers(
+    futures: "Sequence[asyncio.Future[Answer]]",
+    faults: Faults | None = None,
+    results: Sequence[int] = (),
+) -> "asyncio.Future[list[Answer]]":
+    """Return a future of all answers, which ends with the first failure.
+
+    In a partial request, an entry whose pass fails gets an empty answer instead, and `faults` gets
+    the error. `results` has the index of the result to which each entry belongs.
+    """
+    if faults and faults.partial:
+        pairs = zip(futures, results, strict=True)
+        answers = asyncio.gather(*(answer_or_note(*pair, faults) for pair in pairs))
+    else:
+        answers = asyncio.gather(*futures)
+    # asyncio logs a failure that nobody looks at, such as one after the client has left.
+    answers.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return answers
+
+
+async def answer_or_note(future: "asyncio.Future[Answer]", result: int, faults: Faults) -> Answer:
+    """Return the answer to an entry; if its pass has failed, an empty one and a fault."""
+    try:
+        return await future
+    except PassFailed as error:
+        faults.add(error, result)
+        return Answer()
+
+
+def cancel_all(futures: "Sequence[asyncio.Future[Answer]]") -> None:
+    """Cancel the entries that have not ended, which frees their rows in the engine."""
+    for future in futures:
+        future.cancel()
 
 
 def check_line(limiter: CapacityLimiter) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from service.api.reading.call import LITTLE
 from service.errors import HeedError, Invalid, TooLarge
 
+PROBLEM = 64  # tokens that take as long to write as the problem of a source
 PARTIAL = ', or send "partial": true for the answers to the other sources'
 
 
@@ -55,8 +55,8 @@ class Faults:
 
     @property
     def size(self) -> int:
-        """Size of all failed sources in an answer: that of LITTLE tokens each."""
-        return LITTLE * len(self._by_result)
+        """Size of all failed sources in an answer, in tokens."""
+        return PROBLEM * len(self._by_result)
 
 
 class Collecting:

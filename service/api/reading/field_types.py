@@ -6,7 +6,7 @@ not once per form. Each form has a tag ("as text"), which JSON pointers to fault
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -236,11 +236,16 @@ class Strict(BaseModel):
         extra="forbid", strict=True, frozen=True, json_schema_extra=describe_defaults
     )
 
+    instead: ClassVar[str] = ""  # to send in the place of a natural wrong guess
+
     @model_validator(mode="before")
     @classmethod
     def prepare(cls, value: Any) -> Any:
         """Leave out fields that are null, and report very many unknown fields as one fault: 100,000
         faults would take a second."""
+        if cls.instead and not isinstance(value, dict | cls):
+            message = "must be a JSON object: {example}"
+            raise PydanticCustomError("object", message, {"example": cls.instead})
         if not isinstance(value, dict):
             return value
         given = cast("dict[str, Any]", value)

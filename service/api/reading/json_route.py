@@ -25,7 +25,7 @@ from service.errors import (
     UnsupportedMediaType,
     shorten,
 )
-from service.http.limits.record import TIMEOUT_HEADER
+from service.http.limits import TIMEOUT_HEADER
 
 # Lists and objects in a body. Memory and the garbage collector make them dearer than numbers: the
 # 350,000 that fit into 1 MB would keep the interpreter's lock for 100 ms.

@@ -4,10 +4,7 @@ Only the form of a body is validated here; `search`, `selection`, `languages` an
 the fields with each other and with the model. Descriptions are shown in /docs.
 """
 
-from typing import Any
-
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from service.api.reading.field_types import Indices, Stop, Strict, TargetPrefix, Unicode
 from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
@@ -48,6 +45,8 @@ class LanguageRequest(ModelRequest):
 
 
 class AttentionSelection(Strict):
+    instead = '{} selects all cross-attention, {"kinds": ["encoder"]} another kind'
+
     kinds: list[AttentionKind] = Field(
         default=["cross"],
         min_length=1,
@@ -104,17 +103,6 @@ class AttentionSelection(Strict):
         le=9,
         description="Decimals to round weights to, for a shorter answer. null: no rounding.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def want_object(cls, value: Any) -> Any:
-        """Raise for `true` and for the name of a kind, which are natural guesses."""
-        if isinstance(value, dict | cls):
-            return value
-        example = '{} selects all cross-attention, {"kinds": ["encoder"]} another kind'
-        raise PydanticCustomError(
-            "selection", "must be a JSON object: {example}", {"example": example}
-        )
 
 
 class Searching(LanguageRequest):

@@ -15,9 +15,8 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.formats.json import Document
-from service.text.offsets import Token
 from service.text.sentences import Span, cut, replace, split
-from service.text.tokenizer import Tokenizer, Tokens, check_unicode, has_letters
+from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode, has_letters
 
 TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]

@@ -6,8 +6,8 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from service.histogram import SECONDS
-from service.http.limits.record import Record
+from service.http.limits import Record
+from service.wire import SECONDS
 
 
 class RequestMetrics:

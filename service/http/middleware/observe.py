@@ -14,7 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DeadlineExceeded, HeedError
-from service.http.limits.record import Record
+from service.http.limits import Record
 from service.http.messages.prefix import path_of
 from service.http.messages.problems import paths_of
 from service.http.messages.security import SECURITY_HEADERS

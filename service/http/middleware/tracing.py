@@ -13,7 +13,7 @@ from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import Tracer
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-from service.http.limits.record import Stage
+from service.http.limits import Stage
 from service.http.messages.prefix import path_of
 
 if TYPE_CHECKING:

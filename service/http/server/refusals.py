@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI
 
 from service.errors import HeedError, Overloaded
-from service.http.limits.admission import Admission
+from service.http.limits import Admission
 from service.http.messages.problems import ErrorForm, form_at, write_answer
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import report_refusal, request_id_of

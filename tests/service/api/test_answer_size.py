@@ -11,7 +11,7 @@ import pytest
 from service.api.reading.answer_size import ALTERNATIVE_BYTES, TOKEN_BYTES
 from service.api.reading.call import LITTLE
 from service.search.protocol import Hypothesis
-from service.wire.messages import Answer
+from service.wire import Answer
 
 
 def advice_of(refused):

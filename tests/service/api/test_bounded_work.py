@@ -11,7 +11,7 @@ from service.api.reading.texts import TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
 from service.settings.settings import DEFAULT_BUNDLE
-from service.text.tokenizer import open_tokenizers
+from service.text.opening import open_tokenizers
 
 LIMIT = 256  # sentences
 WORDS = "ab " * 1300  # the default model has no space: each part of it is refused

@@ -20,8 +20,7 @@ from service.api.reading.call import (
     one_of_each_class,
 )
 from service.errors import Overloaded, PassFailed
-from service.http.limits.budget import Share
-from service.http.limits.record import Deadline, Record
+from service.http.limits import Deadline, Record, Share
 from service.settings.settings import Settings
 
 SIZES = (LARGE, LARGE, LARGE + 1)

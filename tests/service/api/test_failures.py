@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
-from service.http.limits.record import TIMEOUT_HEADER
+from service.http.limits import TIMEOUT_HEADER
 from service.settings.settings import Provider, Settings
 from tests.service.api.scopes import sent_by
 from tests.waiting import wait_until

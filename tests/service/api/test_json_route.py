@@ -18,7 +18,7 @@ from service.api.reading.call import SMALL, Call, one_of_each_class
 from service.api.reading.json_route import JsonRoute
 from service.app import ENDPOINTS
 from service.errors import HeedError
-from service.http.limits.admission import Admission, Door
+from service.http.limits import Admission, Door
 from service.http.messages.problems import Paths
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe

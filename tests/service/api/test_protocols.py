@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from service.app import PROTOCOLS
 from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
-from service.http.limits.record import Record
+from service.http.limits import Record
 from service.http.messages.problems import (
     Paths,
     answer_heed_error,

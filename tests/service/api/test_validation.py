@@ -8,10 +8,10 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
-from service.wire.messages import Entry
+from service.wire import Entry
 from tests.conftest import edit_manifest, edit_tokenizer, opened, sender
 
 

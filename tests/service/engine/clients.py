@@ -12,8 +12,7 @@ from service.attention import NO_ATTENTION
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.wire.frames import FrameDecoder, encode_message
-from service.wire.messages import Entry, Open, Opened, Submit
+from service.wire import Entry, FrameDecoder, Open, Opened, Submit, encode_message
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from service.engine.engine import Engine
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.search.options import SearchOptions
 from service.settings.settings import Provider, Settings
-from service.wire.messages import Entry
+from service.wire import Entry
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=50, max_sources=50, threads=2)
 ONE_WORKER = SETTINGS.model_copy(update={"threads": 1})

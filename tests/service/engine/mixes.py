@@ -7,7 +7,7 @@ import numpy as np
 from service.engine.engine import Engine
 from service.search.options import SearchOptions
 from service.settings.settings import Precision, Provider, Settings
-from service.wire.messages import Entry
+from service.wire import Entry
 from tests.service.engine.engines import answers, put
 
 TOLERANCES = {Precision.fp32: (1e-4, 1e-5), Precision.int8: (0.0, 2e-2)}  # relative, absolute

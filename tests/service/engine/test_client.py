@@ -12,8 +12,7 @@ from service.errors import Unavailable
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
 from service.serving.client import MESSAGES_PER_TURN
-from service.wire.frames import FRAME, FRAME_HEADER
-from service.wire.messages import Answer, Cancel, Entry
+from service.wire import FRAME, FRAME_HEADER, Answer, Cancel, Entry
 from tests.service.engine import engines
 from tests.service.engine.clients import SETTINGS, entries, fake_engine, running
 

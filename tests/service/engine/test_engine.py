@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.attention import NO_ATTENTION
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
 from tests.service.engine.engines import (
     ONE_WORKER,

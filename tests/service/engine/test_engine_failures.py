@@ -5,10 +5,10 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.errors import PassFailed, Unavailable
 from service.runtime.cache import Cache
-from service.wire.messages import Status
+from service.wire import Status
 from tests.service.engine.engines import (
     ONE_WORKER,
     SETTINGS,

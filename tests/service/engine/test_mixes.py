@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from service.engine.work import Job
+from service.engine.scheduler import Job
 from service.settings.settings import Precision
 from tests.service.engine.mixes import (
     compare,

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.queue import Queue
-from service.engine.scheduler import Scheduler
-from service.engine.work import Job
+from service.engine.scheduler import Job, Queue, Scheduler
 from service.errors import DeadlineExceeded, Overloaded
 from service.search.options import SearchOptions
-from service.wire.messages import Entry
+from service.wire import Entry
 
 SCHEDULER = Scheduler(
     max_batch_tokens=4096,

@@ -13,8 +13,7 @@ import pytest
 from service.engine.__main__ import EngineServer
 from service.errors import PassFailed, Unavailable
 from service.search.options import SearchOptions
-from service.wire.frames import FRAME, FRAME_HEADER
-from service.wire.messages import Answer, AskStatus, Cancel, Close, Entry
+from service.wire import FRAME, FRAME_HEADER, Answer, AskStatus, Cancel, Close, Entry
 from tests.service.engine.clients import Peer, engine_process, entries, submit
 
 

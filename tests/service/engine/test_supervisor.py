@@ -14,7 +14,7 @@ from service.errors import Overloaded, StartupError, Unavailable
 from service.serving import supervisor
 from service.serving.client import EngineClient
 from service.serving.supervisor import Supervisor
-from service.wire.messages import Status
+from service.wire import Status
 from tests.service.engine.clients import SETTINGS, entries, running
 
 

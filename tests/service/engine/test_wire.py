@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.search.protocol import Hypothesis
-from service.wire.frames import FRAME, FrameDecoder, encode_message
-from service.wire.messages import Answer
+from service.wire import FRAME, Answer, FrameDecoder, encode_message
 
 Contents = st.lists(
     st.one_of(st.binary(max_size=20), st.integers(1, 3 * FRAME).map(bytes)), max_size=6

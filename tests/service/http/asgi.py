@@ -4,9 +4,7 @@ import time
 
 from fastapi import FastAPI
 
-from service.http.limits.admission import Admission, Door, RequestLimits
-from service.http.limits.budget import Budget
-from service.http.limits.record import Record
+from service.http.limits import Admission, Budget, Door, Record, RequestLimits
 from service.http.messages.problems import Paths
 from service.http.middleware.answers import Errors
 

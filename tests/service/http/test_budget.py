@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.limits import budget
-from service.http.limits.budget import Budget, Share
+from service.http import limits
+from service.http.limits import Budget, Share
 from tests.service.http.sockets import OK, PROBE, connect, post, receive
 from tests.service.processes import children_of, running
 
@@ -68,7 +68,7 @@ def test_those_that_wait_get_theirs_in_order_and_leave_their_place():
 
 
 def test_a_limited_number_of_requests_wait(monkeypatch):
-    monkeypatch.setattr(budget, "MOST_WAITING_ANSWERS", 2)
+    monkeypatch.setattr(limits, "MOST_WAITING_ANSWERS", 2)
 
     async def run():
         shared = Budget(LIMIT)

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.app import create_app
-from service.http.limits.admission import Place
+from service.http.limits import Place
 from service.http.messages.security import SECURITY_HEADERS
 from service.http.middleware.metrics import RequestMetrics
 from service.http.server import refusals as module

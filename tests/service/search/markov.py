@@ -28,7 +28,9 @@ class Markov:
     def decode(self, requests, forced=(), joins=None):
         """Decode requests in one batch, which each joins at its step, and return the hypotheses of
         each. All requests must have as many rows and the same kind of search."""
-        kind, rows = BeamSearch if requests[0].beam_size > 1 else GreedySearch, requests[0].rows
+        kind, rows = BeamSearch, requests[0].beam_size
+        if rows == 1:
+            kind, rows = GreedySearch, requests[0].num_hypotheses
         search = kind(rows, EOS, str)
         joins = joins or [0] * len(requests)
         tokens, found, live = np.zeros(0, np.int64), {}, []

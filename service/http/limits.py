@@ -1,29 +1,162 @@
-"""Admission control: refuse a request with 429 when those in progress would make it wait too long,
-and bound what each may take.
+"""What a request takes, and what it may take: its record and deadline, bytes of bodies and answers
+(docs/adr/0020), and admission.
 
-Work that nobody can wait for would only delay the others.
+Admission control refuses a request with 429 when those in progress would make it wait too long:
+work that nobody can wait for would only delay the others.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import takewhile
+from typing import NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Unparsable, shorten
-from service.http.limits.budget import FREE, Budget, Share
-from service.http.limits.record import TIMEOUT_HEADER, Deadline
+from service.errors import HeedError, Overloaded, Unparsable, shorten
 from service.pace import FEW, Pace, refuse
 
+TIMEOUT_HEADER = "X-Request-Timeout"
+FREE = 1 << 16  # bytes of a body or an answer that are not counted
+WAIT = 10.0  # seconds that a request may wait for bytes
+# Requests that hold their own bytes, and more for tokens, while they wait.
+MOST_WAITING_ANSWERS = 16
 SHORT_WAIT = 0.25  # seconds that a request may be expected to wait where many are in progress
 RECENT = 1.0  # seconds without a completed request after which a rate says nothing
 DISCARDED = 64  # times the limit on bodies: up to so much is read of one that is too large
+
+
+class Deadline(NamedTuple):
+    """When a request must have been answered, in seconds of time.monotonic(), and how many seconds
+    after its arrival that is."""
+
+    at: float
+    limit: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at least 0."""
+        return max(0.0, self.at - time.monotonic())
+
+
+class Stage(NamedTuple):
+    """A part of the work on a request; `started` is on the clock of time.monotonic()."""
+
+    started: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Record:
+    """Facts of a request, which the steps of its endpoint fill in.
+
+    `sources` are those that an engine got: sentences if they were split. Generated tokens and bytes
+    are those of a complete answer. `problems` stand in it at the places of sources that failed.
+    `error` is what was answered instead of it, in a stream too.
+    """
+
+    started: float = field(default_factory=time.monotonic)
+    model: str | None = None
+    sources: int = 0
+    source_tokens: int = 0
+    submitted: float = 0.0  # when the engine was last sent entries, by time.monotonic()
+    problems: int = 0
+    generated_tokens: int = 0
+    attention_bytes: int = 0
+    first_token: float | None = None  # seconds until the first event of a stream
+    stages: dict[str, Stage] = field(default_factory=dict[str, Stage])
+    error: HeedError | None = None
+
+    def add_stage(self, name: str, started: float, seconds: float) -> None:
+        """Add a stage. If several sources went through it, the slowest one counts."""
+        if name not in self.stages or self.stages[name].seconds < seconds:
+            self.stages[name] = Stage(started, seconds)
+
+    def end_stage(self, name: str, started: float) -> None:
+        """Add a stage that ends now."""
+        self.add_stage(name, started, time.monotonic() - started)
+
+    def forget_error(self) -> None:
+        """Drop the error once it has been reported. Its frames refer to the request and to the
+        futures that hold the error."""
+        if self.error:
+            self.error.forget_frames()
+        self.error = None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {name: stage.seconds for name, stage in self.stages.items()}
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The bytes that one request has of a budget."""
+
+    nbytes: int = 0
+
+
+class Budget:
+    """Bytes that requests share. A request that is alone may have more than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._line: dict[Share, tuple[int, asyncio.Future[None]]] = {}  # those that wait
+
+    def add(self, share: Share, nbytes: int) -> bool:
+        """Give a request more bytes, or none and return False if they would exceed the limit."""
+        others = self.held - share.nbytes
+        if others and self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        share.nbytes += nbytes
+        return True
+
+    def give(self, share: Share, nbytes: int) -> bool:
+        """Give a request more bytes if nobody waits and they are free."""
+        return not self._line and self.add(share, nbytes)
+
+    async def wait(self, share: Share, nbytes: int) -> None:
+        """Give a request more bytes, once those that came earlier have theirs. Raise TimeoutError
+        at once if MOST_WAITING_ANSWERS wait already."""
+        if self.give(share, nbytes):
+            return
+        if len(self._line) >= MOST_WAITING_ANSWERS:
+            raise TimeoutError
+        turn = asyncio.get_running_loop().create_future()
+        self._line[share] = nbytes, turn
+        await turn
+
+    def set(self, share: Share, nbytes: int) -> None:
+        """Correct the bytes of a request, and let others have what it gives back."""
+        self.held += nbytes - share.nbytes
+        share.nbytes = nbytes
+        while self._line:
+            first, (wanted, turn) = next(iter(self._line.items()))
+            if not turn.done() and not self.add(first, wanted):  # done: it waits no longer
+                return
+            del self._line[first]
+            if not turn.done():
+                turn.set_result(None)
+
+    def refuse(self) -> Overloaded:
+        """Return an error after which the client should wait as long as it has waited already."""
+        error = Overloaded(
+            f"large answers take {self.held >> 20} MiB until their clients have read them, and the"
+            f" limit is {self.limit >> 20} MiB: send less, or try again later"
+        )
+        error.retry_after = int(WAIT)
+        return error
+
+    def release(self, share: Share) -> None:
+        """Take back the bytes of a request, and its place in the line."""
+        self._line.pop(share, None)
+        self.set(share, 0)
 
 
 class Admission:

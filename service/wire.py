@@ -1,16 +1,58 @@
-"""The messages between the HTTP process and an engine."""
+"""The messages between the HTTP process and an engine, and their frames on the socket.
 
-from collections.abc import Sequence
+Both directions use the same format: a message is pickled and cut into frames, each with the number
+of the message it belongs to, so that frames of short messages can pass between those of a long one.
+Pickle is safe here: the socket pair has no name, only the two processes hold its ends, and what
+they pickle are dataclasses of numbers, strings and arrays, never bytes of a client.
+"""
+
+import pickle
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.arrays import FloatArray, IntArray
 from service.attention import NO_ATTENTION, AttentionKind, Selection
 from service.bundle.manifest import Bundle, GraphName
-from service.histogram import ROWS, SECONDS, Histogram
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
 from service.settings.settings import Settings
+
+# Upper bounds of buckets. Seconds: from a step of a small model to a request that times out.
+SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+ROWS = tuple(2.0**power for power in range(13))  # up to 4,096
+
+
+class Histogram:
+    """Counts observations by size. `counts` has one number for each bound, of observations up to it
+    and above the one before, and a last one for those above all bounds.
+
+    One thread may observe while another reads: a reader may miss the latest observation.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        """Return the counts of both, which have the same bounds."""
+        total = Histogram(self.bounds)
+        total.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        total.sum = self.sum + other.sum
+        return total
+
 
 Weights = dict[AttentionKind, FloatArray]
 ALTERNATIVE = 3  # size of an alternative (token, id, log-prob): numbers that take as long to write
@@ -63,6 +105,14 @@ class Entry(NamedTuple):
     scores: bool = False
     streams: bool = False
     language: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows decoded at once: beams, or samples."""
+        search = self.search
+        if search is None:
+            return 1
+        return search.beam_size if search.beam_size > 1 else search.num_hypotheses
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -145,3 +195,59 @@ class Status:
     rows: int
     waiting: int = 0
     steps: Steps = field(default_factory=Steps, compare=False)  # the past, not the state
+
+
+# Bytes that follow, whether the message has more frames, its number
+FRAME_HEADER = struct.Struct("!Q?Q")
+FRAME = 1 << 18  # most bytes of content in one frame
+
+
+def encode_message(number: int, message: object) -> Iterator[bytes]:
+    """Pickle a message and return its frames. Errors of pickling are raised here."""
+    return cut_frames(number, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def cut_frames(number: int, content: bytes) -> Iterator[bytes]:
+    for start in range(0, len(content), FRAME):
+        part = content[start : start + FRAME]
+        yield FRAME_HEADER.pack(len(part), start + FRAME < len(content), number) + part
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole message, still pickled: unpickling a long one would block an event loop."""
+
+    number: int
+    parts: list[bytes]
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.parts) > 1
+
+    def load(self) -> Any:
+        return pickle.loads(b"".join(self.parts) if self.is_long else self.parts[0])
+
+
+class FrameDecoder:
+    """Turns received bytes back into messages, wherever the bytes were cut on their way."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._parts: dict[int, list[bytes]] = {}  # frames of incomplete messages, by number
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that `data` completes."""
+        messages: list[Message] = []
+        self._received += data
+        while len(self._received) >= FRAME_HEADER.size:
+            length, more, number = FRAME_HEADER.unpack_from(self._received)
+            end = FRAME_HEADER.size + length
+            if len(self._received) < end:
+                break
+            part = bytes(memoryview(self._received)[FRAME_HEADER.size : end])
+            del self._received[:end]
+            parts = self._parts.setdefault(number, [])
+            parts.append(part)
+            if not more:
+                messages.append(Message(number, self._parts.pop(number)))
+        return messages
