@@ -11,7 +11,7 @@ ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit sbom docs screenshot format fixture image clean
+.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
 
 all: check test
 
@@ -84,6 +84,15 @@ check: $(VENV)/dev
 # mirrors of PyPI answer without the advisories of PyPI, which looks like a clean result.
 audit: $(VENV)/audit
 	$(BIN)/pip-audit --vulnerability-service osv --disable-pip --no-deps -r constraints.txt
+
+# build/dist: an sdist, and a wheel of it, which is installed alone and pronounces a word.
+dist: $(VENV)/dev
+	rm -rf build/dist build/alone
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("build/dist")' >/dev/null
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist build/dist/*.tar.gz
+	$(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build/dist/*.whl
+	cd build/alone && test "$$(bin/heed decode knight)" = 'N AY1 T'
 
 # build/heed.cdx.json: what the image installs for a CPU, as CycloneDX.
 sbom: $(VENV)/audit
