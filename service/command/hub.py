@@ -66,6 +66,6 @@ def convert(model: str, bundle: Path) -> None:
     standard error, and the whole bundle or nothing. Exit as it does if it fails."""
     report(f"converting {model} to {bundle}")
     command = [*run_module("model"), "convert", model, str(bundle)]
-    code = subprocess.run(command, check=False).returncode
+    code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
     if code:
         sys.exit(code)
