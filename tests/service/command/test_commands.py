@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from service.api.endpoints.attention import AttentionRequest
 from service.api.endpoints.decode import DecodeRequest
@@ -166,12 +167,10 @@ def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
 
 
 def complete(words):
-    """Return what bash is offered after these words."""
-    place = str(words.count(" "))
-    shell = {"_HEED_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": place}
-    command = [sys.executable, "-m", "service.command"]
-    done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, check=True)
-    return [line.removeprefix("plain,") for line in done.stdout.splitlines()]
+    """Return what a shell is offered for the last of these words."""
+    *arguments, incomplete = words.split(" ")[1:]
+    shell = ShellComplete(main, {}, "heed", "_HEED_COMPLETE")
+    return [each.value for each in shell.get_completions(arguments, incomplete)]
 
 
 @pytest.mark.parametrize(
@@ -205,16 +204,26 @@ def test_every_setting_is_a_flag_of_serve(heed):
     assert all(f"--{name.replace('_', '-')}" in shown for name in Settings.model_fields)
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("train", "evaluate", "export")]
+@pytest.mark.parametrize(
+    ("command", "extra"), [("convert", "convert"), ("train", "model"), ("export", "model")]
+)
+def test_a_command_of_the_model_names_the_extra_that_it_needs(command, extra):
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from service.command.__main__ import main
+main([{command!r}, "--help"])
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("heed: torch is not installed: ")
+    assert done.stderr.endswith(f"pip install 'heed-server[{extra}]'\n")
 
 
-@pytest.mark.parametrize("command", ["convert", *LONG])
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["convert", "train", "evaluate", "export"])
 def test_commands_of_the_model_explain_themselves(command):
-    done = subprocess.run(
-        [sys.executable, "-m", "service.command", command, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = [sys.executable, "-m", "service.command", command, "--help"]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"Usage: heed {command} [OPTIONS]" in done.stdout

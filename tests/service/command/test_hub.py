@@ -15,7 +15,6 @@ from service.command.hub import find_bundle
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
 from tests.hub import JUNK, hub_of
-from tests.model.importers.checkpoints import write_marian
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -89,8 +88,7 @@ def test_bundles_of_the_hub_are_referred_to_serve():
 
 @pytest.mark.long
 def test_a_model_of_the_hub_is_converted_once_and_served(hub, tmp_path, monkeypatch):
-    shutil.rmtree(hub.folder)
-    write_marian(hub.folder)
+    write_checkpoint(hub.folder)
     answers = [ask(), ask()]
     assert sum("/resolve/" in path for path in hub.asked) < 3 * len(hub.names)
     asked = len(hub.asked)
@@ -106,8 +104,7 @@ def test_a_model_of_the_hub_is_converted_once_and_served(hub, tmp_path, monkeypa
 
 @pytest.mark.long
 def test_a_killed_conversion_leaves_no_bundle_and_is_repeated(hub):
-    shutil.rmtree(hub.folder)
-    write_marian(hub.folder)
+    write_checkpoint(hub.folder)
     with subprocess.Popen(serve(MODEL), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "exporting graph 2" in line:
@@ -115,6 +112,14 @@ def test_a_killed_conversion_leaves_no_bundle_and_is_repeated(hub):
     assert not place_of(hub).exists()
     assert ask()["model"] == "opus-mt-en-fr"
     assert [path.name for path in place_of(hub).parent.iterdir()] == ["opus-mt-en-fr"]
+
+
+def write_checkpoint(folder):
+    """Write a small Marian. The tests of the model are imported only here: they import torch."""
+    from tests.model.importers.checkpoints import write_marian
+
+    shutil.rmtree(folder)
+    write_marian(folder)
 
 
 def ask():
