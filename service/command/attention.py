@@ -83,9 +83,14 @@ async def attend(body: dict[str, Any], bundle: Path | None) -> Document:
     # imported here, since --help and completion do without
     from service.api.endpoints.attention import AttentionRequest, run_attention
     from service.api.reading.json_route import validate
-    from service.command.local import local_service, make_call, read_local_settings
+    from service.command.local import (
+        LocalEngine,
+        local_service,
+        make_call,
+        read_local_settings,
+    )
 
-    async with local_service(read_local_settings(bundle)) as service:
+    async with local_service(read_local_settings(bundle), LocalEngine) as service:
         call = make_call(service, "/v1/attention")
         return (await run_attention(validate(AttentionRequest, body), call)).write()
 

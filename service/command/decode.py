@@ -3,22 +3,21 @@
 import asyncio
 import sys
 from collections.abc import Container, Iterable, Iterator
-from itertools import islice
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.command.errors import count_on, describe, report, reported
+from service.command.errors import describe, report, reported
 from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
-from service.command.lines import read_lines
-from service.errors import HeedError
+from service.command.lines import batches_of
 from service.formats.json import Document, to_json
 
 if TYPE_CHECKING:
-    from service.api.reading.call import Call
+    from service.settings.settings import Settings
 
-TOGETHER = 256  # lines that are decoded at once
+BATCH = 256  # lines that are decoded at once
 OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 
 
@@ -28,7 +27,7 @@ OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 @click.option(
     "--top-log-probs",
     type=int,
-    help="With --json: how many of the most probable tokens to return with each generated one.",
+    help="With --json or .jsonl: how many of the most probable tokens to write with each token.",
 )
 @click.option(
     "--split",
@@ -39,70 +38,78 @@ OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
     "--partial", is_flag=True, default=None, help="Go on after a text that cannot be decoded."
 )
 @search_flags
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of texts: .tsv (the first column), .jsonl (texts, or objects with source), else"
+    " lines; .gz after it.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write: .tsv (source and target), .jsonl (all of the answer), else targets; .gz"
+    " after it. The same command goes on where one was stopped.",
+)
 @bundle_flag
 @json_flag
-def decode(texts: tuple[str, ...], bundle: Path | None, as_json: bool, **values: Any) -> None:
-    """Decode TEXTS, or the lines of standard input, and print a target for each.
+def decode(
+    texts: tuple[str, ...],
+    source: Path | None,
+    output: Path | None,
+    bundle: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Decode TEXTS, or the lines of a file or of standard input, and print a target for each.
 
     \b
     heed decode knight
-    heed decode < words.txt > targets.txt
+    heed decode --input words.txt --output pronounced.tsv
     """
+    # imported here, since --help and completion do without
+    from service.command.files import decode_file, kind_of, open_texts
+    from service.command.local import read_local_settings
+
     options = given(values, [*SEARCH, *OWN])
-    lines = texts or read_lines()
-    together = 1 if not texts and sys.stdin.isatty() else TOGETHER
-    batches = iter([[*lines]]) if as_json else batches_of(lines, together)
+    if texts and (source or output):
+        raise click.UsageError("give TEXTS, or files")
+    if output and options.get("num_hypotheses", 1) > 1 and kind_of(output) != ".jsonl":
+        raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
     with reported():
-        failed = asyncio.run(decode_all(batches, options, bundle, as_json))
+        settings = read_local_settings(bundle)
+        if output:
+            failed = asyncio.run(decode_file(source, output, options, settings))
+        else:
+            typed = not texts and not source and sys.stdin.isatty()
+            with nullcontext(texts) if texts else open_texts(source) as lines:
+                batches = [[*lines]] if as_json else batches_of(lines, 1 if typed else BATCH)
+                failed = asyncio.run(print_all(batches, options, settings, as_json))
     if failed:
         raise click.exceptions.Exit(1)
 
 
-def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    left = iter(lines)
-    while batch := [*islice(left, size)]:
-        yield batch
-
-
-async def decode_all(
-    batches: Iterable[list[str]], options: dict[str, Any], bundle: Path | None, as_json: bool
+async def print_all(
+    batches: Iterable[list[str]], options: dict[str, Any], settings: "Settings", as_json: bool
 ) -> int:
     """Print the targets of all batches, and return how many texts failed."""
-    # imported here, since --help and completion do without
-    from service.command.local import local_service, make_call, read_local_settings
+    from service.command.batches import decode_in_order
+    from service.command.local import LocalEngine, local_service
 
-    failed = before = 0
-    async with local_service(read_local_settings(bundle)) as service:
-        for batch in batches:
-            call = make_call(service, "/v1/decode")
-            try:
-                document, errors = await decode_batch(call, batch, options)
-            except HeedError as error:
-                raise count_on(error, before) from None
+    failed = 0
+    async with local_service(settings, LocalEngine) as service:
+        async for each in decode_in_order(service, batches, options):
             if as_json:
-                click.echo(to_json(document))
+                click.echo(to_json(each.document))
             else:
-                click.echo("".join(lines_of(document, errors)), nl=False)
-            for error in errors.values():
-                report(describe(count_on(error, before)))
-            failed, before = failed + len(errors), before + len(batch)
+                click.echo("".join(texts_of(each.document, each.errors)), nl=False)
+            for error in each.errors.values():
+                report(describe(error))
+            failed += len(each.errors)
     return failed
 
 
-async def decode_batch(
-    call: "Call", batch: list[str], options: dict[str, Any]
-) -> tuple[Document, dict[int, HeedError]]:
-    """Return the service's answer, and the errors of the texts that failed."""
-    from service.api.endpoints.decode import DecodeRequest, prepare
-    from service.api.reading.json_route import validate
-
-    body = validate(DecodeRequest, {"source": batch, **options})
-    model, entries, sources, write, faults = await prepare(body, call)
-    answers = await call.submit_and_wait(model, entries, faults, sources.results)
-    return write(answers), faults.failed
-
-
-def lines_of(document: Document, errors: Container[int]) -> Iterator[str]:
+def texts_of(document: Document, errors: Container[int]) -> Iterator[str]:
     """Yield a line for each hypothesis, and an empty one for a text that failed."""
     for place, result in enumerate(document["results"]):
         texts = [""] if place in errors else [each["text"] for each in result["hypotheses"]]

@@ -1,6 +1,6 @@
 """Errors of commands, in one line on standard error."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -44,19 +44,18 @@ def describe(error: HeedError) -> str:
     return text
 
 
-def count_on(error: HeedError, before: int) -> HeedError:
-    """Return an error of a request whose sources come after `before` others, with their places
-    among all."""
+def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
+    """Return an error of a request whose sources have these places among all texts."""
 
     def moved(fault: Fault) -> Fault:
         _, name, *rest = fault.pointer.split("/")
         if name not in TEXTS or not rest:
             return fault
-        return Fault(f"/{name}/{before + int(rest[0])}", fault.detail)
+        return Fault(f"/{name}/{places[int(rest[0])]}", fault.detail)
 
-    counted = error.change_faults(moved)
-    counted.advice = error.advice
-    return counted
+    placed = error.change_faults(moved)
+    placed.advice = error.advice
+    return placed
 
 
 def place_of(pointer: str) -> str:

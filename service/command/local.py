@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from anyio import CapacityLimiter
 from typing_extensions import override
 
 from service.api.reading.call import Call, Service
-from service.bundle.manifest import load_bundle
+from service.bundle.manifest import Bundle, load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine
 from service.engine.scheduler import Job
@@ -38,7 +38,7 @@ MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
 class LocalEngine(EngineClient):
     """Passes entries to an engine in this process."""
 
-    local: Engine
+    local: Engine | None = None
 
     @override
     async def start(self) -> None:
@@ -48,7 +48,8 @@ class LocalEngine(EngineClient):
 
     @override
     async def close(self) -> None:
-        self.local.close()
+        if self.local:
+            self.local.close()
 
     @override
     def submit(
@@ -58,6 +59,7 @@ class LocalEngine(EngineClient):
         seconds: float = math.inf,
         request_id: str = "",
     ) -> list[asyncio.Future[Answer]]:
+        assert self.local
         jobs = [Job(entry, request_id) for entry in entries]
         self.local.queue.put(jobs, seconds)
         return [asyncio.wrap_future(job.result) for job in jobs]
@@ -70,8 +72,11 @@ def read_local_settings(bundle: Path | None) -> Settings:
 
 
 @asynccontextmanager
-async def local_service(settings: Settings) -> AsyncGenerator[Service]:
-    """Open the bundle of the settings. Raise StartupError."""
+async def local_service(
+    settings: Settings, open_engine: Callable[[Bundle, Settings], EngineClient]
+) -> AsyncGenerator[Service]:
+    """Open the bundle of the settings: LocalEngine starts sooner, and EngineClient, which has a
+    process of its own, is faster with many texts. Raise StartupError."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -79,9 +84,9 @@ async def local_service(settings: Settings) -> AsyncGenerator[Service]:
     if len(settings.bundles) > 1:
         raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
     bundle = load_bundle(settings.bundles[0])
-    supervisor = Supervisor(bundle, settings, LocalEngine)
-    await supervisor.engine.start()
+    supervisor = Supervisor(bundle, settings, open_engine)
     try:
+        await supervisor.engine.start()
         registry = Registry(settings, Supervisor, lambda: None)
         registry.served[bundle.manifest.name] = Model(supervisor, *open_tokenizers(bundle))
         yield Service(

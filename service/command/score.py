@@ -8,7 +8,7 @@ import click
 
 from service.command.errors import reported
 from service.command.flags import LANGUAGES, bundle_flag, given, json_flag, language_flags
-from service.command.lines import read_lines
+from service.command.lines import open_lines
 from service.formats.json import Document, to_json
 
 
@@ -44,11 +44,12 @@ def score(
 def read_pairs() -> list[tuple[str, str]]:
     """Return the pairs of standard input. Raise UsageError for a line without a tab."""
     pairs: list[tuple[str, str]] = []
-    for number, line in enumerate(read_lines(), 1):
-        text, tab, target = line.partition("\t")
-        if not tab:
-            raise click.UsageError(f"line {number} has no tab: give lines TEXT<TAB>TARGET")
-        pairs.append((text, target))
+    with open_lines() as lines:
+        for number, line in enumerate(lines, 1):
+            text, tab, target = line.partition("\t")
+            if not tab:
+                raise click.UsageError(f"line {number} has no tab: give lines TEXT<TAB>TARGET")
+            pairs.append((text, target))
     return pairs
 
 
@@ -57,8 +58,13 @@ async def score_all(body: dict[str, Any], bundle: Path | None) -> Document:
     # imported here, since --help and completion do without
     from service.api.endpoints.score import ScoreRequest, run_score
     from service.api.reading.json_route import validate
-    from service.command.local import local_service, make_call, read_local_settings
+    from service.command.local import (
+        LocalEngine,
+        local_service,
+        make_call,
+        read_local_settings,
+    )
 
-    async with local_service(read_local_settings(bundle)) as service:
+    async with local_service(read_local_settings(bundle), LocalEngine) as service:
         call = make_call(service, "/v1/score")
         return (await run_score(validate(ScoreRequest, body), call)).write()

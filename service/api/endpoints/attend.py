@@ -3,10 +3,11 @@
 import time
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import Examples
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
 from service.api.answering.steps import send
 from service.api.reading.answer_size import check_answer_size, held_nbytes
@@ -32,6 +33,58 @@ PICTURES = {"image/svg+xml": to_svg, "image/png": to_png}
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 
+def regression_points() -> tuple[list[float], list[float]]:
+    """Return 50 noisy points of y = 2 sin x + x^0.8 on [0, 5), for regressions by attention."""
+    random = np.random.default_rng(0)
+    x = np.sort(random.uniform(0, 5, 50)).round(2)
+    y = (2 * np.sin(x) + x**0.8 + random.normal(0, 0.5, 50)).round(2)
+    return x.tolist(), y.tolist()
+
+
+X, Y = regression_points()
+QUERIES = np.arange(0, 5, 0.1).round(1)
+TRUTH = (2 * np.sin(QUERIES) + QUERIES**0.8).round(2)
+REGRESSION = {"queries": QUERIES.tolist(), "keys": X, "values": Y, "truth": TRUTH.tolist()}
+LEARNED_WIDTH = 2.75  # after five epochs; tests/model/export/test_mechanisms.py learns it
+
+EXAMPLES: Examples = {
+    "average": {
+        "summary": "Regression of 50 points: their mean",
+        "value": {"mechanism": "average", **REGRESSION},
+    },
+    "gaussian": {
+        "summary": "Regression of 50 points: Gaussian kernel (Nadaraya-Watson)",
+        "value": {"mechanism": "gaussian", **REGRESSION},
+    },
+    "learned": {
+        "summary": "Regression of 50 points: Gaussian kernel, width learned in five epochs",
+        "value": {"mechanism": "gaussian", "width": LEARNED_WIDTH, **REGRESSION},
+    },
+    "scaled_dot_product": {
+        "summary": "Regression of 50 points: scaled dot products",
+        "value": {"mechanism": "scaled_dot_product", **REGRESSION},
+    },
+    "additive": {
+        "summary": "Regression of 50 points: additive attention, 2 hidden units",
+        "value": {
+            "mechanism": "additive",
+            "weights": {"query": [[1.0], [-1.0]], "key": [[-1.0], [1.0]], "score": [-2.0, -1.0]},
+            **REGRESSION,
+        },
+    },
+    "masked": {
+        "summary": "Two sequences, which see their first 2 and first 3 keys",
+        "value": {
+            "mechanism": "scaled_dot_product",
+            "queries": [[[1.0, 0.0]], [[0.0, 1.0]]],
+            "keys": [[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]] * 2,
+            "values": [[[1.0], [2.0], [3.0], [4.0]]] * 2,
+            "valid_lengths": [2, 3],
+        },
+    },
+}
+
+
 class AttendAnswer(BaseModel):
     outputs: list[float] | Matrix | list[Matrix] = Field(
         description="For each query the mean of the values, weighted by its attention. Nested like"
@@ -52,7 +105,7 @@ class AttendAnswer(BaseModel):
     tags=["attention"],
 )
 async def attend(
-    body: Annotated[AttendRequest, Body(openapi_examples=examples.ATTEND)],
+    body: Annotated[AttendRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Compute attention itself: the outputs and the attention weights of the queries over the keys

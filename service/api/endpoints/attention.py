@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import (
     PROBLEMS,
     AttentionBlock,
@@ -47,6 +47,46 @@ from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
+EXAMPLES: Examples = {
+    "decoded": {
+        "summary": "Cross-attention of the last layer, for the pronunciation the model decodes",
+        "value": {"source": "thought", "attention": {"layers": [-1]}},
+    },
+    "alignment": {
+        "summary": "Align sounds with letters, by the mean of all layers and heads",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "reduce_heads": "mean",
+                "reduce_layers": "mean",
+                "alignment": "argmax",
+                "decimals": 2,
+            },
+        },
+    },
+    "rollout": {
+        "summary": "Attention rollout: how all layers of the encoder together mix the letters",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "kinds": ["encoder"],
+                "reduce_heads": "mean",
+                "reduce_layers": "rollout",
+                "decimals": 2,
+            },
+        },
+    },
+    "given": {
+        "summary": "All three kinds of attention in one head, for a given pronunciation",
+        "value": {
+            "source": "read",
+            "target": "R EH1 D",
+            "attention": {"kinds": ["encoder", "decoder", "cross"], "layers": [0], "heads": [0]},
+        },
+    },
+    SIMPLE: {"value": {"source": "Hello", "attention": {"layers": [-1]}}},
+}
+
 
 class AttentionRequest(Searching):
     source: Source
@@ -84,7 +124,7 @@ class AttentionAnswer(ModelResponse):
     tags=["attention"],
 )
 async def attention(
-    body: Annotated[AttentionRequest, Body(openapi_examples=examples.ATTENTION)],
+    body: Annotated[AttentionRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Return the attention weights of every source with its target: the target that you send or, if

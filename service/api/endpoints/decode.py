@@ -9,8 +9,8 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
-from service.api.answering import examples
 from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import write_decoded
 from service.api.answering.steps import (
@@ -39,6 +39,75 @@ from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "words": {
+        "summary": "Pronounce two words",
+        "value": {"source": ["attention", "transformer"]},
+    },
+    "attention": {
+        "summary": "Pronounce a word, with the attention of each sound to the letters",
+        "value": {"source": ["attention"], "attention": {"kinds": ["cross"]}},
+    },
+    "beams": {
+        "summary": "Search with four beams and return the best three",
+        "value": {"source": "read", "beam_size": 4, "num_hypotheses": 3},
+    },
+    "samples": {
+        "summary": "Draw three samples; the same seed gives the same samples",
+        "value": {
+            "source": "transformer",
+            "temperature": 1.0,
+            "top_p": 0.9,
+            "seed": 7,
+            "num_hypotheses": 3,
+        },
+    },
+    "choice": {
+        "summary": "Choose between two given pronunciations",
+        "value": {
+            "source": "read",
+            "allowed_targets": ["R EH1 D", "R IY1 D"],
+            "beam_size": 2,
+            "num_hypotheses": 2,
+        },
+    },
+    "prefix": {
+        "summary": "Continue a given beginning, with the two most probable sounds at each position",
+        "value": {"source": "data", "target_prefix": "D AE1", "top_log_probs": 2},
+    },
+    "stop": {
+        "summary": "Stop after a sound, or after a sequence of sounds",
+        "value": {"source": "banana", "stop": ["AE1", "AH0 N AA1"]},
+    },
+    "varied": {
+        "summary": "Repeat no pair of sounds, generate at least four, and never generate one",
+        "value": {
+            "source": "banana",
+            "no_repeat_ngram_size": 2,
+            "repetition_penalty": 1.2,
+            "min_new_tokens": 4,
+            "suppress_tokens": [20],
+        },
+    },
+    "split": {
+        "summary": "Pronounce each line, and keep the lines as they are",
+        "value": {"source": "  attention\n\ntransformer\n", "split": "sentences"},
+    },
+    "partial": {
+        "summary": "Pronounce the words that the model can read, and say what is wrong with others",
+        "value": {"source": ["attention", "7"], "partial": True},
+    },
+    "stream": {
+        "summary": "Stream each sound as soon as it is generated",
+        "value": {"source": "pronunciation", "stream": True},
+    },
+    "start": {
+        "summary": "Generate at most three sounds",
+        "value": {"source": "photograph", "max_new_tokens": 3},
+    },
+    SIMPLE: {"value": {"source": "Hello"}},
+}
 
 
 class DecodeRequest(Searching):
@@ -85,7 +154,7 @@ class DecodeRequest(Searching):
     tags=["models"],
 )
 async def decode(
-    body: Annotated[DecodeRequest, Body(openapi_examples=examples.DECODE)],
+    body: Annotated[DecodeRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Generate a target for every source, by greedy search, beam search or sampling, and optionally

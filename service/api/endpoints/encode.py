@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
 from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
@@ -27,6 +27,19 @@ from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "hidden": {"summary": "One vector for every letter", "value": {"source": "heed"}},
+    "embedding": {
+        "summary": "One vector of length 1 for each word, for comparisons",
+        "value": {"source": ["color", "colour"], "pooling": "mean", "normalize": True},
+    },
+    "base64": {
+        "summary": "The first 64 numbers of the vector of a word, as base64",
+        "value": {"source": "color", "pooling": "mean", "dimensions": 64, "encoding": "base64"},
+    },
+    SIMPLE: {"value": {"source": "Hello", "pooling": "mean"}},
+}
 
 
 Pooling = Literal["none", "mean", "max", "first", "last"]
@@ -82,7 +95,7 @@ class EncodeAnswer(ModelResponse):
     tags=["models"],
 )
 async def encode(
-    body: Annotated[EncodeRequest, Body(openapi_examples=examples.ENCODE)],
+    body: Annotated[EncodeRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Return the output of the encoder for every source: one vector per token or, with pooling, one

@@ -6,7 +6,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
 from service.api.answering.steps import Computed, respond
@@ -24,6 +24,14 @@ from service.http.middleware.answers import negotiate
 from service.wire import Entry
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "pairs": {
+        "summary": "Compare how probable two pronunciations are",
+        "value": {"source": ["read", "read"], "target": ["R EH1 D", "R IY1 D"]},
+    },
+    SIMPLE: {"value": {"source": "Hello", "target": "Hello"}},
+}
 
 
 class ScoreRequest(LanguageRequest):
@@ -63,7 +71,7 @@ class ScoreAnswer(ModelResponse):
     tags=["models"],
 )
 async def score(
-    body: Annotated[ScoreRequest, Body(openapi_examples=examples.SCORE)],
+    body: Annotated[ScoreRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Return how probable each target is for its source: the log-probability of every token, given

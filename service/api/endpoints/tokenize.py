@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS, ModelResponse
 from service.api.answering.serialize import write_tokens
 from service.api.answering.steps import Computed, respond
@@ -21,6 +21,22 @@ from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
+
+EXAMPLES: Examples = {
+    "source": {"summary": "Split a word into letters", "value": {"text": "Don\u2019t"}},
+    "target": {
+        "summary": "Split a pronunciation into sounds",
+        "value": {"text": "D OW1 N T", "side": "target"},
+    },
+    SIMPLE: {"value": {"text": "Hello"}},
+}
+IDS_EXAMPLES: Examples = {
+    "target": {
+        "summary": "Turn ids into a pronunciation",
+        "value": {"token_ids": [[28, 26, 11, 2]]},
+    },
+    SIMPLE: {"value": {"token_ids": [[0]]}},
+}
 
 
 class TokenizeRequest(LanguageRequest):
@@ -72,7 +88,7 @@ class DetokenizeAnswer(ModelResponse):
     tags=["models"],
 )
 async def tokenize(
-    body: Annotated[TokenizeRequest, Body(openapi_examples=examples.TOKENIZE)],
+    body: Annotated[TokenizeRequest, Body(openapi_examples=EXAMPLES)],
     call: Call,
 ) -> Response:
     """Show how texts become tokens: with side source the tokens that the encoder reads, with side
@@ -102,7 +118,7 @@ async def tokenize(
     tags=["models"],
 )
 async def detokenize(
-    body: Annotated[DetokenizeRequest, Body(openapi_examples=examples.DETOKENIZE)],
+    body: Annotated[DetokenizeRequest, Body(openapi_examples=IDS_EXAMPLES)],
     call: Call,
 ) -> Response:
     """Turn token ids into texts, and show where in its text each token is."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering import examples
+from service.api.answering.examples import Examples
 from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
@@ -114,9 +114,13 @@ router = APIRouter(
     route_class=JsonRoute,
     tags=["protocols"],
 )
+
+EXAMPLES: Examples = {  # fit_to_models puts in languages of the first model that has some
+    "text": {"summary": "A text", "value": {"q": "Hello.", "source": "auto", "target": "fr"}},
+}
 FORM = {"schema": TranslateRequest.model_json_schema()}
 BODIES = {
-    JSON: {**FORM, "examples": examples.TRANSLATE_EXAMPLES},
+    JSON: {**FORM, "examples": EXAMPLES},
     URL_ENCODED: FORM,
     MULTIPART: FORM,
 }

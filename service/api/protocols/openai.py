@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from service.api.answering import examples
+from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.steps import Computed, respond
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.reading.call import Call
@@ -142,6 +142,15 @@ router = APIRouter(
     responses={"4XX": {"model": OpenAIError}, "5XX": {"model": OpenAIError}}, route_class=JsonRoute
 )
 
+EXAMPLES: Examples = {
+    "texts": {"summary": "One vector for each word", "value": {"input": ["color", "colour"]}},
+    "base64": {
+        "summary": "The first 64 numbers of the vector of a word, as base64",
+        "value": {"input": "color", "dimensions": 64, "encoding_format": "base64"},
+    },
+    SIMPLE: {"value": {"input": "Hello"}},
+}
+
 
 @router.post(
     PATH,
@@ -150,7 +159,7 @@ router = APIRouter(
     tags=["protocols"],
 )
 async def create_embeddings(
-    body: Annotated[EmbeddingRequest, Body(openapi_examples=examples.EMBED)], call: Call
+    body: Annotated[EmbeddingRequest, Body(openapi_examples=EXAMPLES)], call: Call
 ) -> Response:
     """Return a vector of length 1 for each input: the mean of the encoder's output over its
     tokens."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model.export.graphs.mechanisms import GaussianPooling
-from service.api.answering.examples import LEARNED_WIDTH, X, Y
+from service.api.endpoints.attend import LEARNED_WIDTH, X, Y
 
 
 def leave_one_out(width):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.answering import examples
-from service.api.endpoints.attend import fewer_queries
+from service.api.endpoints.attend import EXAMPLES, fewer_queries
 from service.api.reading.attend import attended_nbytes
 from tests.conftest import TINY, opened
 from tests.service.api.bodies import GOOD, K, Q
@@ -242,6 +241,6 @@ def test_scores_that_overflow_are_refused_and_never_answered_with_null(client, c
 
 def test_the_documented_regressions_differ_from_one_another(client):
     names = ["average", "gaussian", "learned", "scaled_dot_product", "additive"]
-    outputs = [attend(client, **examples.ATTEND[name]["value"])["outputs"] for name in names]
+    outputs = [attend(client, **EXAMPLES[name]["value"])["outputs"] for name in names]
     for i, one in enumerate(outputs):
         assert all(np.abs(np.subtract(one, other)).max() > 0.01 for other in outputs[:i])

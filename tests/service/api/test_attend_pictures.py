@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.api.answering import examples
+from service.api.endpoints.attend import EXAMPLES
 from service.formats.colours import shrunk, viridis
 from service.formats.png import dashes
 from tests.service.api.bodies import GOOD, K, Q
@@ -33,9 +33,7 @@ def picture(client, accept, body):
 
 
 def test_a_regression_is_drawn_with_its_points_prediction_and_truth(client):
-    root = ElementTree.fromstring(
-        picture(client, "image/svg+xml", examples.ATTEND["learned"]["value"])
-    )
+    root = ElementTree.fromstring(picture(client, "image/svg+xml", EXAMPLES["learned"]["value"]))
     assert root.find(f"{SVG}title").text == "attention of 50 queries over 50 keys"
     assert len(root.findall(f"{SVG}circle")) == 50
     _frame, truth, prediction = root.findall(f"{SVG}polyline")
@@ -52,7 +50,7 @@ def test_the_colours_of_a_heatmap_are_its_weights(client):
 
 
 def test_a_png_is_the_same_picture_twice_as_large(client):
-    body = examples.ATTEND["gaussian"]["value"]
+    body = EXAMPLES["gaussian"]["value"]
     root = ElementTree.fromstring(picture(client, "image/svg+xml", body))
     image = Image.open(io.BytesIO(picture(client, "image/png", body)))
     assert image.size == tuple(round(2 * float(root.get(side))) for side in ("width", "height"))
