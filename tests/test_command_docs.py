@@ -1,8 +1,11 @@
 """docs/command.md and other pages: `heed` prints what they show, and takes the flags that they
 give it."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,9 @@ from tests.documentation import assert_shown, commands
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 TEXT = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-SHOWN = [(command, shown) for command, shown in commands(TEXT) if command.startswith("heed ")]
+FILES = TEXT.split("\n## Files\n")[1].split("\n## ")[0]
+REST = TEXT.replace(FILES, "")
+SHOWN = [(command, shown) for command, shown in commands(REST) if command.startswith("heed ")]
 CODE = re.findall(r"^```sh\n(.*?)^```", TEXT, re.M | re.S)
 TYPED = [line for block in CODE for line in re.findall(r"^heed .*$", block, re.M)]
 
@@ -28,6 +33,23 @@ def test_commands_print_what_is_shown(heed, command, shown, tmp_path, monkeypatc
     assert_shown(done.stdout.rstrip("\n"), shown.rstrip("\n"))
     written = re.findall(r" -o (\S+)", command)
     assert [path.name for path in tmp_path.iterdir()] == written
+
+
+def test_files_are_written_as_shown(tmp_path):
+    (tmp_path / "heed").write_text(f'#!/bin/sh\nexec {sys.executable} -m service.command "$@"\n')
+    (tmp_path / "heed").chmod(0o755)
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    for command, shown in commands(FILES):
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=os.environ | paths,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == shown
 
 
 @pytest.mark.parametrize("command", TYPED)
