@@ -5,6 +5,7 @@ let state = ""; // of the form when it last changed; the browser gets it after a
 
 const write = () => history.replaceState(null, "", state);
 const writeSoon = debounce(write, 200); // browsers refuse to change the address at every key press
+addEventListener("blur", () => state && write()); // whoever reads the address next finds all of it
 const addressOf = (form) => `#${new URLSearchParams(new FormData(form))}`;
 
 export function stateInAddress() {
@@ -30,5 +31,12 @@ export function keepInAddressSoon(form) {
 export function addToHistory(form) {
   write();
   state = addressOf(form);
+  history.pushState(null, "", state);
+}
+
+/** Goes to another address of the page, so that Back returns. */
+export function goToAddress(address) {
+  write();
+  state = address;
   history.pushState(null, "", state);
 }

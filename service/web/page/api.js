@@ -37,12 +37,9 @@ async function request(path, options = {}) {
   throw Object.assign(new Error(problem ? sentence(problem.detail) : status), { problem });
 }
 
-/**
- * Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". It leaves out the
- * advice to send `split`, which the page cannot do.
- */
+/** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */
 function sentence(detail) {
-  return detail.replace(/, or send "split".*? one by one/, "").replace(/^\/(\w)(\w*)/, (_, first, rest) =>
+  return detail.replace(/send "split".*? one by one/, "choose “Split into sentences”").replace(/^\/(\w)(\w*)/, (_, first, rest) =>
     first.toUpperCase() + rest.replaceAll("_", " "));
 }
 

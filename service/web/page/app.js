@@ -3,14 +3,16 @@
  * are kept in the address; everything else on the page is what the service answered last.
  */
 import {
-  addToHistory, beginAtAddress, keepInAddress, keepInAddressSoon, stateInAddress,
+  addToHistory, beginAtAddress, goToAddress, keepInAddress, keepInAddressSoon, stateInAddress,
 } from "./address.js";
 import { showAnswer, showText } from "./answer.js";
 import { curl, get, latest } from "./api.js";
 import { showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
+import { addressOfBoth, nextAddress, showBoth } from "./beside.js";
 import { copy } from "./browser.js";
 import { decodeRequest, noteOnBeams } from "./decoding.js";
+import { decodeDocument, showSentences } from "./document.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
 import { offer, pickPlace, selectionOf, unmet } from "./pickers.js";
@@ -45,6 +47,7 @@ async function start() {
 
 function restore() {
   wanted = stateInAddress();
+  if (showBoth(wanted)) return;
   if (wanted.has("model")) controls.model.value = wanted.get("model");
   controls.model.value ||= models[0].name; // a link may name one that is gone
   const typed = controls.source.value !== controls.source.defaultValue;
@@ -53,7 +56,7 @@ function restore() {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }
   controls.target_prefix.value = wanted.get("target_prefix") ?? "";
-  for (const name of ["stream", "one_scale"]) controls[name].checked = wanted.has(name);
+  for (const name of ["stream", "one_scale", "split"]) controls[name].checked = wanted.has(name);
   offerModel(wanted);
   $("unmet").replaceChildren(...unmet(form, wanted));
   beginAtAddress(form);
@@ -101,6 +104,7 @@ async function showDecoding(step = undefined) {
   await attempt(async () => {
     const { decoding } = pickedModel();
     const request = decodeRequest(controls, decoding);
+    if (controls.split.checked) return showDocument(request, signal);
     const root = JSON.stringify({ ...request, stream: undefined });
     // A branch belongs to the answer that it left.
     if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
@@ -114,6 +118,22 @@ async function showDecoding(step = undefined) {
     const last = decoded.hypotheses.length - 1;
     await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, last), step);
   });
+}
+
+/** Decodes the sentences of a document; a click on one decodes it alone. */
+async function showDocument(request, signal) {
+  const { text, pairs } = await decodeDocument(request, signal);
+  wanted = new URLSearchParams();
+  clear();
+  showText(text);
+  $("result").hidden = true; // each sentence has its own
+  $("sentences").hidden = false;
+  showSentences($("sentences"), pairs, (source) => {
+    controls.source.value = source;
+    controls.split.checked = false;
+    return decodeOffered();
+  });
+  keepInAddressSoon(form);
 }
 
 async function showHypothesis(index, step) {
@@ -237,6 +257,7 @@ function say(problem) {
   const last = stale ? ` Still shown is the last good result, of “${decoded.request.source}”.` : "";
   $("error").textContent = problem.replace(/[^.]$/, "$&.") + last;
   $("words").replaceChildren();
+  $("sentences").hidden = true;
   form.classList.toggle("stale", stale);
   form.ariaBusy = "false";
   $("result").hidden = decoded === null;
@@ -291,7 +312,13 @@ onClick("leave-branch", leaveBranch);
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", copyLink);
+onClick("compare", () => {
+  goToAddress(nextAddress());
+  restore();
+});
+onClick("copy-both", () => copy(new URL(addressOfBoth(), location.href).href));
 onClick("downloads", (target) => target.value && download(attentionRequest(), target));
 addEventListener("popstate", restore);
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
+document.documentElement.classList.toggle("inside", window !== parent);
 start().catch((error) => say(error.message));

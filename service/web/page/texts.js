@@ -6,10 +6,12 @@ const PUNCTUATION = /^[^\p{L}\p{M}\p{N}'’-]+|[^\p{L}\p{M}\p{N}'’-]+$/gu;
 
 const LONG = 60; // letters that fill a line of the largest font
 
-/** Shows a word in large letters, and gives a long text the room that it needs. */
+/** Shows a word in large letters, and gives a long text the room that it needs. Offers to split a
+ * text that may have several sentences. */
 export function fitSource(form) {
-  const { source } = form.elements;
+  const { source, split } = form.elements;
   const long = source.value.length > LONG;
+  split.parentElement.hidden = !(long || split.checked || source.value.trim().includes("\n"));
   form.classList.toggle("long", long);
   source.rows = long ? 5 : 1; // for browsers that do not fit it to its text
 }
