@@ -12,7 +12,7 @@ RUN python -m venv --without-pip /opt/heed \
  && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
  && if [ "$RUNTIME" = gpu ]; then \
       pip --python /opt/heed/bin/python uninstall --yes onnxruntime \
-   && pip --python /opt/heed/bin/python install --no-cache-dir "onnxruntime-gpu[cuda,cudnn]>=1.31"; \
+   && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt "onnxruntime-gpu[cuda,cudnn]>=1.31"; \
     fi \
  && find /opt/heed -name redoc.standalone.js -delete  # 1.1 MB of fastapi-offline: /docs is Swagger UI
 
