@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from service.errors import Fault, HeedError, StartupError
 
 TEXTS = ("source", "target")  # fields that are arguments or lines
-IN_FLAGS = {  # advice for requests, and the same for commands
+IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
     'send "partial": true': "give --partial",
+    "half a surrogate pair": "a byte that is not UTF-8",
 }
 
 

@@ -65,18 +65,20 @@ def read_json(line: str, place: str) -> str:
 
 
 def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
-    """Yield a line for each text. One that failed has an empty target, or an error in JSON."""
+    """Yield a line for each text. One that failed has an empty target, or an error in JSON, where
+    bytes that are not UTF-8 become question marks."""
     for place, (text, result) in enumerate(
         zip(decoded.texts, decoded.document["results"], strict=True)
     ):
         error = decoded.errors.get(place)
         if kind == ".jsonl":
             found = {"error": describe(error)} if error else result
-            yield to_json({"source": text, **found}) + b"\n"
+            source = text.encode(errors="replace").decode()
+            yield to_json({"source": source, **found}) + b"\n"
             continue
         target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
         line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target
-        yield f"{line}\n".encode()
+        yield f"{line}\n".encode(errors="surrogateescape")
 
 
 async def decode_file(

@@ -87,6 +87,18 @@ def test_a_bad_line_is_named_and_skipped_by_choice(heed, tmp_path, words, target
     assert lines[700:] == ["7\t", f"ax\t{targets['ax']}"]
 
 
+@pytest.mark.parametrize("output", ["w.tsv", "w.jsonl"])
+def test_bytes_that_are_not_text_are_a_bad_line(heed, tmp_path, output):
+    (tmp_path / "w.txt").write_bytes(b"ax\n\xff\nax\n")
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / output]
+    done = heed("decode", *files, "--partial")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("heed: source 2 has a byte that is not UTF-8 at offset 0")
+    first, bad, last = (tmp_path / output).read_bytes().splitlines()
+    assert first == last
+    assert bad.startswith(b"\xff\t" if output == "w.tsv" else b'{"source":"?","error":"source 2 ')
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],
