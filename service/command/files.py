@@ -110,10 +110,12 @@ async def decode_file(
 
 
 def fingerprint(source: Path | None, kind: str, options: Mapping[str, Any], version: str) -> str:
-    """Return a mark of all that decides about the lines of an output."""
+    """Return a mark of all that decides about the lines of an output. With `partial` they are the
+    same up to the first bad one: a command that it ended goes on."""
     state = source.stat() if source else None
     file = [str(source.resolve()), state.st_size, state.st_mtime_ns] if source and state else []
-    content = json.dumps([file, kind, options, version], sort_keys=True)
+    others = {name: value for name, value in options.items() if name != "partial"}
+    content = json.dumps([file, kind, others, version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
