@@ -14,7 +14,7 @@ needs_emulator = pytest.mark.skipif(
 
 
 def run_on_avx2(*arguments, timeout=300):
-    """Return what `python *arguments` prints there. Raises CalledProcessError if it fails."""
+    """Return what `python *arguments` prints there. Raise CalledProcessError if it fails."""
     assert EMULATOR, "install qemu-user"
     command = [EMULATOR, "-cpu", "Haswell-noTSX", sys.executable, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=timeout)

@@ -144,7 +144,7 @@ async def read_answer(reader: asyncio.StreamReader, is_head: bool) -> Reply | No
 
 
 async def send(port: int, case: Case) -> list[Reply]:
-    """Send a case and return its answers, in at most HANG seconds. Raises TimeoutError."""
+    """Send a case and return its answers, in at most HANG seconds. Raise TimeoutError."""
     answers: list[Reply] = []
     async with asyncio.timeout(HANG):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 17)

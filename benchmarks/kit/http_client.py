@@ -30,14 +30,14 @@ class Client:
                 await writer.wait_closed()
 
     async def decode(self, word: str) -> None:
-        """Wait for the whole answer. Raises ConnectionError unless its status is 200."""
+        """Wait for the whole answer. Raise ConnectionError unless its status is 200."""
         reader, writer, headers = await self._send(word)
         (length,) = (line for line in headers if line.startswith(b"content-length:"))
         await reader.readexactly(int(length.partition(b":")[2]))
         self._idle.append((reader, writer))
 
     async def stream(self, word: str) -> list[float]:
-        """Return when each token came. Raises ConnectionError unless the answer is 200."""
+        """Return when each token came. Raise ConnectionError unless the answer is 200."""
         reader, writer, _ = await self._send(word, stream=True)
         moments: list[float] = []
         while (line := await reader.readline()) != b"0\r\n":  # the last chunk is empty

@@ -62,7 +62,7 @@ def family(pid: int) -> list[int]:
 
 
 def run_command(command: Sequence[str | Path], folder: Path) -> Ran:
-    """Run a command that starts no process. Raises RuntimeError with its errors if it fails."""
+    """Run a command that starts no process. Raise RuntimeError with its errors if it fails."""
     began, anonymous = time.monotonic(), 0
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads could fill up

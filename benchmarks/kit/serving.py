@@ -23,7 +23,7 @@ PATIENCE = 60.0  # seconds until a server must be ready
 
 @contextlib.contextmanager
 def serving(bundle: Path, open_engine: OpenEngine = Supervisor, **changes: Any) -> Generator[int]:
-    """Serve the bundle on the CPU, with changes of the settings, and yield the port. Raises
+    """Serve the bundle on the CPU, with changes of the settings, and yield the port. Raise
     RuntimeError if it does not start."""
     given: dict[str, Any] = {
         "bundles": [bundle],

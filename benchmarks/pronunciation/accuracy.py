@@ -29,7 +29,7 @@ BEAM_SIZES = (1, 4)
 def source_ids_of(model: Model, text: str) -> list[int]:
     """Tokenize a source. A language token before it counts as the language of a request.
 
-    Raises BadParameter if the model does not know the language.
+    Raise BadParameter if the model does not know the language.
     """
     manifest = model.manifest
     typed = TYPED.fullmatch(text)

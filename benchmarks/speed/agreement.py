@@ -113,7 +113,7 @@ def count_equal(one: Ids, other: Ids) -> int:
 
 
 def find_languages(manifest: Manifest, codes: Mapping[Slot, str]) -> Languages:
-    """Return the ids of the languages that the model reads. Raises BadParameter if a code is
+    """Return the ids of the languages that the model reads. Raise BadParameter if a code is
     missing, unknown or without effect."""
     templates = (manifest.source_prefix, manifest.source_suffix, manifest.decoder_start)
     slots: set[Slot] = {slot for template in templates for slot in slots_of(template)}
@@ -130,7 +130,7 @@ def find_languages(manifest: Manifest, codes: Mapping[Slot, str]) -> Languages:
 
 
 def read_sources(bundle: Bundle, texts: Sequence[str], languages: Languages) -> Sources:
-    """Raises BadParameter naming the line of a text that the model cannot read."""
+    """Raise BadParameter naming the line of a text that the model cannot read."""
     manifest = bundle.manifest
     tokenizer = open_tokenizers(bundle)[0].between(
         fill(manifest.source_prefix, languages), fill(manifest.source_suffix, languages)
@@ -143,7 +143,7 @@ def read_sources(bundle: Bundle, texts: Sequence[str], languages: Languages) -> 
 
 
 def read_source_texts(path: Path) -> list[str]:
-    """Return the sources of a file, up to the tab of each line. Empty lines are skipped. Raises
+    """Return the sources of a file, up to the tab of each line. Empty lines are skipped. Raise
     BadParameter if there is none."""
     lines = path.read_text(encoding="utf-8").splitlines()
     texts = [line.partition("\t")[0] for line in lines]

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from ray import serve
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.reading.call import Service
-from service.errors import HeedError, Invalid, Unauthorized, Unavailable
-from service.http.messages.problems import answer_heed_error
+from service.errors import Invalid, Unauthorized, Unavailable
 from service.serving.model import Model
 from service.serving.registry import Registry
 
@@ -39,7 +38,7 @@ class Multiplexing:
             return await self._open(name)
 
         self.app = app
-        self._heed = heed
+        self._service: Service = heed.state.service
         self._load = serve.multiplexed(max_num_models_per_replica=most)(load)
         self._unloading = set[asyncio.Task[None]]()
 
@@ -54,19 +53,11 @@ class Multiplexing:
             loaded: Loaded = await self._load(name)
         except Unauthorized:
             return await self.app(scope, receive, send)
-        except HeedError as error:
-            response = await answer_heed_error(Request(scope), error)
-            return await response(scope, receive, send)
         loaded.model.use()
         try:
             await self.app(scope, receive, send)
         finally:
             loaded.model.release()
-
-    @property
-    def _service(self) -> Service:
-        """Objects that all requests share."""
-        return self._heed.state.service
 
     def _can_load(self, name: str) -> bool:
         """Return whether this is a folder in HEED_MODELS, and not a model of HEED_BUNDLES."""

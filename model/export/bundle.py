@@ -57,7 +57,7 @@ def write_bundle(
     Weights that `weight_type` holds exactly are stored so, others at fp32. `prove` sees the folder
     with its graphs, and what `write_model` returns, and gives the model and the card that the
     bundle describes.
-    Raises InputError if `bundle` is something else, if it would hold what the service refuses, or
+    Raise InputError if `bundle` is something else, if it would hold what the service refuses, or
     if the model cannot be exported.
     """
     check_target(bundle, card.name)
@@ -145,7 +145,7 @@ def write_fp32(model: Transformer, weight_type: WeightType, folder: Path) -> Sav
 
 def write_fp16(model: Transformer, folder: Path, pairs: IdPairs) -> SaveGraph:
     """Write the weights as float16, and return a function that halves a graph and saves it next to
-    them. Raises InputError if the model's numbers exceed float16."""
+    them. Raise InputError if the model's numbers exceed float16."""
     check_half_range(model, pairs)
     folder.mkdir()
     sources = {name: converted(each, torch.float16) for name, each in model.state_dict().items()}

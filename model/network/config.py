@@ -50,7 +50,7 @@ class TransformerConfig:
     """Sizes and options of the network; the defaults are the base model of Vaswani et al. 2017.
 
     Lengths count positions: every id that enters the encoder or the decoder, specials included.
-    Raises InputError if values contradict each other.
+    Raise InputError if values contradict each other.
     """
 
     source_vocab_size: int

@@ -171,7 +171,7 @@ class Bundle:
 def load_bundle(root: Path) -> Bundle:
     """Return the bundle in `root` after validating its manifest and all its files.
 
-    Raises StartupError naming what is missing, altered, outside the folder or contradictory.
+    Raise StartupError naming what is missing, altered, outside the folder or contradictory.
     """
     path = root / "bundle.json"
     try:

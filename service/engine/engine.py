@@ -18,6 +18,7 @@ from service.text.opening import open_target
 from service.text.tokenizer import write_text
 from service.wire import Opened, Status, Steps
 
+CPU_PASS, GPU_PASS = 1024, 4096  # positions
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
 
 
@@ -25,13 +26,13 @@ class Engine:
     """Takes jobs from `queue` and computes their results on the threads of its workers."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Open the graphs of a bundle. Raises StartupError."""
+        """Open the graphs of a bundle. Raise StartupError."""
         self.session = Session(bundle, settings)
         if settings.self_check:
             check_parity(self.session, bundle)
         trim_heaps()  # opening takes more memory than serving
         manifest, count = bundle.manifest, self.session.workers
-        scheduler = scheduler_of(bundle, settings, count)
+        scheduler = scheduler_of(bundle, settings, self.session)
         self.queue = Queue(scheduler, count)
         detokenize = detokenizer(bundle)
         self._workers = [
@@ -77,14 +78,14 @@ class Engine:
         return Status(ready, rows, self.queue.rows, steps)
 
 
-def scheduler_of(bundle: Bundle, settings: Settings, workers: int) -> Scheduler:
+def scheduler_of(bundle: Bundle, settings: Settings, session: Session) -> Scheduler:
     """Return the scheduler of the workers. Each has an equal share of the budgets for decoding and
     logits, but may use max_pass_tokens whole."""
-    config = bundle.manifest.config
+    config, workers = bundle.manifest.config, session.workers
     plain = config.score_function == "scaled_dot_product"
     return Scheduler(
         -(-settings.max_batch_tokens // workers),
-        settings.max_pass_tokens,
+        settings.max_pass_tokens or (CPU_PASS if session.on_cpu else GPU_PASS),
         MAX_LOGITS_BYTES // workers,
         config.target_vocab_size,
         pass_cost=1 if plain else config.d_qk,

@@ -28,7 +28,7 @@ SECONDS_PER_CORE = 0.25  # threads that share a product spin while they wait for
 
 
 def open_engine(bundle: Bundle, settings: Settings) -> Engine:
-    """Return the engine of a bundle whose tokenizers can be opened too. Raises StartupError.
+    """Return the engine of a bundle whose tokenizers can be opened too. Raise StartupError.
 
     The HTTP process opens the tokenizers only after that: some files make the library take
     gigabytes, or end the process.

@@ -27,7 +27,7 @@ from service.search.protocol import Progress
 from service.wire import Answer, Entry
 
 MAX_LOGITS_BYTES = 256 << 20  # of all workers; a step allocates once or twice as much more
-DELAY = 8  # weight of a position in a pass that delays rows being decoded
+DELAY = 2  # weight of a position in a pass that delays rows being decoded
 # A step costs as much before its first row as for about ten rows. So workers that share few rows
 # take longer than one that decodes them all (docs/adr/0005). If at most GATHERED_ROWS wait, or are
 # left after a worker has taken its share, and the busiest worker would then decode at most
@@ -154,17 +154,19 @@ class Scheduler:
 
     def admit(self, waiting: Iterable[JobSize], running: Iterable[JobSize]) -> int:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with
-        the running ones. A job larger than a budget runs alone."""
+        the running ones. A job that is too large to be decoded with others runs alone. A pass
+        encodes at least one job, and few if it delays rows that wait for their next token."""
         held = Held()
         for size in running:
             held.add(size)
-        alone, admitted, longest_source = not held.rows, 0, 0
+        delays, admitted, longest_source = bool(held.rows), 0, 0
         for size in waiting:
             held.add(size)
             longest_source = max(longest_source, size.source)
             encoded = longest_source * (admitted + 1)
-            fits = self._can_decode(held) and self._fits_a_pass(encoded)
-            if not fits and not (alone and admitted == 0):
+            if admitted and not self._fits_a_pass(encoded, delays):
+                break
+            if not self._can_decode(held) and (delays or admitted):
                 break
             admitted += 1
         return admitted
@@ -176,9 +178,8 @@ class Scheduler:
         for size in sizes:
             longest = max(longest, size.positions)
             longest_scored = max(longest_scored, size.scored)
-            positions = longest * (count + 1) * (DELAY if delays else 1)
-            fits = self._fits_a_pass(positions) and self._fit_logits(longest_scored * (count + 1))
-            if count and not fits:
+            fits = self._fits_a_pass(longest * (count + 1), delays)
+            if count and not (fits and self._fit_logits(longest_scored * (count + 1))):
                 break
             count += 1
         return count
@@ -190,8 +191,9 @@ class Scheduler:
     def _fit_logits(self, rows: int) -> bool:
         return 4 * rows * self.target_vocab_size <= self.max_logits_bytes
 
-    def _fits_a_pass(self, positions: int) -> bool:
-        return positions * self.pass_cost <= self.max_pass_tokens
+    def _fits_a_pass(self, positions: int, delays: bool) -> bool:
+        cost = self.pass_cost * (DELAY if delays else 1)
+        return positions * cost <= self.max_pass_tokens
 
 
 @dataclass(slots=True)
@@ -278,7 +280,7 @@ class Queue:
     def put(self, jobs: Sequence[Job], seconds: float = math.inf) -> None:
         """Accept all jobs of a request or none.
 
-        Goes by the rate at which rows were taken lately. Raises DeadlineExceeded if the last job
+        Goes by the rate at which rows were taken lately. Raise DeadlineExceeded if the last job
         would wait for longer than `seconds` even alone, Overloaded if it would after the rows that
         wait; Unavailable once the queue is closed.
         """
@@ -294,8 +296,7 @@ class Queue:
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
                 self._clean_above = max(SHORT_QUEUE, 2 * self._waiting.jobs)
-            if self._waiting.rows >= FEW:  # else no rate is measured
-                self._pace.enter(now, self._waiting.rows, rows)
+            self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(jobs))
 
     def _wait(self, rows: int, now: float) -> float:

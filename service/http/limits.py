@@ -8,7 +8,8 @@ work that nobody can wait for would only delay the others.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import takewhile
@@ -164,7 +165,7 @@ class Admission:
 
     A request is in progress until its answer begins: nobody waits for what is only read. Nor does
     a new request wait for those that all of the last FEW completed ones have overtaken: large ones,
-    which take turns with it, or such that wait for memory.
+    which take turns with it. Requests that wait for memory are not in progress either.
 
     Up to `most` requests may be in progress if they will be completed within `timeout` seconds;
     more if they will be within SHORT_WAIT seconds and one was within the last RECENT seconds.
@@ -227,8 +228,7 @@ class Place:
         self._admission = admission
         admission.inside += 1
         admission.places[self] = None
-        if admission.inside >= FEW:  # with fewer, the pace is not measured
-            admission.pace.enter(admission.clock(), admission.inside)
+        admission.pace.enter(admission.clock(), admission.inside)
 
     def leave(self, completed: bool = False) -> None:
         """Give up the place, at the first call. Errors take no time: they do not count as pace."""
@@ -281,6 +281,7 @@ class Door:
         ends: list[Callable[[], None]] = []
         state["at_end"] = ends  # what is done when the request has ended, however it ends
         visit = Visit(self.limits, counts, receive, send)
+        state["aside"] = visit.aside
         try:
             return await self.app(scope, visit.receive, visit.send)
         finally:
@@ -310,8 +311,8 @@ class Door:
 class Visit:
     """A request that was let in: its place, and the bytes of its body.
 
-    It has a place from the end of its body to the beginning of its answer: what is left to do then,
-    to read it or to stream on, keeps no other waiting.
+    It has a place from the end of its body to the beginning of its answer, unless it is aside: what
+    is left to do then, to read it or to stream on, keeps no other waiting.
 
     Bodies of more than `body_bytes` are refused with 413, and slow ones with 408. FastAPI's own
     limit would not answer with a problem document. The rest of a body that is too large is read and
@@ -361,6 +362,18 @@ class Visit:
         if self._place and message["type"] == "http.response.start":
             self._place.leave(completed=message["status"] < HTTPStatus.BAD_REQUEST)
         await self._send(message)
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Give up the place during the block, in which the request waits for memory: one that needs
+        none does not wait for it."""
+        if self._place:
+            self._place.leave()
+        try:
+            yield
+        finally:
+            if self._place:
+                self._place = Place(self._limits.admission)
 
     def end(self) -> None:
         if self._place:

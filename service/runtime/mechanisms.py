@@ -12,7 +12,7 @@ class Mechanisms:
     """An open graph for each mechanism, named by its file. Safe to call from several threads."""
 
     def __init__(self, folder: Path, wanted: Provider) -> None:
-        """Raises StartupError if the provider is not installed."""
+        """Raise StartupError if the provider is not installed."""
         provider = installed_provider(wanted)
         self._graphs = {
             path.stem: open_graph(path, provider, arena=False) for path in folder.glob("*.onnx")

@@ -67,7 +67,7 @@ def open_graph(
 
     All callers of the session share these other threads. They sleep between runs: spinning threads
     would take cores from other work. An `arena` keeps the memory of the largest run for the next.
-    Raises StartupError if ONNX Runtime refuses the graph.
+    Raise StartupError if ONNX Runtime refuses the graph.
     """
     load_cuda()
     entries = {"session.force_spinning_stop": "1"}
@@ -78,7 +78,7 @@ def open_graph(
 
 def describe_graph(path: Path) -> ort.InferenceSession:
     """Return a session that tells inputs and outputs. It takes little time and memory, because it
-    maps the weights and computes nothing. Raises StartupError as open_graph does."""
+    maps the weights and computes nothing. Raise StartupError as open_graph does."""
     entries = {"session.disable_prepacking": "1"}
     return start_session(path, PROVIDERS[Provider.cpu], 1, entries, False, optimized=False)
 
@@ -118,7 +118,7 @@ def reason_of(error: Exception) -> str:
 def installed_provider(wanted: Provider) -> str:
     """Return ONNX Runtime's name of the provider; `auto` prefers CUDA.
 
-    Raises StartupError if the provider was asked for by name and is not installed.
+    Raise StartupError if the provider was asked for by name and is not installed.
     """
     available = ort.get_available_providers()
     if wanted is Provider.auto:
@@ -153,7 +153,7 @@ def usable_provider(bundle: Bundle, wanted: Provider) -> str:
     """Return the provider that runs the bundle's graphs on this machine.
 
     A GPU provider can be installed where there is no GPU; ONNX Runtime then falls back to another
-    one. Raises StartupError if that happens to a provider that was asked for by name.
+    one. Raise StartupError if that happens to a provider that was asked for by name.
     """
     name = installed_provider(wanted)
     if name == PROVIDERS[Provider.cpu]:

@@ -22,7 +22,7 @@ Torch = dict[str, NDArray[Any]]
 def read_reference(path: Path, config: Config, graphs: Collection[GraphName]) -> Torch:
     """Return the arrays of parity.npz that these graphs are compared with.
 
-    Raises StartupError naming the array that is missing, is not a plain array of its size, or
+    Raise StartupError naming the array that is missing, is not a plain array of its size, or
     contradicts the configuration.
     """
     check_size(path, LARGEST_REFERENCE)

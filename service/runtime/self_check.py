@@ -43,7 +43,7 @@ Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch'
 def check_parity(session: Session, bundle: Bundle) -> None:
     """Compare encoder and step with parity.npz now, and other graphs when they are first opened.
 
-    Raises StartupError naming the first tensor that differs from torch's: at fp32 by more than
+    Raise StartupError naming the first tensor that differs from torch's: at fp32 by more than
     1e-5 + 1e-4 |torch| anywhere, at other precisions by more than the share of its norm that
     ROUNDED gives.
     """

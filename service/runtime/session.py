@@ -49,11 +49,11 @@ class Session:
     """
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
-        """Raises StartupError if the bundle lacks the precision, the provider is not usable, or
+        """Raise StartupError if the bundle lacks the precision, the provider is not usable, or
         a graph is not the one that the configuration describes."""
         name = usable_provider(bundle, settings.provider)
-        on_cpu = name == PROVIDERS[Provider.cpu]
-        precision = choose_precision(bundle, settings.precision, on_cpu)
+        self.on_cpu = name == PROVIDERS[Provider.cpu]
+        precision = choose_precision(bundle, settings.precision, self.on_cpu)
         self.precision: str = precision
         self.provider: str = name
         self._cache_type: CacheType = np.float16 if precision == Precision.fp16 else np.float32
@@ -65,7 +65,7 @@ class Session:
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
-        if on_cpu:
+        if self.on_cpu:
             self.workers = settings.workers or self._default_workers(settings.cores)
         threads = max(1, settings.cores - self.workers + 1)
         self._graphs: dict[GraphName, LazyGraph] = {
@@ -81,7 +81,7 @@ class Session:
         return graph in self._graphs
 
     def open(self, graph: GraphName) -> ort.InferenceSession:
-        """Return the graph's session. Raises PassFailed if the graph was opened and is wrong."""
+        """Return the graph's session. Raise PassFailed if the graph was opened and is wrong."""
         return self._graphs[graph].open()
 
     def check_on_opening(self, graph: GraphName, check: Callable[[], str | None]) -> None:
@@ -194,7 +194,7 @@ class Session:
         return cores if size <= CACHED else 1
 
     def _run(self, graph: GraphName, outputs: list[str], feeds: Feeds) -> list[FloatArray]:
-        """Raises PassFailed if the last output has NaN or infinity: those of a layer spread to the
+        """Raise PassFailed if the last output has NaN or infinity: those of a layer spread to the
         next ones."""
         arrays = cast("list[FloatArray]", self.open(graph).run(outputs, feeds))
         last = arrays[-1]
@@ -211,7 +211,7 @@ class Session:
         return ids, lengths
 
     def _check_signatures(self, bundle: Bundle) -> None:
-        """Raises StartupError if a graph is not the one the configuration describes.
+        """Raise StartupError if a graph is not the one the configuration describes.
 
         Graphs that are opened later are only described: their weights would take memory.
         """
@@ -236,7 +236,7 @@ class LazyGraph:
         self.check: Callable[[], str | None] | None = None  # returns what is wrong with the graph
 
     def open(self) -> ort.InferenceSession:
-        """Raises PassFailed if the check found something wrong, now or before.
+        """Raise PassFailed if the check found something wrong, now or before.
 
         If it cannot be opened or checked now, for want of memory, the next call tries again.
         """
@@ -261,7 +261,7 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
     """Resolve `auto` to the first of int8, fp32 and fp16 that the bundle has, on a CPU; elsewhere
     of fp16, fp32 and int8. CPUs compute fp16 as fp32, with casts.
 
-    Raises StartupError naming the bundle's precisions if it lacks the one wanted.
+    Raise StartupError naming the bundle's precisions if it lacks the one wanted.
     """
     held = bundle.manifest.precisions
     if wanted is Precision.auto:

@@ -70,7 +70,7 @@ class EngineClient(asyncio.Protocol):
         self._is_open = self._closing = False
 
     async def start(self) -> None:
-        """Start the process and wait until it has opened the bundle. Raises StartupError, also
+        """Start the process and wait until it has opened the bundle. Raise StartupError, also
         after settings.opening_timeout seconds.
 
         Call close() afterwards, even if this raises or is cancelled: it ends the process.
@@ -149,7 +149,7 @@ class EngineClient(asyncio.Protocol):
 
         Each future gets an Answer or a HeedError: Overloaded for all if the request has fewer
         `seconds` than it would wait.
-        Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raises
+        Cancelling a future frees its rows. `on_progress` is called for entries that stream. Raise
         Unavailable if the engine has ended or is closing, Overloaded if it reads no more orders.
         """
         if not self.ended.is_set() and self._transport.get_write_buffer_size() > MOST_UNSENT:
@@ -167,7 +167,7 @@ class EngineClient(asyncio.Protocol):
         return [future for _, future, _ in asked]
 
     async def status(self) -> Status:
-        """Ask the engine for its status. Raises Unavailable if it has ended or is closing."""
+        """Ask the engine for its status. Raise Unavailable if it has ended or is closing."""
         number, future = self._expect()
         self._order(AskStatus(number))
         try:

@@ -41,7 +41,7 @@ class Supervisor:
         self._closing = set[asyncio.Task[None]]()
 
     async def start(self) -> None:
-        """Start the engine and watch it. Raises StartupError.
+        """Start the engine and watch it. Raise StartupError.
 
         Call close() afterwards, even if this raises or is cancelled: it ends the process.
         """

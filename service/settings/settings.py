@@ -185,10 +185,11 @@ class Settings(BaseSettings):
         description="Largest batch per model, in positions: rows times the longest row",
     )
     max_pass_tokens: int = Field(
-        default=4096,
-        ge=1,
-        description="Most positions that a worker encodes or attends to between two decoding"
-        " steps. Lower values make waiting streams smoother",
+        default=0,
+        ge=0,
+        description="Most positions that a worker encodes or attends to at once; half as many while"
+        " rows are decoded. Lower values make streams smoother. 0: 1024 on a CPU, where larger"
+        " passes are no faster, else 4096",
     )
     max_requests: int = Field(
         default=200,

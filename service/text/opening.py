@@ -11,7 +11,7 @@ from service.text.tokenizer import LibraryError, Tokenizer, call
 
 
 def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
-    """Return the tokenizers of source and target. Raises StartupError if one cannot be read, or
+    """Return the tokenizers of source and target. Raise StartupError if one cannot be read, or
     has an id that the model lacks."""
     manifest = bundle.manifest
     named = {manifest.unknown_id: "unknown", manifest.pad_id: "padding"}
@@ -44,7 +44,7 @@ def open_tokenizers(bundle: Bundle) -> tuple[Tokenizer, Tokenizer]:
 
 def open_target(bundle: Bundle) -> Library:
     """Return the library's tokenizer of the target, which an engine needs to find stop texts.
-    Raises StartupError if it cannot be read, or has an id that the model lacks."""
+    Raise StartupError if it cannot be read, or has an id that the model lacks."""
     manifest = bundle.manifest
     tokenizers = manifest.tokenizers
     size = manifest.config.target_vocab_size

@@ -116,7 +116,7 @@ class Tokenizer:
         self._prefix: list[Token] = []
         self._suffix: list[Token] = []
         # Whether some token has a letter or a digit. If none has, texts are made of other signs.
-        self.knows_letters = any(
+        self._knows_letters = any(
             has_letters(library.id_to_token(i) or "")
             for i in range(self._size)
             if i not in self._special_ids and i not in self._forbidden
@@ -131,10 +131,15 @@ class Tokenizer:
         other._suffix = [self._special(i) for i in suffix]
         return other
 
+    def has_text(self, text: str) -> bool:
+        """Return whether a text has something to decode: letters, digits or, if the vocabulary has
+        none of these, anything but white space."""
+        return has_letters(text) if self._knows_letters else bool(text.strip())
+
     def encode(self, text: str, pointer: str, *, known: bool = False) -> Tokens:
         """Tokenize a text. With `known`, also refuse text that the model reads as unknown.
 
-        Raises Invalid if the text has no token, has characters outside the vocabulary, is not
+        Raise Invalid if the text has no token, has characters outside the vocabulary, is not
         Unicode, or begins with the name of a language token; TooLarge beyond the limit.
         """
         longest = len(text) + (LONGEST_LIGATURE - 1) * text.count(LIGATURE)  # as normalized
@@ -182,7 +187,7 @@ class Tokenizer:
     def read_ids(self, ids: Sequence[int], pointer: str) -> Tokens:
         """Look up ids as a client sends them.
 
-        Raises Invalid for an id that the model lacks or that is forbidden (padding, unknown),
+        Raise Invalid for an id that the model lacks or that is forbidden (padding, unknown),
         TooLarge if there are more ids than the limit.
         """
         self._check_length(len(ids), pointer)

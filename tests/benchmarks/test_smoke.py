@@ -19,9 +19,11 @@ from benchmarks.kit.models import (
     write_ctranslate2,
 )
 from benchmarks.kit.process import Call, Timed
+from benchmarks.kit.raw_client import write_request
 from benchmarks.kit.results import PRECISIONS, Comparison, Load
+from benchmarks.kit.serving import serving
 from benchmarks.kit.systems import ctranslate2_systems, heed_system
-from benchmarks.load import fairness, mixed_requests, overload
+from benchmarks.load import fairness, mixed_requests, overload, worst
 from benchmarks.load.load import WORDS, measure_load
 from benchmarks.pronunciation import accuracy
 from benchmarks.run import PARTS, SHORT, Plan, add_part, check, measure
@@ -174,6 +176,17 @@ def test_overload(monkeypatch):
     assert {status for probes in outcome.probes.values() for status, _ in probes} == {200}
     assert outcome.cpu[overload.PROCESSES.index("engine")] > 0
     assert len(overload.columns(row)) == len(overload.COLUMNS)
+
+
+def test_the_worst_bodies_are_measured():
+    path, body = worst.BODIES["tokenize"]
+    with serving(DEFAULT_BUNDLE) as port:
+        request = write_request(path, json.dumps(body).encode())
+        row = worst.measure(port, "tokenize", request, seconds=0.5)
+    assert row.statuses.keys() <= {200, 429}
+    assert row.failed == 0
+    assert row.memory > 50
+    assert "tokenize" in worst.describe(row)
 
 
 def test_operators():

@@ -21,7 +21,7 @@ LARGEST_IDS, RANDOM_IDS = 16, 16  # at a position; a vocabulary may have 256,000
 def parity(model: Transformer) -> dict[str, NDArray[np.generic]]:
     """Return example inputs and torch's outputs for parity.npz; padding is not compared.
 
-    Raises InputError if torch computes NaN or infinity.
+    Raise InputError if torch computes NaN or infinity.
     """
     config = model.config
     random = np.random.default_rng(0)

@@ -21,7 +21,7 @@ ROWS = 32  # sources that are decoded at once
 def ordinary_ids(vocab_size: int, config: TransformerConfig) -> IdArray:
     """Return all ids but pad, bos and eos, wherever those lie in the vocabulary.
 
-    Raises InputError if there are none.
+    Raise InputError if there are none.
     """
     ids = np.setdiff1d(np.arange(vocab_size), config.specials)
     if not ids.size:

@@ -36,7 +36,7 @@ def export_graph(spec: GraphSpec, weights: Mapping[str, str]) -> onnx.ModelProto
 
     `weights` maps names of the module's state dict to names in the graph. Nodes read weights by
     these names, which no initializer defines: the graph stays small whatever the model's size.
-    Raises ValueError if a large constant is not a tensor of the state dict.
+    Raise ValueError if a large constant is not a tensor of the state dict.
     """
     axes = tuple(spec.inputs.values())
     fixed = len([name for name in spec.inputs if not name.startswith(("self_", "cross_"))])

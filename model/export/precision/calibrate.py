@@ -40,7 +40,7 @@ def calibrate(model: Transformer, pairs: IdPairs, tolerance: float = ON_RANDOM_I
 
     `tolerance` is the most damage allowed, as a share of the entropy of the log-probs.
 
-    Raises InputError if a layer receives NaN or infinity.
+    Raise InputError if a layer receives NaN or infinity.
     """
     scales = constant_scales(largest_inputs(model, pairs))
     measured, passes = affordable(model, pairs)

@@ -23,7 +23,7 @@ def convert_byte_level(
     follow it. Text never becomes one of the `special` tokens. `add_prefix_space`: a text is read as
     if it began with a space.
 
-    Raises InputError if a file is invalid, or the vocabulary lacks a special token or a byte.
+    Raise InputError if a file is invalid, or the vocabulary lacks a special token or a byte.
     """
     ids = {token: i for i, token in enumerate(names)}
     needed = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]

@@ -129,7 +129,7 @@ def parse(path: Path) -> Any:
 def read_vocabulary(path: Path) -> list[str]:
     """Return the tokens of a vocab.json in the order of their ids.
 
-    Raises InputError unless it is an object of tokens with the ids 0, 1, 2, ..., each once.
+    Raise InputError unless it is an object of tokens with the ids 0, 1, 2, ..., each once.
     """
     try:
         content = json.loads(read(path))

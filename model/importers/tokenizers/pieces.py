@@ -47,7 +47,7 @@ def convert_pieces(
 
     Text never becomes one of the `special` tokens, and their text is left out of decoded text. A
     name that the file lacks is unreachable, unless it is one character: libraries look such pieces
-    up by their text. Raises InputError if the vocabulary lacks the file's unknown piece or a
+    up by their text. Raise InputError if the vocabulary lacks the file's unknown piece or a
     special name.
     """
     vocabulary = file.names if vocabulary is None else vocabulary

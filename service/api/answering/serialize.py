@@ -5,17 +5,19 @@ Numbers stay NumPy's float32, which are written with as few digits as they need.
 
 import math
 import sys
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Container, Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import orjson
 
+from service.api.reading.texts import Sources
 from service.arrays import FloatArray
 from service.attention import AttentionKind
 from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.serving.model import Model
+from service.text.sentences import Span, replace
 from service.text.tokenizer import Token, Tokens
 from service.wire import Answer, Entry
 
@@ -69,6 +71,45 @@ def write_hypothesis(
     if entry.selection.layers:
         written["attention"] = write_blocks(model, entry, source, target, attention)
     return written
+
+
+def join_results(sources: Sources, document: Document, failed: Container[int]) -> Document:
+    """Return the answer of /v1/decode for whole sources, given `document`, that for their
+    sentences. Neither has the results that have `failed`."""
+    if not sources.texts:
+        return document
+    sentences: dict[int, list[dict[str, Any]]] = {
+        i: [] for i in range(len(sources.texts)) if i not in failed
+    }
+    valid = (fields for fields in sources.event_fields if fields["result"] not in failed)
+    for fields, result in zip(valid, document["results"], strict=True):
+        span = {"start": fields["start"], "end": fields["end"]}
+        sentences[fields["result"]].append({**span, **result})
+    joined = [join_sentences(sources.texts[i], each) for i, each in sentences.items()]
+    return {**document, "results": joined}
+
+
+def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    spans = [Span(result["start"], result["end"]) for result in results]
+    # A text without sentences stays as it is.
+    ranked: Iterable[tuple[Any, ...]] = [()]
+    if results:
+        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
+    hypotheses = [
+        {
+            "text": replace(text, spans, [each["text"] for each in joined]),
+            "score": np.float32(sum(float(each["score"]) for each in joined)),
+            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
+        }
+        for joined in ranked
+    ]
+    tokens = sum(result["source_tokens"] for result in results)
+    return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_reasons(reasons: Collection[str]) -> str:
+    """Return why a text ended: length if any of its sentences was cut."""
+    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
 
 
 def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:

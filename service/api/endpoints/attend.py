@@ -7,6 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
+from service.api.answering.attended import check_finite, picture_of, write_attended
 from service.api.answering.examples import Examples
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
 from service.api.answering.steps import send
@@ -14,11 +15,8 @@ from service.api.reading.answer_size import check_answer_size, held_nbytes
 from service.api.reading.attend import (
     AttendRequest,
     attended_nbytes,
-    check_finite,
     check_heatmaps,
     feeds_of,
-    picture_of,
-    write_attended,
 )
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute

@@ -12,7 +12,7 @@ from pydantic import Field
 from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.responses import PROBLEMS
-from service.api.answering.serialize import write_decoded
+from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.steps import (
     Computed,
     is_cut,
@@ -217,7 +217,9 @@ async def finish(
     except (Overloaded, DeadlineExceeded, PassFailed):
         return [*answers]
     finished = dict(zip(longer, decoded, strict=True))
-    return [finished.get(i, answer) for i, answer in enumerate(answers)]
+    every = [finished.get(i, answer) for i, answer in enumerate(answers)]
+    call.note(every)
+    return every
 
 
 class Prepared(NamedTuple):
@@ -262,6 +264,6 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         return write_partial(call, faults, sources.results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
-        return sources.join(write_decoded(model, answered), faults.failed)
+        return join_results(sources, write_decoded(model, answered), faults.failed)
 
     return Prepared(model, entries, sources, write, faults)

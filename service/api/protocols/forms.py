@@ -56,12 +56,14 @@ def read_parts(text: str) -> list[tuple[str, str]]:
 
 
 def read_multipart(content_type: str, content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a form in parts (RFC 7578). Raise ValueError; raise Unparsable if a part,
-    its name or the boundary is missing, or its headers are too long."""
+    """Yield the fields of a form in parts (RFC 7578). Raise ValueError, also for too many; raise
+    Unparsable if a part, its name or the boundary is missing, or its headers are too long."""
     given = BOUNDARY.search(content_type)
     boundary = b"--" + (given[1] or given[2]).encode() if given else b""
     _, *parts = (b"\r\n" + content).split(b"\r\n" + boundary, MOST_FIELDS + 1)
     if not given or not parts or not parts[-1].startswith(b"--"):
+        if given and len(parts) > MOST_FIELDS:
+            raise ValueError
         raise Unparsable("the form has no end: send its parts between lines with the boundary")
     for part in parts[:-1]:
         headers, _, value = part.partition(b"\r\n\r\n")

@@ -1,7 +1,7 @@
 """Replace the texts of HTML, and leave its markup as it is."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from service.errors import Invalid, TooLarge
@@ -31,6 +31,8 @@ ATTRIBUTE = re.compile(
 FORMATTING = re.compile("b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u")
 CLOSED = re.compile(rf"[{HTML_SPACE}/]*>[^<]*+</([a-z]+)", re.IGNORECASE | re.ASCII)
 SPACES = re.compile(f"[{HTML_SPACE}]+")
+
+Wanted = Callable[[str], bool]  # whether a text is translated
 
 
 class Tag(NamedTuple):
@@ -92,17 +94,18 @@ def is_closed(source: str, tag: Tag) -> bool:
     return closed is not None and closed[1].lower() == tag.name
 
 
-def html_texts_of(source: str) -> list[str]:
-    """Return the texts that have letters or digits. White space is a single space, as browsers show
-    it. Raise Invalid if the parser is not installed."""
-    return [SPACES.sub(" ", node.text_content or "") for node in nodes_of(parse_html(source))]
+def html_texts_of(source: str, wanted: Wanted = has_letters) -> list[str]:
+    """Return the texts that are `wanted`. White space is a single space, as browsers show it. Raise
+    Invalid if the parser is not installed."""
+    nodes = nodes_of(parse_html(source), wanted)
+    return [SPACES.sub(" ", node.text_content or "") for node in nodes]
 
 
-def replace_texts(source: str, targets: Iterable[str]) -> str:
+def replace_texts(source: str, targets: Iterable[str], wanted: Wanted = has_letters) -> str:
     """Replace the texts that `html_texts_of` returns, in order. The HTML is then well-formed: tags
     that were left open are closed as browsers do it."""
     page = parse_html(source)
-    for node, target in zip(list(nodes_of(page)), targets, strict=True):
+    for node, target in zip(list(nodes_of(page, wanted)), targets, strict=True):
         node.replace_with(target)
     return page.html or ""
 
@@ -123,15 +126,15 @@ def parse_html(source: str) -> "LexborHTMLParser":
     return LexborHTMLParser(source, is_fragment=True, fragment_tag="template")
 
 
-def nodes_of(page: "LexborHTMLParser") -> Iterator["LexborNode"]:
-    """Yield the nodes of the texts, in their order."""
+def nodes_of(page: "LexborHTMLParser", wanted: Wanted) -> Iterator["LexborNode"]:
+    """Yield the nodes of the wanted texts, in their order."""
     left = [page.root]
     while left:
         node = left.pop()
         if node is None:
             continue
         left.append(node.next)
-        if has_letters(node.text_content or ""):  # elements have none
+        if wanted(node.text_content or ""):  # elements have none
             yield node
         elif node.tag not in KEPT and node.attributes.get("translate") != "no":
             left.append(node.child)

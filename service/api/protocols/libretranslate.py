@@ -16,7 +16,7 @@ from service.api.answering.steps import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
 from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
-from service.api.protocols.html_texts import check_html, html_texts_of, replace_texts
+from service.api.protocols.html_texts import Wanted, check_html, html_texts_of, replace_texts
 from service.api.reading.call import Call
 from service.api.reading.field_types import Plain, Strict
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
@@ -143,12 +143,12 @@ async def translate(call: Call) -> Response:
     check_key(call, body.api_key)
     model = choose_model(call.service.registry.served.values(), body.source, body.target)
     given = texts_at(body.q)
-    size = sum(map(len, given.values()))
+    size, wanted = sum(map(len, given.values())), model.source.has_text
 
     def split_all() -> dict[str, list[str]]:
         if body.format == "html":
             check_html([*given.values()], 1 + body.alternatives, "/q")
-        return {at: parts_of(text, body.format, at) for at, text in given.items()}
+        return {at: parts_of(text, body.format, wanted, at) for at, text in given.items()}
 
     parts = await call.compute_reading(split_all, size)
     own = model.manifest.decoding.beam_size
@@ -167,7 +167,7 @@ async def translate(call: Call) -> Response:
         raise error.change_faults(partial(name_text, parts, body.format)) from None
 
     def write() -> Document:
-        return write_translation(body, given, parts, decoded.write()["results"])
+        return write_translation(body, given, parts, wanted, decoded.write()["results"])
 
     if body.format == "html":  # which is parsed again
         document = await call.compute_reading(write, size)
@@ -210,12 +210,12 @@ def texts_at(q: str | list[str]) -> dict[str, str]:
     return {"/q": q} if isinstance(q, str) else {f"/q/{i}": text for i, text in enumerate(q)}
 
 
-def parts_of(text: str, kind: str, pointer: str) -> list[str]:
-    """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags.
-    Texts of white space are left out. Raise Invalid."""
+def parts_of(text: str, kind: str, wanted: Wanted, pointer: str) -> list[str]:
+    """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags and
+    is `wanted`. Texts of white space are left out. Raise Invalid."""
     check_unicode(text, pointer)
     if kind == "html":
-        return html_texts_of(text)
+        return html_texts_of(text, wanted)
     return [text] if text.strip() else []
 
 
@@ -229,13 +229,13 @@ def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fa
     return Fault(pointer, where + fault.detail)
 
 
-def join(text: str, kind: str, results: Sequence[Document]) -> Iterator[str]:
+def join(text: str, kind: str, wanted: Wanted, results: Sequence[Document]) -> Iterator[str]:
     """Yield the translations of a text, best first, given those of its parts."""
     if not results:
         yield text
     for hypotheses in zip(*(result["hypotheses"] for result in results), strict=False):
         targets = [each["text"] for each in hypotheses]
-        yield replace_texts(text, targets) if kind == "html" else targets[0]
+        yield replace_texts(text, targets, wanted) if kind == "html" else targets[0]
 
 
 def is_truncated(results: Sequence[Document]) -> bool:
@@ -248,12 +248,13 @@ def write_translation(
     body: TranslateRequest,
     given: Mapping[str, str],
     parts: Mapping[str, Sequence[str]],
+    wanted: Wanted,
     results: Sequence[Document],
 ) -> Document:
     """Return the answer, given the texts, and the results of their parts one after the other."""
     left = iter(results)
     translated = {at: list(islice(left, len(parts[at]))) for at in given}
-    ranked = [list(join(text, body.format, translated[at])) for at, text in given.items()]
+    ranked = [list(join(text, body.format, wanted, translated[at])) for at, text in given.items()]
     truncated = list(map(is_truncated, translated.values()))
     best = [each[0] for each in ranked]
     others = [[each for each in dict.fromkeys(texts) if each != texts[0]] for texts in ranked]

@@ -1,4 +1,4 @@
-"""The request of /v1/attend: its fields, its arrays and their shapes, and its results.
+"""The request of /v1/attend: its fields, its arrays and their shapes.
 
 Axes: B sequences, T queries of D numbers, S keys of E numbers, S values of V numbers.
 """
@@ -13,8 +13,6 @@ from pydantic import Discriminator, Field, Tag
 from service.api.reading.field_types import Strict
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
-from service.formats.picture import Picture
-from service.formats.plots import draw_attention
 
 MOST_HEATMAPS = 4
 
@@ -257,17 +255,6 @@ def attended_nbytes(mechanism: str, feeds: Feeds) -> int:
     return 4 * sequences * queries * (keys * (vector_size + 1) + value_size)
 
 
-def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
-    """Raise Invalid if scores or outputs left the range of float32.
-
-    The signs are numbers that are not finite, and weights that do not sum to 1 although their query
-    has keys.
-    """
-    sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
-    if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):
-        raise Invalid("scores or outputs exceed the range of a float32: send smaller numbers")
-
-
 def check_heatmaps(sequences: int) -> None:
     """Raise NotAcceptable for more sequences than a picture can show."""
     if sequences > MOST_HEATMAPS:
@@ -275,28 +262,3 @@ def check_heatmaps(sequences: int) -> None:
             f"a picture can show {MOST_HEATMAPS} sequences but there are {sequences}: send fewer,"
             " or accept application/json"
         )
-
-
-def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
-    """Return a heatmap for each sequence; for a regression also a plot of points and lines."""
-    nothing = np.zeros((2, 0))
-    if not is_regression(body):
-        return draw_attention(weights, nothing, nothing, nothing)
-    order = np.argsort(body.queries)
-    prediction = np.array([body.queries, outputs.ravel()])[:, order]
-    truth = nothing if body.truth is None else np.array([body.queries, body.truth])[:, order]
-    return draw_attention(weights, np.array([body.keys, body.values]), prediction, truth)
-
-
-def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
-    """Return the answer, nested like the request.
-
-    Outputs are numbers if the values are, and there is no axis of sequences if the request has
-    none.
-    """
-    if not isinstance(body.values[0], list):
-        outputs = outputs[..., 0]
-    if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):
-        outputs, weights = outputs[0], weights[0]
-    arrays = {"outputs": np.ascontiguousarray(outputs), "weights": np.ascontiguousarray(weights)}
-    return {**arrays, "shape": list(weights.shape)}

@@ -5,6 +5,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
@@ -88,6 +89,7 @@ class Call(Request):
         self.request_id: str = state["request_id"]
         self._share: Share = state["share"]
         self._at_end: list[Callable[[], None]] = state["at_end"]
+        self._aside: Callable[[], AbstractContextManager[None]] = state["aside"]
 
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
@@ -188,8 +190,9 @@ class Call(Request):
                 " num_hypotheses"
             )
         record = self.record
-        record.sources += len(entries)
-        record.source_tokens += sum(len(entry.source_ids) for entry in entries)
+        if not record.submitted:  # else some of them are decoded again
+            record.sources = len(entries)
+            record.source_tokens = sum(len(entry.source_ids) for entry in entries)
         record.submitted = time.monotonic()
         return model.engine.submit(entries, on_progress, self.deadline.left, self.request_id)
 
@@ -211,8 +214,9 @@ class Call(Request):
         return answers
 
     def note(self, answers: Sequence[Answer]) -> None:
-        """Record what was computed, and the slowest source of each stage."""
+        """Record what all answers hold, and the slowest source of each stage."""
         record = self.record
+        record.generated_tokens = record.attention_bytes = 0
         for answer in answers:
             record.generated_tokens += sum(len(each.token_ids) for each in answer.hypotheses)
             weights = (array for kinds in answer.attention for array in kinds.values())
@@ -234,7 +238,8 @@ class Call(Request):
         if nbytes <= FREE or budget.give(self._share, most):
             return
         try:
-            await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
+            with self._aside():
+                await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
         except TimeoutError:
             raise budget.refuse() from None
 

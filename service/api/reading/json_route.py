@@ -49,7 +49,7 @@ class JsonRoute(APIRoute):
     """Calls an endpoint with the body of a POST request, its Call, and the parameters of its path:
     `endpoint(body, call)`.
 
-    Raises TypeError if an endpoint with a body has other parameters, which it could not resolve.
+    Raise TypeError if an endpoint with a body has other parameters, which it could not resolve.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

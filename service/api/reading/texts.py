@@ -1,22 +1,18 @@
-"""Read the texts of a request: tokenize them or their sentences, or look up lists of ids; and join
-what was decoded for sentences."""
+"""Read the texts of a request: tokenize them or their sentences, or look up lists of ids."""
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, count, islice
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Literal, NamedTuple
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
-from service.formats.json import Document
-from service.text.sentences import Span, cut, replace, split
-from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode, has_letters
+from service.text.sentences import Span, cut, split
+from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode
 
 TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]
@@ -144,44 +140,6 @@ class Sources:
     event_fields: list[dict[str, int]]
     texts: list[str] = field(default_factory=list[str])
 
-    def join(self, document: Document, failed: Container[int]) -> Document:
-        """Return the answer of /v1/decode for whole sources, given `document`, that for their
-        sentences. Neither has the results that have `failed`."""
-        if not self.texts:
-            return document
-        sentences: dict[int, list[dict[str, Any]]] = {
-            i: [] for i in range(len(self.texts)) if i not in failed
-        }
-        valid = (fields for fields in self.event_fields if fields["result"] not in failed)
-        for fields, result in zip(valid, document["results"], strict=True):
-            span = {"start": fields["start"], "end": fields["end"]}
-            sentences[fields["result"]].append({**span, **result})
-        joined = [join_sentences(self.texts[i], each) for i, each in sentences.items()]
-        return {**document, "results": joined}
-
-
-def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    spans = [Span(result["start"], result["end"]) for result in results]
-    # A text without sentences stays as it is.
-    ranked: Iterable[tuple[Any, ...]] = [()]
-    if results:
-        ranked = zip(*(result["hypotheses"] for result in results), strict=False)
-    hypotheses = [
-        {
-            "text": replace(text, spans, [each["text"] for each in joined]),
-            "score": np.float32(sum(float(each["score"]) for each in joined)),
-            "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
-        }
-        for joined in ranked
-    ]
-    tokens = sum(result["source_tokens"] for result in results)
-    return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
-
-
-def join_reasons(reasons: Collection[str]) -> str:
-    """Return why a text ended: length if any of its sentences was cut."""
-    return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
-
 
 async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
     """Return the tokens of all valid sources, or of their sentences, and record how long this took.
@@ -292,7 +250,7 @@ def read_text(
         return not isinstance(encode(span), TooLarge)
 
     def has_text(span: Span) -> bool:
-        return not source.tokenizer.knows_letters or has_letters(text[span.start : span.end])
+        return source.tokenizer.has_text(text[span.start : span.end])
 
     wanted = filter(has_text, spans)
     for span in chain.from_iterable(cut(text, sentence, fits) for sentence in wanted):

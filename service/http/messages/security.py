@@ -3,8 +3,8 @@
 from service.formats.html import script_hashes
 
 # The policy forbids to load anything from other hosts, to run scripts written into a page, and to
-# show a page inside another; the page may show itself twice, to compare. Styles may be inline: Swagger UI writes them, and a style runs no
-# code. Images are also data: and blob:.
+# show a page inside another; the page may show itself twice, to compare. Styles may be inline:
+# Swagger UI writes them, and a style runs no code. Images are also data: and blob:.
 POLICY = (
     "default-src 'self'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data: blob:; worker-src 'self' blob:; object-src 'none'; base-uri 'none';"

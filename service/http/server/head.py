@@ -10,6 +10,7 @@ from httptools import HttpParserUpgrade, HttpRequestParser
 from service.errors import Unparsable, shorten
 
 VERSIONS = ("1.0", "1.1")
+DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 Header = tuple[bytes, bytes]  # a name in lower case, and its value
 
@@ -77,10 +78,15 @@ def check_head(version: str, target: bytes, headers: Sequence[Header]) -> None:
 
 def check_target(target: bytes, host: bytes) -> None:
     """Raise Unparsable for a whole URL that is for another host than Host says (RFC 9112, section
-    3.2.2), or has no path."""
-    _, _, rest = target.partition(b"://")
+    3.2.2), or has no path. Either may leave out the default port (RFC 9110, section 4.2.3)."""
+    scheme, _, rest = target.partition(b"://")
     authority, slash, _ = rest.partition(b"/")
-    if authority.lower() != host.lower() or not slash:
+    port = DEFAULT_PORTS.get(scheme.lower(), b":")
+
+    def normalize(name: bytes) -> bytes:
+        return name.lower().removesuffix(port).removesuffix(b":")
+
+    if normalize(authority) != normalize(host) or not slash:
         url, name = shorten(target.decode("latin-1")), shorten(host.decode("latin-1"))
         raise Unparsable(f"the request is for {url} and its Host is {name}: send the path alone")
 

@@ -37,6 +37,8 @@ class Connections:
     last answer; those that wait longest come first.
     """
 
+    refusals: Refusals  # set once there is an application
+
     def __init__(self, most: int, idle_timeout: float, timeout: float) -> None:
         self.most = most
         self.idle_timeout = idle_timeout  # seconds
@@ -44,8 +46,6 @@ class Connections:
         self.open = 0  # counted from accept()
         self.coming = 0  # of these, not yet set up
         self.waiting: dict[Protocol, None] = {}
-
-    refusals: Refusals
 
     def make_room(self) -> bool:
         """Close the connection whose request has been awaited for longest. Return False if all have

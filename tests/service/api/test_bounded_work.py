@@ -32,7 +32,9 @@ class Counting:
 
     inner: object
     lengths: Counter = field(default_factory=Counter)
-    knows_letters: bool = True
+
+    def has_text(self, text):
+        return self.inner.has_text(text)
 
     def encode(self, text, pointer):
         self.lengths[len(text)] += 1

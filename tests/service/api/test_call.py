@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +31,7 @@ def new_call():
     """Return a call whose client stays."""
     service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
     state = {"record": Record(), "deadline": Deadline(math.inf, math.inf)}
-    state |= {"request_id": "mine", "share": Share(), "at_end": []}
+    state |= {"request_id": "mine", "share": Share(), "at_end": [], "aside": nullcontext}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
 

@@ -4,7 +4,9 @@
 """
 
 import json
+import re
 
+import numpy as np
 import pytest
 
 from service.api.answering.steps import FINISH_REASON
@@ -72,6 +74,21 @@ def test_a_translation_goes_on_where_the_model_alone_would_stop(translate, decod
     answer, told = translate(WORDS)
     assert answer["translatedText"] == [each["text"] for each in whole]
     assert told == ("length" if any(each["finish_reason"] == "length" for each in whole) else None)
+
+
+def test_sources_that_are_decoded_again_count_once(client, translate, decode):
+    def counts():
+        names = ("heed_source_tokens_total", "heed_generated_tokens_total")
+        text = client.get("/metrics").text
+        found = [re.search(rf'{name}{{model="short"}} (\S+)', text) for name in names]
+        return np.array([float(each[1]) if each else 0.0 for each in found])
+
+    before = counts()
+    whole, _ = decode(WORDS, max_new_tokens=POSITIONS)
+    between = counts()
+    translate(WORDS)
+    assert (between - before)[1] == sum(len(each["token_ids"]) for each in whole)
+    np.testing.assert_array_equal(counts() - between, between - before)
 
 
 @pytest.mark.parametrize("form", ["text", "html"])

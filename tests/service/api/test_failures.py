@@ -12,7 +12,7 @@ from service.app import create_app
 from service.errors import DeadlineExceeded, PassFailed, Unavailable
 from service.http.limits import TIMEOUT_HEADER
 from service.settings.settings import Provider, Settings
-from tests.service.api.scopes import sent_by
+from tests.service.http.asgi import JSON_HEADERS, messages_of, scope_of
 from tests.waiting import wait_until
 
 
@@ -90,7 +90,7 @@ def test_a_timeout_may_be_longer_than_the_service_allows(client, given):
 def test_a_client_that_leaves_frees_its_rows(client, caplog):
     body = json.dumps({"model": "g2p-en", "source": ["transformer"] * 100}).encode()
     messages = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
-    sent = client.portal.call(sent_by, client.app, messages)
+    sent = client.portal.call(messages_of, client.app, scope_of(headers=JSON_HEADERS), messages)
     assert sent[0]["status"] == 499  # to nobody
     client.post("/v1/decode", json={"model": "g2p-en", "source": "a"})
     assert_no_rows(client)
@@ -105,7 +105,8 @@ def test_a_body_that_stops_arriving_is_given_up(tiny):
     async def run():
         app = create_app(settings)
         async with app.router.lifespan_context(app):
-            return await sent_by(app, [{"type": "http.request", "body": b"{", "more_body": True}])
+            part = {"type": "http.request", "body": b"{", "more_body": True}
+            return await messages_of(app, scope_of(headers=JSON_HEADERS), [part])
 
     sent = asyncio.run(run())
     assert sent[0]["status"] == 408

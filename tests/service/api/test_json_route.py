@@ -24,8 +24,7 @@ from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
 from service.settings.settings import Settings
 from tests.service.api.bodies import BODIES, GOOD
-from tests.service.api.scopes import sent_by
-from tests.service.http.asgi import limits_of
+from tests.service.http.asgi import JSON_HEADERS, limits_of, messages_of, scope_of
 
 JSON = {"content-type": "application/json"}
 
@@ -75,7 +74,9 @@ def test_an_endpoint_with_other_parameters_is_refused():
 
 def test_a_client_that_leaves_while_it_sends_is_not_an_error_of_the_service(client, caplog):
     part = {"type": "http.request", "body": b'{"sour', "more_body": True}
-    sent = asyncio.run(sent_by(client.app, [part, {"type": "http.disconnect"}]))
+    sent = asyncio.run(
+        messages_of(client.app, scope_of(headers=JSON_HEADERS), [part, {"type": "http.disconnect"}])
+    )
     assert sent[0]["status"] == 499
     assert "unexpected" not in caplog.text
 
@@ -123,7 +124,7 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
     with TestClient(app) as client:
         for length, inline in ((SMALL - 100, True), (SMALL + 100, False)):
             content = b'{"text": "%b%b"}' % (b"a" * length, fault)
-            answer = client.post("/x", content=content, headers=JSON)
+            answer = client.post("/x", content=content, headers=JSON_HEADERS)
             if fault:
                 assert answer.text.startswith("the body is not valid JSON: at character")
             else:
@@ -134,7 +135,7 @@ def test_only_a_large_body_is_read_outside_the_thread_of_the_event_loop(fault):
 @pytest.mark.parametrize("brackets", [b"[]", b"{}"])
 def test_a_body_of_very_many_lists_is_refused_before_they_are_built(client, brackets):
     content = b'{"source": [%b]}' % b",".join([brackets] * 50_000)
-    answer = client.post("/v1/decode", content=content, headers=JSON)
+    answer = client.post("/v1/decode", content=content, headers=JSON_HEADERS)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
     assert "has 50002 opening brackets, [ and {, and the limit is 20000" in answer.json()["detail"]
 
@@ -151,6 +152,6 @@ def test_a_body_of_very_many_lists_is_refused_before_they_are_built(client, brac
     ],
 )
 def test_a_body_that_is_strange_json_is_refused_with_a_reason(client, content, detail):
-    answer = client.post("/v1/decode", content=content, headers=JSON)
+    answer = client.post("/v1/decode", content=content, headers=JSON_HEADERS)
     assert answer.status_code in (400, 422)
     assert answer.json()["detail"].startswith(detail)

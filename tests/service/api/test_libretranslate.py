@@ -119,7 +119,9 @@ def test_languages_are_not_detected_and_the_client_is_told(stock):
 
 
 FORM = {**PAIR, "q": "hello\r\n&=+% \r\none two", "alternatives": "1", "api_key": KEY}
-PARTS = {name: (None, value) for name, value in FORM.items()}
+FILES = {name: (None, value) for name, value in FORM.items()}
+MULTIPART = "multipart/form-data; boundary=x"
+PART = b"--x\r\n\r\nq\r\n"
 # A search for the name in all of these headers would take minutes.
 LONG_HEADERS = b"--x\r\n" + b"content-disposition:" * 50_000 + b"\r\n\r\nq\r\n--x--"
 
@@ -128,7 +130,7 @@ LONG_HEADERS = b"--x\r\n" + b"content-disposition:" * 50_000 + b"\r\n\r\nq\r\n--
     ("query", "sent"),
     [
         ({}, {"data": FORM}),
-        ({}, {"files": PARTS}),
+        ({}, {"files": FILES}),
         (FORM, {"data": {"q": "another", "format": ""}}),
         (FORM, {"files": {"q": (None, "another")}}),
     ],
@@ -151,10 +153,13 @@ def test_forms_are_read_as_json_is(http, translate, query, sent):
         (URLENCODED, b"q=a&q=b", "q is given more than once: send it once"),
         (URLENCODED, b"source=eng_Latn&q=", "q is required"),
         (URLENCODED, b"alternatives=x", "alternatives must be an integer"),
+        (MULTIPART, PART * 65 + b"--x--", "at most 64 fields"),
+        (MULTIPART, PART * 64, "no end"),
         ("multipart/form-data", b"--x\r\n\r\n--x--", "no end"),
-        ("multipart/form-data; boundary=x", b"--x\r\n", "no end"),
-        ("multipart/form-data; boundary=x", b"--x\r\n\r\nq\r\n--x--", "no name"),
-        pytest.param("multipart/form-data; boundary=x", LONG_HEADERS, "at most 1024", id="headers"),
+        ("multipart/form-data", b"\r\n" * 99, "no end"),
+        (MULTIPART, b"--x\r\n", "no end"),
+        (MULTIPART, b"--x\r\n\r\nq\r\n--x--", "no name"),
+        pytest.param(MULTIPART, LONG_HEADERS, "at most 1024", id="headers"),
         ("application/json", b"[]", "the body must be a JSON object"),
         ("application/json", b'{"q": "\\ud800!"}', "source is required"),
         ("application/json", b"{", "not valid JSON"),

@@ -43,10 +43,11 @@ def read_characters(bundle, characters, tolerant=False):
 def client(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("characters")
     languages = {"source": {"aaa": [4]}, "target": {"bbb": [7]}}
+    of_signs = {"source": {"ccc": [4]}, "target": {"ddd": [7]}}
     bundles = [
         read_characters(copy_of(tiny, folder, "letters", languages=languages), LETTERS),
         read_characters(copy_of(tiny, folder, "tolerant"), LETTERS, tolerant=True),
-        read_characters(copy_of(tiny, folder, "signs"), SIGNS),
+        read_characters(copy_of(tiny, folder, "signs", languages=of_signs), SIGNS),
     ]
     with opened(*bundles, protocols="libretranslate,open-inference") as client:
         yield client
@@ -161,6 +162,15 @@ def test_a_translation_leaves_them(client, text_of, form, line):
     answer = client.post("/translate", json=asked)
     found = [f"{start}{each}{end}" for each in (longest("ab"), line, longest("ba"))]
     assert answer.json()["translatedText"] == [between.join(found), lines[1]]
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_a_vocabulary_of_signs_is_translated(client, text_of, form):
+    longest = partial(text_of, model="signs", max_new_tokens=40)
+    write = "<p>{}</p> <code>--</code>\n<p>{}</p>" if form == "html" else "{}\n\n{}"
+    asked = {"q": write.format("-- .-", "/"), "format": form, "source": "ccc", "target": "ddd"}
+    answer = client.post("/translate", json=asked)
+    assert answer.json()["translatedText"] == write.format(longest("-- .-"), longest("/"))
 
 
 def test_a_split_tensor_leaves_them(client, text_of):

@@ -184,5 +184,23 @@ def test_teacher_forcing_passes_are_short_while_rows_wait(tiny_bundle, every_wei
             answers(engine, [*given, *(entry([4] * 10, 39) for _ in range(decoded))])
     waited = [count for rows, count in passes if rows]
     assert waited
-    assert max(waited) <= 400 // 8 // 20
+    assert max(waited) <= 400 // 2 // 20
     assert max(count for rows, count in passes if not rows) == 20
+
+
+@pytest.mark.parametrize("length", [5, 20])
+def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, length):
+    """Even one source of 20 positions exceeds half of the limit."""
+    settings = ONE_WORKER.model_copy(update={"max_pass_tokens": 30})
+    with running(tiny_bundle, settings) as engine:
+        passes = []  # (rows that wait, sources in the pass)
+        encode = engine.session.encode
+
+        def recorded(sources):
+            passes.append((engine.status.rows, len(sources)))
+            return encode(sources)
+
+        monkeypatch.setattr(engine.session, "encode", recorded)
+        answers(engine, [entry([4] * length, 39) for _ in range(12)])
+    assert max(count for rows, count in passes if not rows) == 30 // length
+    assert max(count for rows, count in passes if rows) == max(1, 15 // length)

@@ -1,5 +1,6 @@
 """Requests to an ASGI application, and its door, without a server."""
 
+import asyncio
 import time
 
 from fastapi import FastAPI
@@ -8,6 +9,7 @@ from service.http.limits import Admission, Budget, Door, Record, RequestLimits
 from service.http.messages.problems import Paths
 from service.http.middleware.answers import Errors
 
+JSON_HEADERS = [(b"content-type", b"application/json")]  # headers
 WHOLE = {"type": "http.request", "body": b"{}", "more_body": False}
 APP = FastAPI()  # what answers to errors look at
 APP.state.paths = Paths("", [], {}, {})
@@ -29,14 +31,14 @@ def scope_of(method="POST", path="/v1/decode", headers=(), app=APP):
 
 
 async def messages_of(app, scope, messages=(WHOLE,), sent=None):
-    """The messages by which an application answers a request, if it does not fail."""
+    """The messages by which an application answers a client of which only `messages` come."""
     sent, coming = [] if sent is None else sent, iter(messages)
 
     async def send(message):
         sent.append(message)
 
     async def receive():
-        return next(coming)
+        return next(coming, None) or await asyncio.Event().wait()
 
     await app(scope, receive, send)
     return sent

@@ -194,6 +194,10 @@ def test_requests_in_their_order_are_not_taken_for_overtaken_ones():
 
 async def app(scope, receive, send):
     await receive()
+    await respond(send)
+
+
+async def respond(send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"{}"})
 
@@ -225,6 +229,41 @@ def test_an_answer_that_nobody_reads_is_not_in_progress():
         return statuses + [each[0] for each in await asyncio.gather(*reading)]
 
     assert set(asyncio.run(run())) == {200}
+
+
+@pytest.mark.parametrize("ends", ["answered", "refused"])
+def test_requests_that_wait_for_memory_are_not_in_progress(ends):
+    """When they go on they are, one by one, and words that came meanwhile were let in."""
+
+    async def run():
+        memory = asyncio.Semaphore(0)
+        inside = []
+
+        async def large(scope, receive, send):
+            await receive()
+            if scope["path"] == "/large":
+                with scope["state"]["aside"]():
+                    await memory.acquire()
+                    if ends == "refused":
+                        raise Overloaded("no memory")
+                inside.append(admission.inside)
+            await respond(send)
+
+        door, admission = door_before(large, most=20)
+        waiting = [asyncio.create_task(answer(door, path="/large")) for _ in range(60)]
+        await asyncio.sleep(0)
+        assert admission.inside == 0
+        words = [(await answer(door))[0] for _ in range(30)]
+        for _ in waiting:
+            memory.release()
+        found = [each[0] for each in await asyncio.gather(*waiting)]
+        assert admission.inside == 0
+        assert inside == ([] if ends == "refused" else [1] * 60)
+        return words, found
+
+    words, found = asyncio.run(run())
+    assert words == [200] * 30
+    assert found == [200 if ends == "answered" else 429] * 60
 
 
 def test_a_refusal_is_a_problem_that_says_when_to_come_back():

@@ -7,7 +7,7 @@ import re
 import pytest
 from structlog.testing import capture_logs
 
-from tests.service.api.scopes import decode_scope
+from tests.service.http.asgi import JSON_HEADERS, scope_of
 
 SECRET = "reddish"  # letters of the tiny model's alphabet or not: neither may be logged
 
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_its_stream_is_logged(client, logged):
     async def ask():
         nonlocal first
         first = asyncio.Event()
-        await client.app(decode_scope(), receive, send)
+        await client.app(scope_of(headers=JSON_HEADERS), receive, send)
 
     first = None
     client.portal.call(ask)
