@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -110,6 +110,7 @@ def make_call(service: Service, path: str) -> Call:
         "deadline": Deadline(math.inf, math.inf),
         "request_id": "",
         "share": Share(),
+        "aside": nullcontext,
         "at_end": [],
     }
     app = SimpleNamespace(state=SimpleNamespace(service=service))
