@@ -4,11 +4,16 @@ ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
 ARG RUNTIME=cpu
+ARG EXTRAS=
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY service service
 RUN python -m venv --without-pip /opt/heed \
- && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".[$RUNTIME]" \
+ && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
+ && if [ "$RUNTIME" = gpu ]; then \
+      pip --python /opt/heed/bin/python uninstall --yes onnxruntime \
+   && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt "onnxruntime-gpu[cuda,cudnn]>=1.31"; \
+    fi \
  && find /opt/heed -name redoc.standalone.js -delete  # 1.1 MB of fastapi-offline: /docs is Swagger UI
 
 FROM ${BASE}

@@ -11,25 +11,25 @@ ADVISORIES := api.osv.dev
 TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
 
 .DEFAULT_GOAL := all
-.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit sbom docs screenshot format fixture image clean
+.PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean
 
 all: check test
 
 $(VENV)/serve: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[cpu]'
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/dev: $(VENV)/serve
-	$(INSTALL) -e '.[cpu,model,otel,protocols,detect,real-models,dev,docs]'
+	$(INSTALL) -e '.[model,convert,otel,protocols,detect,real-models,dev,docs]'
 	touch $@
 
 $(VENV)/ray: $(VENV)/dev
-	$(INSTALL) -e '.[cpu,ray]'
+	$(INSTALL) -e '.[ray]'
 	touch $@
 
 $(VENV)/audit: $(VENV)/dev
-	$(INSTALL) -e '.[cpu,audit]'
+	$(INSTALL) -e '.[audit]'
 	touch $@
 
 serve: $(VENV)/serve
@@ -59,7 +59,7 @@ test-others:
 runtimes: $(VENV)/dev
 	$(PYTHON) -m venv $(RUNTIMES)
 	$(RUNTIMES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -r benchmarks/runtimes.txt -e '.[cpu,model]'
+	    -r benchmarks/runtimes.txt -e '.[model]'
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
@@ -85,10 +85,19 @@ check: $(VENV)/dev
 audit: $(VENV)/audit
 	$(BIN)/pip-audit --vulnerability-service osv --disable-pip --no-deps -r constraints.txt
 
+# build/dist: an sdist, and a wheel of it, which is installed alone and pronounces a word.
+dist: $(VENV)/dev
+	rm -rf build/dist build/alone
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("build/dist")' >/dev/null
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist build/dist/*.tar.gz
+	$(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build/dist/*.whl
+	cd build/alone && test "$$(bin/heed decode knight)" = 'N AY1 T'
+
 # build/heed.cdx.json: what the image installs for a CPU, as CycloneDX.
 sbom: $(VENV)/audit
 	$(PYTHON) -m venv --clear build/image
-	build/image/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[cpu]'
+	build/image/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
 	build/image/bin/python -m pip uninstall --quiet --yes pip setuptools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	    -o build/heed.cdx.json build/image/bin/python

@@ -33,7 +33,8 @@ try:
     from model.network.transformer import Transformer
     from model.train_command import train_command
 except ModuleNotFoundError as error:
-    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    extra = "convert" if sys.argv[1:2] == ["convert"] else "model"
+    advice = f"run make .venv/dev, or pip install 'heed-server[{extra}]'"
     print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
     sys.exit(2)
 
@@ -107,7 +108,7 @@ def export(
     if precision is not Precision.fp32 and find_spec("onnxruntime") is None:
         raise InputError(
             f"--precision {precision} measures its error with onnxruntime, which is not installed:"
-            " run pip install 'heed[cpu]'"
+            " run pip install heed-server"
         )
     card = Card(
         name=name or bundle.name,
@@ -170,8 +171,12 @@ def report_errors(bundle: Path, transformer: Transformer, progress: Progress) ->
 @app.command(name="convert")
 def convert_command(
     checkpoint: Annotated[
-        Path,
-        typer.Argument(help="folder of a Hugging Face checkpoint, or of a model of your own"),
+        str,
+        typer.Argument(
+            help="folder of a Hugging Face checkpoint, or of a model of your own; or the id of a"
+            " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a"
+            " revision may be added"
+        ),
     ],
     bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
     name: Annotated[
@@ -216,7 +221,7 @@ def convert_command(
         share("least share of the --expected answers that must come out, 0 to 1; 1 if omitted"),
     ] = None,
 ) -> None:
-    """Convert a checkpoint on disk to a bundle, and prove that its numbers are the original's.
+    """Convert a checkpoint to a bundle, and prove that its numbers are the original's.
 
     Exits with 2 if the checkpoint cannot be converted, with 3 if a proof fails. Either way no
     bundle is written, and an existing one stays.
@@ -227,7 +232,7 @@ def convert_command(
         from model.importers.proofs.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed: run pip install 'heed[model,convert]'"
+            f"{error.name} is not installed: run pip install 'heed-server[convert]'"
         ) from error
     try:
         options = Options(
@@ -240,7 +245,8 @@ def convert_command(
             texts=texts,
             expected=answers_of(expected, expected_share),
         )
-        proofs = convert(checkpoint, bundle, options, timed_progress())
+        progress = timed_progress()
+        proofs = convert(find_checkpoint(checkpoint, progress), bundle, options, progress)
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error
@@ -257,6 +263,16 @@ def convert_command(
         typer.echo(sentence, err=True)
 
 
+def find_checkpoint(name: str, progress: Progress) -> Path:
+    """Return a folder, or that of a model of the hub, which is downloaded."""
+    from model.importers.hub import HUB_ID, download
+
+    if Path(name).exists() or not HUB_ID.fullmatch(name):
+        return Path(name)
+    progress(f"downloading {name}")
+    return download(name)
+
+
 @app.command()
 def export_attend(
     folder: Annotated[Path, typer.Argument(help="the folder to write the graphs to")],
@@ -265,8 +281,18 @@ def export_attend(
     export_mechanisms(folder)
 
 
-if __name__ == "__main__":
+def flags_of(command: str) -> list[str]:
+    """Return the flags of a command, for completion."""
+    parameters = typer.main.get_group(app).commands[command].params
+    return [flag for each in parameters for flag in each.opts if flag.startswith("-")]
+
+
+def main(program: str | None = None) -> None:
     try:
-        app()
+        app(prog_name=program)
     except InputError as error:
         sys.exit(f"heed: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from service.shortage import SHORTAGES, exit_if_short
@@ -80,14 +80,15 @@ def stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> None:
+def main(read: Callable[[], Settings] = lambda: read_settings(sys.argv[1:])) -> None:
+    """Serve with the settings that `read` returns, or exit with a line that says what is wrong."""
     open_standard_files()
     return_large_blocks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(read_settings(sys.argv[1:])))
+            asyncio.run(serve(read()))
     except ValidationError as error:
         sys.exit(f"heed: {StartupError.of('settings', error)}")
     except StartupError as error:

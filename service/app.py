@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
 
+from service import __version__
 from service.api.answering.decode_answer import EVENTS
 from service.api.answering.examples import INTRODUCTION, fit_to_models, show_answers
 from service.api.answering.responses import Problem, add_schemas
@@ -111,7 +112,7 @@ def create_app(
         title="Heed",
         summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
         description=INTRODUCTION,
-        version="0.1.0",
+        version=__version__,
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,

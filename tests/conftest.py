@@ -10,11 +10,14 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import structlog
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from hypothesis import settings as hypothesis_settings
 
 from service.app import create_app
 from service.bundle.manifest import load_bundle
+from service.command.__main__ import main as heed_command
 from service.runtime.session import Session
 from service.settings.settings import DEFAULT_BUNDLE, Precision, Provider, Settings
 from tests.service.mutations.edit import edit_json, seal
@@ -193,3 +196,15 @@ def protocol_server(translator):
         "--protocols", "openai,libretranslate,hugging-face", "--api-keys", KEY, *bundles
     ) as address:
         yield address
+
+
+@pytest.fixture
+def heed():
+    """Run a command of `heed` in this process: (*arguments, stdin) -> its result."""
+
+    def run(*arguments, stdin=""):
+        return CliRunner().invoke(heed_command, [*map(str, arguments)], input=stdin)
+
+    before = structlog.get_config()
+    yield run
+    structlog.configure(**before)

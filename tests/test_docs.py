@@ -85,11 +85,13 @@ def test_the_quick_start_trains_as_the_tutorial_does():
 def test_the_page_on_docker_is_right_about_the_image():
     arguments = set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.M))
     assert set(re.findall(r"--build-arg (\w+)=", DOCKER)) == arguments
+    runtimes = set(re.findall(r'"\$RUNTIME" = (\w+)', DOCKERFILE))
+    assert set(re.findall(r"RUNTIME=(\w+)", DOCKER)) == runtimes
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    for runtime in re.findall(r"RUNTIME=([\w,]+)", DOCKER):
-        assert set(runtime.split(",")) <= extras.keys()
+    for named in re.findall(r"EXTRAS=([\w,]+)", DOCKER):
+        assert set(named.split(",")) <= extras.keys()
     (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)
     assert set(re.findall(r"[Uu]ser (\d+)", DOCKER)) == {user}
     (check,) = re.findall(r"^HEALTHCHECK (.*?) \\\n", DOCKERFILE, re.M)

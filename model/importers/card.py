@@ -11,6 +11,7 @@ import yaml
 from model.export.files.manifest import Card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import NAMES
+from model.importers.folders import name_of
 from model.importers.proofs.proof import Proof, as_text
 from model.network.config import InputError
 from model.usage import Usage
@@ -57,7 +58,7 @@ def write_card(
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
     task = joined_text(head.get("pipeline_tag")) or "text to text"
-    origin = f"converted from {checkpoint.folder.resolve().name}, a checkpoint of kind {kind}"
+    origin = f"converted from {name_of(checkpoint.folder)}, a checkpoint of kind {kind}"
     languages = name_languages(head, usage)
     files = [f"| {path} | {digest} |" for path, digest in hashes.items()]
     lines = [

@@ -18,7 +18,7 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
 from model.importers.fields import architectures
-from model.importers.folders import check_folder
+from model.importers.folders import check_folder, name_of
 from model.importers.networks import bart, t5
 from model.importers.networks.bart import read_bart
 from model.importers.networks.plain import read_plain
@@ -140,7 +140,7 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
             leave_out_int8(files, proofs)
         raise_failed(proofs)
         origin = {
-            "checkpoint": folder.resolve().name,
+            "checkpoint": name_of(folder),
             "kind": checkpoint.config.get("model_type") or checkpoint.config["kind"],
             "files": hashes,
             "proofs": [asdict(proof) for proof in proofs],

@@ -8,7 +8,7 @@ from model.importers.files.foreign import describe_files
 from model.network.config import InputError
 
 ADAPTER = "adapter_config.json"
-HUB_ID = re.compile(r"([\w.-]+/)?[\w.-]+")
+HUB_NAME = re.compile(r"[\w.-]+")
 
 
 def check_folder(folder: Path) -> None:
@@ -40,14 +40,22 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in names)
 
 
+def name_of(folder: Path) -> str:
+    """Return the name of a checkpoint: owner/model@commit if it is in the hub's cache."""
+    folder = folder.resolve()
+    if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--"):
+        model = folder.parents[1].name.removeprefix("models--").replace("--", "/")
+        return f"{model}@{folder.name}"
+    return folder.name
+
+
 def describe_place(folder: Path) -> str:
     if folder.exists():
         return "is a file: give the folder of a checkpoint, with config.json and the weights"
-    if HUB_ID.fullmatch(str(folder)):
-        name = folder.name
+    if HUB_NAME.fullmatch(str(folder)):
         return (
-            "is not a folder here: for a model of the Hugging Face hub, run"
-            f" hf download {folder} --local-dir {name}, and give {name}"
+            "is not a folder here: for a model of the Hugging Face hub, give its owner as well,"
+            f" as in Helsinki-NLP/{folder}"
         )
     return "does not exist: give the folder of a checkpoint"
 

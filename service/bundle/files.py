@@ -1,6 +1,7 @@
 """The files of a bundle, checked before anything else reads them."""
 
 import hashlib
+import re
 from collections.abc import Container, Iterable, Mapping
 from io import BufferedReader
 from math import prod
@@ -48,6 +49,7 @@ TABLES = {
 # Each score function has parameters of its own name, or none
 SCORES = {"weight": "additive", "width": "gaussian"}
 PLAIN = "scaled_dot_product"
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")  # owner/model@revision
 
 # Types of floating-point tensors: unsigned integers of the same size, and the bits of the exponent,
 # which are all set in NaN and infinity alone.
@@ -62,7 +64,9 @@ FLOATS: Mapping[str, tuple[type[np.unsignedinteger[Any]], int]] = {
 def describe_missing(root: Path) -> str:
     """Return why `root` is not a bundle, and name the bundles in it."""
     if not root.exists():
-        return f"{root} does not exist: give the folder of a bundle"
+        hub = f", or run `heed serve {root}` for this model of the Hugging Face hub"
+        advice = "give the folder of a bundle" + (hub if HUB_ID.fullmatch(str(root)) else "")
+        return f"{root} does not exist: {advice}"
     if not root.is_dir():
         return f"{root} is a file: give the folder of a bundle"
     inside = sorted(str(path.parent) for path in root.glob("*/bundle.json"))

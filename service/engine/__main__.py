@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import get_args
 
 from service.shortage import SHORTAGES, exit_if_short
 
 try:
-    from service.bundle.manifest import GraphName
     from service.engine.engine import Engine
     from service.engine.opening import open_engine
     from service.engine.scheduler import Job
@@ -30,7 +28,6 @@ try:
         Close,
         FrameDecoder,
         Open,
-        Opened,
         Order,
         Submit,
         encode_message,
@@ -96,16 +93,10 @@ class EngineServer:
         except StartupError as error:
             self.send(order.number, error)
             return None
-        session = engine.session
-        graphs = frozenset[GraphName](
-            graph for graph in get_args(GraphName) if session.supports(graph)
-        )
         engine.start()
         collect_rarely()
         trim_heaps_regularly()
-        self.send(
-            order.number, Opened(session.precision, session.provider, session.workers, graphs)
-        )
+        self.send(order.number, engine.opened)
         return engine
 
     def _obey(self, engine: Engine, orders: Iterator[Order]) -> None:

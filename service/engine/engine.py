@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import get_args
 
-from service.bundle.manifest import Bundle
+from service.bundle.manifest import Bundle, GraphName
 from service.engine.scheduler import MAX_LOGITS_BYTES, Queue, Scheduler
 from service.engine.worker import Worker
 from service.memory import trim_heaps
@@ -15,7 +16,7 @@ from service.search.protocol import Detokenize
 from service.settings.settings import Settings
 from service.text.opening import open_target
 from service.text.tokenizer import write_text
-from service.wire import Status, Steps
+from service.wire import Opened, Status, Steps
 
 CPU_PASS, GPU_PASS = 1024, 4096  # positions
 STALLED_AFTER = 30.0  # seconds that one iteration of a worker may take
@@ -52,6 +53,15 @@ class Engine:
         self.queue.close()
         for thread in self._threads:
             thread.join()
+
+    @property
+    def opened(self) -> Opened:
+        """How the bundle was opened."""
+        session = self.session
+        graphs = frozenset[GraphName](
+            each for each in get_args(GraphName) if session.supports(each)
+        )
+        return Opened(session.precision, session.provider, session.workers, graphs)
 
     @property
     def status(self) -> Status:

@@ -4,6 +4,7 @@ requests and workers never wait for each other's interpreter lock (docs/adr/0007
 import asyncio
 import itertools
 import math
+import os
 import signal
 import socket
 import sys
@@ -43,6 +44,13 @@ MESSAGES_PER_TURN = 8  # messages handled in one turn of the event loop
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
+def run_module(name: str) -> list[str]:
+    """Return a command that runs a module as this process would import it: a user's own model.py in
+    the present folder hides ours only if it does so here."""
+    searched = "" in sys.path or os.getcwd() in sys.path
+    return [sys.executable, *([] if searched else ["-P"]), "-m", name]
+
+
 class EngineClient(asyncio.Protocol):
     """Starts an engine, speaks to it and ends it, all on one event loop."""
 
@@ -70,7 +78,7 @@ class EngineClient(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         await loop.create_unix_connection(lambda: self, sock=ours)
-        command = [sys.executable, "-m", "service.engine", str(theirs.fileno())]
+        command = [*run_module("service.engine"), str(theirs.fileno())]
         with theirs:
             self.process = await asyncio.create_subprocess_exec(
                 *command,

@@ -1,7 +1,9 @@
 """The flags of `python -m service`, one for each setting."""
 
 from argparse import ArgumentParser, BooleanOptionalAction
+from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic.fields import FieldInfo
@@ -11,7 +13,6 @@ from service.settings.settings import Settings
 from service.settings.types import split_at_commas
 from service.settings.variables import PREFIX, guess
 
-ADVICE = "python -m service --help lists all flags"
 ABOUT = (
     "Serve encoder-decoder Transformers. Each flag is also an environment variable, which its"
     " description names."
@@ -19,24 +20,36 @@ ABOUT = (
 
 
 class FlagParser(ArgumentParser):
+    advice = ""  # ends each error
+
     def error(self, message: str) -> NoReturn:
         # argparse quotes the value of a flag that takes none: it may be a key.
         reason = message.partition(" '")[0]
-        raise StartupError(f"{reason}; {ADVICE}")
+        raise StartupError(f"{reason}; {self.advice}")
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
-def read_settings(arguments: list[str]) -> Settings:
-    """Return the settings by flags and variables. Raise StartupError for wrong flags, and
-    ValidationError for wrong values."""
-    parser = make_parser()
+def read_settings(
+    arguments: Sequence[str], parser: FlagParser | None = None, bundles: Sequence[Path] = ()
+) -> Settings:
+    """Return the settings by flags and variables; `bundles` come before those of --bundles. Raise
+    StartupError for wrong flags, and ValidationError for wrong values."""
+    parser = parser or make_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
-        raise StartupError(f"{describe_unknown_flag(unknown[0])} {ADVICE}")
-    return Settings(**{name: value for name, value in vars(given).items() if value is not None})
+        raise StartupError(f"{describe_unknown_flag(unknown[0])} {parser.advice}")
+    values = {name: value for name, value in vars(given).items() if value is not None}
+    if bundles:
+        values["bundles"] = [*bundles, *values.get("bundles", [])]
+    return Settings(**values)
 
 
-def make_parser() -> FlagParser:
-    parser = FlagParser("python -m service", description=ABOUT, allow_abbrev=False)
+def make_parser(program: str = "python -m service") -> FlagParser:
+    parser = FlagParser(program, description=ABOUT, allow_abbrev=False)
+    parser.advice = f"{program} --help lists all flags"
     parser.usage = "%(prog)s [flags]"
     for name, field in Settings.model_fields.items():
         note = f"{PREFIX}{name.upper()}, default: {show(field.default)}"

@@ -23,7 +23,7 @@ from tests.documentation import examples_of
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not find_spec("ray"), reason="needs ray: pip install -e '.[cpu,ray]'"),
+    pytest.mark.skipif(not find_spec("ray"), reason="needs ray: pip install -e '.[ray]'"),
 ]
 LATEST = 90  # seconds
 VARYING = {"connection", "date", "server", "server-timing", "transfer-encoding"}  # headers

@@ -49,7 +49,7 @@ runpy.run_module("model", run_name="__main__")
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    advice = "run make .venv/dev, or pip install 'heed[model]'"
+    advice = "run make .venv/dev, or pip install 'heed-server[model]'"
     assert done.stderr == f"heed: {missing} is not installed: {advice}\n"
 
 
@@ -62,7 +62,7 @@ def test_int8_without_onnxruntime_is_refused_before_anything_is_written(tmp_path
     refused = CliRunner().invoke(app, command)
     assert str(refused.exception) == (
         "--precision int8 measures its error with onnxruntime, which is not installed:"
-        " run pip install 'heed[cpu]'"
+        " run pip install heed-server"
     )
     assert not bundle.exists()
 

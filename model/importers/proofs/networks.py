@@ -67,7 +67,7 @@ def prove_graphs(
             from model.export.checks.compare import compare
             from model.export.checks.self_check import check_like_service
         except ModuleNotFoundError:
-            proofs.append(Proof(name, "-", "pip install 'heed[cpu]' compares them", None))
+            proofs.append(Proof(name, "-", "pip install onnxruntime compares them", None))
             continue
         progress(f"comparing the {precision} graphs with torch")
         found = compare(folder / precision, answers, start)

@@ -110,7 +110,8 @@ def parse(path: Path) -> Any:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:
         raise InputError(
-            f"{path} is read by sentencepiece, which is not installed: pip install heed[convert]"
+            f"{path} is read by sentencepiece, which is not installed: run pip install"
+            " 'heed-server[convert]'"
         ) from error
     model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     try:

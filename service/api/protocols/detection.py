@@ -34,7 +34,7 @@ class Detector:
             from lingua import Language, LanguageDetectorBuilder
         except ImportError as error:
             detail = "to detect a language, the service needs the package lingua-language-detector:"
-            raise Invalid(f"{detail} install heed[detect], or name the language") from error
+            raise Invalid(f"{detail} install heed-server[detect], or name the language") from error
 
         def open_detector(languages: Iterable["Language"]) -> "LanguageDetector":
             builder = LanguageDetectorBuilder.from_languages(*languages)

@@ -116,7 +116,8 @@ def parse_html(source: str) -> "LexborHTMLParser":
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
         detail = (
-            "is html, which needs the package selectolax: install heed[protocols], or send text"
+            "is html, which needs the package selectolax: run pip install"
+            " 'heed-server[protocols]', or send text"
         )
         raise Invalid.at("/format", detail) from error
     if DOCUMENT.match(source):

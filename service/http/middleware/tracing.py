@@ -40,7 +40,7 @@ def open_tracing() -> "TracerProvider | None":
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        advice = "run pip install 'heed[otel]', or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+        advice = "run pip install 'heed-server[otel]', or unset OTEL_EXPORTER_OTLP_ENDPOINT"
         structlog.get_logger().warning("requests are not traced", missing="otel", advice=advice)
         return None
     resource = Resource({"service.name": "heed"}).merge(OTELResourceDetector().detect())

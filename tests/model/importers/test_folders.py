@@ -97,7 +97,7 @@ def test_a_folder_of_another_kind_is_named(tmp_path, files, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nobody/opus-mt", "run hf download nobody/opus-mt --local-dir opus-mt, and give opus-mt"),
+        ("opus-mt", "give its owner as well, as in Helsinki-NLP/opus-mt"),
         ("/nowhere/opus-mt-en-fr", "/nowhere/opus-mt-en-fr does not exist: give the folder"),
         (__file__, "is a file: give the folder of a checkpoint"),
     ],

@@ -215,5 +215,5 @@ def test_odd_markup_is_looked_at_in_linear_time(unit):
 
 def test_without_the_parser_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "selectolax.lexbor", None)
-    with pytest.raises(Invalid, match=r"/format is html, which needs .* heed\[protocols\]"):
+    with pytest.raises(Invalid, match=r"/format is html, which needs .*heed-server\[protocols\]"):
         html_texts_of("<p>one")

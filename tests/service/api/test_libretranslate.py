@@ -160,7 +160,7 @@ def test_a_language_is_not_detected_without_the_package_and_the_client_is_told(
         for path, body in (("/detect", {"q": "hello"}), ("/translate", asked)):
             answer = client.post(path, json=body)
             assert answer.status_code == 400
-            assert "install heed[detect], or name the language" in answer.json()["error"]
+            assert "install heed-server[detect], or name the language" in answer.json()["error"]
 
 
 FORM = {**PAIR, "q": "hello\r\n&=+% \r\none two", "alternatives": "1", "api_key": KEY}

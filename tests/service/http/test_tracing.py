@@ -123,7 +123,7 @@ HIDE = "import sys; sys.modules['opentelemetry.sdk'] = None\n"
         (OPEN, {**COLLECTOR, "OTEL_TRACES_EXPORTER": "none"}, ["NoneType False"]),
         (OPEN, COLLECTOR, ["TracerProvider True", "heed"]),
         (OPEN, {**COLLECTOR, "OTEL_SERVICE_NAME": "words"}, ["TracerProvider True", "words"]),
-        (HIDE + OPEN, COLLECTOR, ["NoneType True", "run pip install 'heed[otel]'"]),
+        (HIDE + OPEN, COLLECTOR, ["NoneType True", "run pip install 'heed-server[otel]'"]),
     ],
 )
 def test_tracing_starts_only_if_a_collector_is_named(code, variables, said):

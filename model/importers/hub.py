@@ -1,0 +1,70 @@
+"""Models of the Hugging Face hub: download the files of one that are read."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from model.importers.checkpoint import WEIGHT_FILES
+from model.network.config import InputError
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+TEXTS = (".json", ".txt", ".md", ".model", ".spm", ".toml")  # vocabularies among them
+FROM_CACHE: dict[str, Any] = {  # of what is there, only texts are known to be needed
+    "local_files_only": True,
+    "allow_patterns": [f"*{suffix}" for suffix in TEXTS],
+    "ignore_patterns": ["*/*"],
+}
+
+
+def download(name: str) -> Path:
+    """Return the folder of a model, `owner/model` or `owner/model@revision`. Only files that the
+    hub's own cache lacks are downloaded; if the hub cannot be reached, that cache is used.
+
+    Raise InputError if there is no such model, or neither the hub nor the cache has it.
+    """
+    from httpx2 import TransportError
+    from huggingface_hub import model_info, snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    model, _, revision = name.partition("@")
+    try:
+        try:
+            info = model_info(model, revision=revision or None)
+        except (TransportError, OfflineModeIsEnabled):
+            return Path(snapshot_download(model, revision=revision or None, **FROM_CACHE))
+        files = choose([each.rfilename for each in info.siblings or []])
+        return Path(snapshot_download(model, revision=info.sha, allow_patterns=files))
+    except LocalEntryNotFoundError as error:
+        raise InputError(
+            f"{name} is not a folder, and the Hugging Face hub cannot be reached: try again online,"
+            " or give the folder of a checkpoint"
+        ) from error
+    except HfHubHTTPError as error:
+        raise InputError(
+            f"{name} is not a folder, and the Hugging Face hub answers {error.response.status_code}"
+            " to it: check name and revision; private and gated models need `hf auth login`"
+        ) from error
+    except TransportError as error:
+        raise InputError(f"the download of {name} failed ({error}): try again") from error
+
+
+def choose(names: Sequence[str]) -> list[str]:
+    """Return the files that `convert` may read: those at the top, with the weights once.
+
+    The hub's models often have the same weights for several libraries.
+    """
+    top = [name for name in names if "/" not in name]
+    weights = next((name for name in WEIGHT_FILES if name in top), "none.none")
+    stem, suffix = weights.removesuffix(".index.json").split(".")
+    return [
+        name
+        for name in top
+        if name.endswith(TEXTS)
+        or name.startswith(("LICEN", "NOTICE"))
+        or (name.startswith(stem) and name.endswith(suffix))
+    ]

@@ -1,0 +1,116 @@
+"""heed decode: the targets of texts, by an engine in this process."""
+
+import asyncio
+import sys
+from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from service.command.errors import describe, report, reported
+from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
+from service.command.lines import batches_of
+from service.formats.json import Document, to_json
+
+if TYPE_CHECKING:
+    from service.settings.settings import Settings
+
+BATCH = 256  # lines that are decoded at once
+OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
+
+
+@click.command()
+@click.argument("texts", nargs=-1)
+@click.option("--num-hypotheses", type=int, help="How many hypotheses to print, one a line.")
+@click.option(
+    "--top-log-probs",
+    type=int,
+    help="With --json or .jsonl: how many of the most probable tokens to write with each token.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["none", "sentences"]),
+    help="sentences: decode each sentence by itself, and put the targets into their places.",
+)
+@click.option(
+    "--partial", is_flag=True, default=None, help="Go on after a text that cannot be decoded."
+)
+@search_flags
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of texts: .tsv (the first column), .jsonl (texts, or objects with source), else"
+    " lines; .gz after it.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write: .tsv (source and target), .jsonl (all of the answer), else targets; .gz"
+    " after it. The same command goes on where one was stopped.",
+)
+@bundle_flag
+@json_flag
+def decode(
+    texts: tuple[str, ...],
+    source: Path | None,
+    output: Path | None,
+    bundle: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Decode TEXTS, or the lines of a file or of standard input, and print a target for each.
+
+    \b
+    heed decode knight
+    heed decode --input words.txt --output pronounced.tsv
+    """
+    # imported here, since --help and completion do without
+    from service.command.files import decode_file, kind_of, open_texts
+    from service.command.local import read_local_settings
+
+    options = given(values, [*SEARCH, *OWN])
+    if texts and (source or output):
+        raise click.UsageError("give TEXTS, or files")
+    if output and options.get("num_hypotheses", 1) > 1 and kind_of(output) != ".jsonl":
+        raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
+    with reported():
+        settings = read_local_settings(bundle)
+        if output:
+            failed = asyncio.run(decode_file(source, output, options, settings))
+        else:
+            typed = not texts and not source and sys.stdin.isatty()
+            with nullcontext(texts) if texts else open_texts(source) as lines:
+                batches = [[*lines]] if as_json else batches_of(lines, 1 if typed else BATCH)
+                failed = asyncio.run(print_all(batches, options, settings, as_json))
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+async def print_all(
+    batches: Iterable[list[str]], options: dict[str, Any], settings: "Settings", as_json: bool
+) -> int:
+    """Print the targets of all batches, and return how many texts failed."""
+    from service.command.batches import decode_in_order
+    from service.command.local import LocalEngine, local_service
+
+    failed = 0
+    async with local_service(settings, LocalEngine) as service:
+        async for each in decode_in_order(service, batches, options):
+            if as_json:
+                click.echo(to_json(each.document))
+            else:
+                click.echo("".join(texts_of(each.document, each.errors)), nl=False)
+            for error in each.errors.values():
+                report(describe(error))
+            failed += len(each.errors)
+    return failed
+
+
+def texts_of(document: Document, errors: Container[int]) -> Iterator[str]:
+    """Yield a line for each hypothesis, and an empty one for a text that failed."""
+    for place, result in enumerate(document["results"]):
+        texts = [""] if place in errors else [each["text"] for each in result["hypotheses"]]
+        yield from (f"{text}\n" for text in texts)

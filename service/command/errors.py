@@ -1,0 +1,69 @@
+"""Errors of commands, in one line on standard error."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import click
+from pydantic import ValidationError
+
+from service.errors import Fault, HeedError, StartupError
+
+TEXTS = ("source", "target")  # fields that are arguments or lines
+IN_FLAGS = {  # words for requests, and for commands
+    'send "split": "sentences"': "give --split sentences",
+    'send "partial": true': "give --partial",
+    "half a surrogate pair": "a byte that is not UTF-8",
+}
+
+
+def report(message: str) -> None:
+    click.echo(f"heed: {message}", err=True)
+
+
+@contextmanager
+def reported() -> Generator[None]:
+    """Exit with a line that says what is wrong."""
+    try:
+        yield
+    except (ValidationError, StartupError, HeedError) as error:
+        match error:
+            case ValidationError():
+                report(str(StartupError.of("settings", error)))
+            case StartupError():
+                report(str(error))
+            case HeedError():
+                report(describe(error))
+        raise click.exceptions.Exit(1) from error
+
+
+def describe(error: HeedError) -> str:
+    """Return what is wrong with flags and texts, which are counted from 1."""
+    named = error.change_faults(lambda fault: Fault(place_of(fault.pointer), fault.detail))
+    text = named.detail + error.advice
+    for request, command in IN_FLAGS.items():
+        text = text.replace(request, command)
+    return text
+
+
+def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
+    """Return an error of a request whose sources have these places among all texts."""
+
+    def moved(fault: Fault) -> Fault:
+        _, name, *rest = fault.pointer.split("/")
+        if name not in TEXTS or not rest:
+            return fault
+        return Fault(f"/{name}/{places[int(rest[0])]}", fault.detail)
+
+    placed = error.change_faults(moved)
+    placed.advice = error.advice
+    return placed
+
+
+def place_of(pointer: str) -> str:
+    """Return the flag or the text that a pointer into a request stands for."""
+    if pointer in ("", "/attention"):
+        return "the request"
+    _, name, *rest = pointer.removeprefix("/attention").split("/")
+    if name not in TEXTS:
+        return f"--{name.replace('_', '-')}"
+    return f"{name} {1 + int(rest[0])}" if rest else f"the {name}"

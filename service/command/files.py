@@ -1,0 +1,173 @@
+"""Decode files of texts: lines, tab-separated values or JSON Lines, with gzip or without.
+
+What is decoded is written at once to a file with the end .part. The same command goes on after its
+last whole line, so that a killed command has lost and repeated nothing.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from service.command.batches import Decoded, decode_in_order
+from service.command.errors import describe, report
+from service.command.lines import batches_of, open_lines
+from service.command.local import local_service
+from service.errors import StartupError
+from service.formats.json import to_json
+from service.serving.client import EngineClient
+from service.settings.settings import Settings
+
+BATCH, TOGETHER = 256, 3
+REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
+SPACES = str.maketrans("\t\n\r", "   ")
+
+
+def kind_of(file: Path) -> str:
+    """Return the end of a file's name that says what its lines are."""
+    return file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+
+
+@contextmanager
+def open_texts(file: Path | None) -> Generator[Iterator[str]]:
+    """Open a file, or standard input, as an iterator over the texts of its lines: the first column
+    of .tsv, the source of .jsonl, else the line. It raises StartupError."""
+    kind = kind_of(file) if file else ""
+    with open_lines(file) as lines:
+        if kind == ".tsv":
+            yield (line.partition("\t")[0] for line in lines)
+        elif kind == ".jsonl":
+            yield (read_json(line, f"{file}:{i}") for i, line in enumerate(lines, 1))
+        else:
+            yield lines
+
+
+def read_json(line: str, place: str) -> str:
+    """Return a JSON text, or the `source` of a JSON object. Raise StartupError."""
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        value = None
+    text = value.get("source") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise StartupError(f"{place} is not a JSON text, nor an object with a text as source")
+    return text
+
+
+def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
+    """Yield a line for each text. One that failed has an empty target, or an error in JSON, where
+    bytes that are not UTF-8 become question marks."""
+    for place, (text, result) in enumerate(
+        zip(decoded.texts, decoded.document["results"], strict=True)
+    ):
+        error = decoded.errors.get(place)
+        if kind == ".jsonl":
+            found = {"error": describe(error)} if error else result
+            source = text.encode(errors="replace").decode()
+            yield to_json({"source": source, **found}) + b"\n"
+            continue
+        target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
+        line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target
+        yield f"{line}\n".encode(errors="surrogateescape")
+
+
+async def decode_file(
+    source: Path | None, output: Path, options: dict[str, Any], settings: Settings
+) -> int:
+    """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
+    async with local_service(settings, EngineClient) as service:
+        (model,) = service.registry.served.values()
+        mark = fingerprint(source, kind_of(output), options, model.bundle.version)
+        part = output.with_name(f"{output.name}.{mark}.part")
+        done = count_whole_lines(part)
+        if done:
+            report(f"going on after the {done} lines of {part}")
+        progress = Progress(done)
+        failed = 0
+        with open_texts(source) as texts, part.open("ab") as file:
+            batches = batches_of(islice(texts, done, None), BATCH)
+            decoded = decode_in_order(service, batches, options, before=done, together=TOGETHER)
+            async for each in decoded:
+                file.writelines(write_lines(kind_of(output), each))
+                file.flush()
+                for error in each.errors.values():
+                    report(describe(error))
+                failed += len(each.errors)
+                progress.add(len(each.texts))
+    finish(part, output)
+    progress.end(output)
+    return failed
+
+
+def fingerprint(source: Path | None, kind: str, options: Mapping[str, Any], version: str) -> str:
+    """Return a mark of all that decides about the lines of an output. With `partial` they are the
+    same up to the first bad one: a command that it ended goes on."""
+    state = source.stat() if source else None
+    file = [str(source.resolve()), state.st_size, state.st_mtime_ns] if source and state else []
+    others = {name: value for name, value in options.items() if name != "partial"}
+    content = json.dumps([file, kind, others, version], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def count_whole_lines(part: Path) -> int:
+    """Return how many lines of the file end, and cut off what follows them."""
+    if not part.exists():
+        return 0
+    lines = end = size = 0
+    with part.open("r+b") as file:
+        while piece := file.read(1 << 20):
+            if b"\n" in piece:
+                lines += piece.count(b"\n")
+                end = size + piece.rindex(b"\n") + 1
+            size += len(piece)
+        file.truncate(end)
+    return lines
+
+
+def finish(part: Path, output: Path) -> None:
+    """Move the whole file to its place, compressed if its name ends in .gz."""
+    if output.suffix == ".gz":
+        packed = part.with_suffix(".gz")
+        with part.open("rb") as plain, gzip.open(packed, "wb") as file:
+            shutil.copyfileobj(plain, file)
+        part.unlink()
+        part = packed
+    os.replace(part, output)
+
+
+class Progress:
+    """Writes to standard error how many lines are decoded, and how many a second."""
+
+    def __init__(self, before: int) -> None:
+        self._before, self._lines = before, 0
+        self._began = self._reported = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def add(self, lines: int) -> None:
+        self._lines += lines
+        now = time.monotonic()
+        if self._terminal:
+            click.echo(f"\r{self._text}", nl=False, err=True)
+        elif now - self._reported > REPORT_EVERY:
+            self._reported = now
+            report(self._text)
+
+    def end(self, output: Path) -> None:
+        if self._terminal:
+            click.echo("\r", nl=False, err=True)
+        report(f"{output}: {self._text}")
+
+    @property
+    def _text(self) -> str:
+        rate = self._lines / max(time.monotonic() - self._began, 1e-3)
+        return f"{self._before + self._lines} lines, {rate:.0f} a second"

@@ -1,0 +1,138 @@
+"""Flags of commands: fields of requests, of the same names."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from pydantic import BaseModel
+from typing_extensions import override
+
+from service.api.reading.requests import AttentionSelection, Searching
+from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Integers(click.ParamType[Any]):
+    """Integers separated by commas, such as 0,-1; or the word all, where that is a value."""
+
+    name = "integers"
+
+    def __init__(self, word: str = "") -> None:
+        self.word = word
+
+    @override
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"{self.word}|INTEGER,…" if self.word else "INTEGER,…"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int] | str:
+        if value == self.word:
+            return value
+        try:
+            return [int(part) for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not a list of integers such as 0,-1", param, ctx)
+
+
+class Names(click.ParamType[Any]):
+    """Names out of several, separated by commas."""
+
+    name = "names"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    @override
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"{'|'.join(self.names)},…"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[str]:
+        return value.split(",")  # the request refuses unknown ones
+
+
+TEXTS = object()  # a flag that may be repeated
+
+LANGUAGES = {"source_language": str, "target_language": str}
+SEARCH = LANGUAGES | {
+    "max_new_tokens": int,
+    "beam_size": int,
+    "length_penalty": float,
+    "early_stopping": bool,
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "seed": int,
+    "min_new_tokens": int,
+    "repetition_penalty": float,
+    "no_repeat_ngram_size": int,
+    "suppress_tokens": Integers(),
+    "allowed_targets": TEXTS,
+    "target_prefix": str,
+    "stop": TEXTS,
+}
+SELECTION = {
+    "kinds": Names(get_args(AttentionKind)),
+    "layers": Integers("all"),
+    "heads": Integers("all"),
+    "reduce_heads": click.Choice(get_args(HeadReduction)),
+    "reduce_layers": click.Choice(get_args(LayerReduction)),
+    "rows": Integers(),
+    "alignment": click.Choice(get_args(AlignmentMethod)),
+    "threshold": float,
+    "decimals": int,
+}
+
+
+def flags(kinds: Mapping[str, Any], body: type[BaseModel]) -> Callable[[Command], Command]:
+    """Return a decorator that adds a flag for each of these fields of `body`, described as they
+    are. A flag that is not given is None, or () if it may be repeated."""
+
+    def add(command: Command) -> Command:
+        for name, kind in reversed([*kinds.items()]):
+            command = flag_of(name, kind, body)(command)
+        return command
+
+    return add
+
+
+def flag_of(name: str, kind: Any, body: type[BaseModel]) -> Callable[[Command], Command]:
+    flag, text = f"--{name.replace('_', '-')}", describe(body, name)
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
+    if kind is TEXTS:
+        return click.option(flag, name, multiple=True, help=f"{text} Repeat it for several.")
+    return click.option(flag, name, type=kind, help=text)
+
+
+def describe(body: type[BaseModel], name: str) -> str:
+    """Return the description of a field, without what null means: such a flag is left out."""
+    return (body.model_fields[name].description or "").partition(" null: ")[0]
+
+
+search_flags = flags(SEARCH, Searching)
+language_flags = flags(LANGUAGES, Searching)
+selection_flags = flags(SELECTION, AttentionSelection)
+bundle_flag = click.option(
+    "--bundle",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the model's bundle.  [default: HEED_BUNDLES, else the model that pronounces"
+    " English words]",
+)
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print the service's JSON.")
+
+
+def given(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the fields of these names whose flags were given."""
+    found = {name: value for name, value in values.items() if name in names}
+    return {
+        name: [*value] if isinstance(value, tuple) else value
+        for name, value in found.items()
+        if value not in (None, ())
+    }

@@ -1,0 +1,62 @@
+"""Draw attention as text: a row for each target token, a column of two characters for each source
+token, and a darker shade for a larger weight."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from service.arrays import FloatArray
+from service.text.tokenizer import Token
+
+SHADES = " ░▒▓█"
+LONGEST = 16  # characters of a label
+
+
+def draw(result: dict[str, Any]) -> str:
+    """Draw the heatmaps of a result of /v1/attention below one another."""
+    lines = [f"{result['source']} → {result['target']}"]
+    for block in result["attention"]:
+        rows, columns = labels(block["rows"]), labels(block["columns"])
+        matrices = block["data"].reshape(-1, *block["shape"][-2:])
+        for title, weights in zip(titles(block), matrices, strict=True):
+            lines += ["", title, *heatmap(weights, rows, columns)]
+    return "\n".join(lines)
+
+
+def titles(block: dict[str, Any]) -> Iterator[str]:
+    """Yield which layer and head each matrix shows, or how they were combined."""
+    layers = [f"layer {each}" for each in block["layers"]]
+    heads = [f"head {each}" for each in block["heads"]]
+    if how := block.get("reduce_layers"):
+        layers = [f"{how} of {len(layers)} layers"]
+    if how := block.get("reduce_heads"):
+        heads = [f"{how} of {len(heads)} heads"]
+    for layer in layers:
+        yield from (f"{block['kind']} attention, {layer}, {head}" for head in heads)
+
+
+def labels(tokens: Sequence[Token]) -> list[str]:
+    """Return the tokens, without characters that control terminals."""
+    texts = ("".join(c if c.isprintable() else " " for c in token.text) for token in tokens)
+    return [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
+
+
+def heatmap(weights: FloatArray, rows: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+    """Yield lines: the labels of columns, which are read downwards, then a line for each row."""
+    left = max(map(width, rows), default=0)
+    for letters in zip(*(text.rjust(max(map(len, columns))) for text in columns), strict=True):
+        yield (" " * (left + 1) + "".join(c + " " * (2 - width(c)) for c in letters)).rstrip()
+    shades = np.minimum((weights * len(SHADES)).astype(int), len(SHADES) - 1)
+    for text, row in zip(rows, shades.tolist(), strict=True):
+        cells = "".join(2 * SHADES[shade] for shade in row)
+        yield f"{text}{' ' * (left - width(text))} {cells}".rstrip()
+
+
+def width(text: str) -> int:
+    """Return how many places of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )

@@ -1,0 +1,118 @@
+"""An engine in the process of a command, behind the functions that answer requests of the service.
+
+A command thus answers as the service does, with the same options, errors and JSON.
+"""
+
+import asyncio
+import logging
+import math
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import structlog
+from anyio import CapacityLimiter
+from typing_extensions import override
+
+from service.api.reading.call import Call, Service
+from service.bundle.manifest import Bundle, load_bundle
+from service.engine.engine import Engine
+from service.engine.opening import open_engine
+from service.engine.scheduler import Job
+from service.errors import StartupError
+from service.http.limits import Admission, Budget, Deadline, Record, Share
+from service.http.middleware.metrics import RequestMetrics
+from service.serving.client import EngineClient, OnProgress
+from service.serving.model import Model
+from service.serving.registry import Registry
+from service.serving.supervisor import Supervisor
+from service.settings.settings import Settings
+from service.text.opening import open_tokenizers
+from service.wire import Answer, Entry
+
+MOST = 1 << 30  # sources or rows: a command shares its engine with nobody
+
+
+class LocalEngine(EngineClient):
+    """Passes entries to an engine in this process."""
+
+    local: Engine | None = None
+
+    @override
+    async def start(self) -> None:
+        self.local = open_engine(self.bundle, self._settings)
+        self.opened = self.local.opened
+        self.local.start()
+
+    @override
+    async def close(self) -> None:
+        if self.local:
+            self.local.close()
+
+    @override
+    def submit(
+        self,
+        entries: Sequence[Entry],
+        on_progress: OnProgress | None = None,
+        seconds: float = math.inf,
+        request_id: str = "",
+    ) -> list[asyncio.Future[Answer]]:
+        assert self.local
+        jobs = [Job(entry, request_id) for entry in entries]
+        self.local.queue.put(jobs, seconds)
+        return [asyncio.wrap_future(job.result) for job in jobs]
+
+
+def read_local_settings(bundle: Path | None) -> Settings:
+    """Return the settings by variables, with this bundle if one is given. Raise ValidationError."""
+    settings = Settings(max_sources=MOST, max_rows=MOST)
+    return settings.model_copy(update={"bundles": [bundle]}) if bundle else settings
+
+
+@asynccontextmanager
+async def local_service(
+    settings: Settings, open_engine: Callable[[Bundle, Settings], EngineClient]
+) -> AsyncGenerator[Service]:
+    """Open the bundle of the settings: LocalEngine starts sooner, and EngineClient, which has a
+    process of its own, is faster with many texts. Raise StartupError."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    if len(settings.bundles) > 1:
+        raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
+    bundle = load_bundle(settings.bundles[0])
+    supervisor = Supervisor(bundle, settings, open_engine)
+    try:
+        await supervisor.engine.start()
+        registry = Registry(settings, Supervisor, lambda: None)
+        registry.served[bundle.manifest.name] = Model(supervisor, *open_tokenizers(bundle))
+        yield Service(
+            settings=settings,
+            admission=Admission(settings.max_requests, settings.timeout),
+            registry=registry,
+            metrics=RequestMetrics(),
+            answers=Budget(MOST),
+            cores=CapacityLimiter(settings.cores),
+            keys=None,
+            admin=None,
+        )
+    finally:
+        await supervisor.engine.close()
+
+
+def make_call(service: Service, path: str) -> Call:
+    """Return the call of a request that nobody sent: it may take any time, and nobody leaves."""
+    state = {
+        "record": Record(),
+        "deadline": Deadline(math.inf, math.inf),
+        "request_id": "",
+        "share": Share(),
+        "aside": nullcontext,
+        "at_end": [],
+    }
+    app = SimpleNamespace(state=SimpleNamespace(service=service))
+    scope = {"type": "http", "app": app, "state": state, "path": path, "headers": []}
+    return Call(scope, asyncio.get_running_loop().create_future)

@@ -1,0 +1,70 @@
+"""heed score: how probable targets are, by an engine in this process."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from service.command.errors import reported
+from service.command.flags import LANGUAGES, bundle_flag, given, json_flag, language_flags
+from service.command.lines import open_lines
+from service.formats.json import Document, to_json
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.argument("target", required=False)
+@language_flags
+@bundle_flag
+@json_flag
+def score(
+    text: str | None, target: str | None, bundle: Path | None, as_json: bool, **values: Any
+) -> None:
+    """Print how probable TARGET is for TEXT: the sum of the log-probs of its tokens, a tab, and its
+    perplexity. Without arguments, standard input has lines TEXT<TAB>TARGET.
+
+    \b
+    heed score knight "N AY1 T"
+    """
+    if text is not None and target is None:
+        raise click.UsageError("give a TARGET as well, or lines TEXT<TAB>TARGET on standard input")
+    pairs = [(text, target)] if text is not None else read_pairs()
+    sources, targets = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
+    body = {"source": sources, "target": targets, **given(values, LANGUAGES)}
+    with reported():
+        document = asyncio.run(score_all(body, bundle))
+    if as_json:
+        click.echo(to_json(document))
+    else:
+        for result in document["results"]:
+            click.echo(f"{result['sum']:.4f}\t{result['perplexity']:.4f}")
+
+
+def read_pairs() -> list[tuple[str, str]]:
+    """Return the pairs of standard input. Raise UsageError for a line without a tab."""
+    pairs: list[tuple[str, str]] = []
+    with open_lines() as lines:
+        for number, line in enumerate(lines, 1):
+            text, tab, target = line.partition("\t")
+            if not tab:
+                raise click.UsageError(f"line {number} has no tab: give lines TEXT<TAB>TARGET")
+            pairs.append((text, target))
+    return pairs
+
+
+async def score_all(body: dict[str, Any], bundle: Path | None) -> Document:
+    """Return the service's answer. Raise as the service does."""
+    # imported here, since --help and completion do without
+    from service.api.endpoints.score import ScoreRequest, run_score
+    from service.api.reading.json_route import validate
+    from service.command.local import (
+        LocalEngine,
+        local_service,
+        make_call,
+        read_local_settings,
+    )
+
+    async with local_service(read_local_settings(bundle), LocalEngine) as service:
+        call = make_call(service, "/v1/score")
+        return (await run_score(validate(ScoreRequest, body), call)).write()

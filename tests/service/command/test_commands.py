@@ -1,0 +1,229 @@
+"""The command heed: what it prints, and that it answers as the service does."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from service.api.endpoints.attention import AttentionRequest
+from service.api.endpoints.decode import DecodeRequest
+from service.api.reading.requests import AttentionSelection
+from service.command.__main__ import COMMANDS, main
+from service.settings.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORDS = ["heed", "knight", "attention"]
+
+
+def flags(name):
+    """Return the flags of a command, named like fields."""
+    command = main.get_command(click.Context(main), name)
+    return {each.name for each in command.params if isinstance(each, click.Option)}
+
+
+def test_help_lists_every_command_in_order(heed):
+    lines = heed("--help").stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line[2:3].strip()][: len(COMMANDS)] == [*COMMANDS]
+
+
+def test_version(heed):
+    assert heed("--version").stdout == f"heed {PROJECT['version']}\n"
+
+
+def test_the_script_is_installed():
+    assert PROJECT["scripts"] == {"heed": "service.command.__main__:main"}
+
+
+def test_decode_prints_what_the_service_answers(heed, post):
+    _, answered = post("/v1/decode", source=WORDS)
+    texts = [result["hypotheses"][0]["text"] for result in answered["results"]]
+    assert heed("decode", *WORDS).stdout.splitlines() == texts
+    assert heed("decode", stdin="\n".join(WORDS)).stdout.splitlines() == texts
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "body"),
+    [
+        (
+            "/v1/decode",
+            ["decode", "ax", "--beam-size", "3", "--num-hypotheses", "2", "--stop", "K"],
+            {"source": ["ax"], "beam_size": 3, "num_hypotheses": 2, "stop": ["K"]},
+        ),
+        (
+            "/v1/attention",
+            ["attention", "ax", "AE1 K S", "--layers=-1,0", "--heads", "all", "--kinds=cross"],
+            {"source": "ax", "target": "AE1 K S", "attention": {"layers": [-1, 0]}},
+        ),
+        ("/v1/score", ["score", "ax", "AE1 K S"], {"source": ["ax"], "target": ["AE1 K S"]}),
+    ],
+)
+def test_json_is_the_service_s_own(heed, post, path, arguments, body):
+    status, answered = post(path, **body)
+    assert status == 200
+    assert json.loads(heed(*arguments, "--json").stdout) == answered
+
+
+def test_every_field_of_a_request_has_a_flag():
+    """But for those that only a service needs."""
+    fields = DecodeRequest.model_fields.keys() - {"model", "source", "stream", "attention"}
+    assert flags("decode") - {"source", "output"} == fields | {"bundle", "as_json"}
+    fields = AttentionRequest.model_fields.keys() - {"model", "source", "target", "partial"}
+    fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
+    assert flags("attention") == fields | {"bundle", "as_json", "output"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["decode", "ax", "--beam-size", "99"], "heed: --beam-size must be at most 64\n"),
+        (["decode", "ax", "é"], "heed: source 2 has 'é' at offset 0, which the vocabulary lacks"),
+        (["decode", "a" * 99], "give --split sentences to decode its sentences one by one"),
+        (["attention", "ax", "--layers", "3"], "heed: --layers is 3 but there is no such cross"),
+        (["attention", "ax", "-o", "a.gif"], "a.gif must end in one of .json, .npz"),
+        (["attention", "ax", "--heads", "first"], "'first' is not a list of integers such as 0,-1"),
+        (["score", "ax"], "give a TARGET as well"),
+        (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
+        (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
+        (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
+    ],
+)
+def test_errors_name_what_was_typed(heed, arguments, said):
+    done = heed(*arguments)
+    assert done.exit_code != 0
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_bad_line_ends_the_work_or_is_left_empty(heed):
+    lines = "".join(f"{word}\n" for word in ["a"] * 300 + ["", "heed"])
+    stopped = heed("decode", stdin=lines)
+    assert stopped.exit_code == 1
+    assert stopped.stderr.startswith("heed: source 301 '' holds no token;")
+    assert len(stopped.stdout.splitlines()) == 256
+    partial = heed("decode", "--partial", stdin=lines)
+    assert partial.exit_code == 1
+    assert partial.stderr.startswith("heed: source 301 '' holds no token;")
+    assert partial.stdout.splitlines()[300:] == ["", "HH IY1 D"]
+
+
+def test_score_reads_pairs(heed, post):
+    _, answered = post("/v1/score", source=["ax", "heed"], target=["AE1 K S", "HH IY1 D"])
+    found = heed("score", stdin="ax\tAE1 K S\nheed\tHH IY1 D\n").stdout.splitlines()
+    sums = [float(line.split("\t")[0]) for line in found]
+    assert sums == pytest.approx([each["sum"] for each in answered["results"]], abs=1e-4)
+
+
+def test_a_heatmap_shows_the_largest_weights(heed):
+    _, _, title, columns, *rows = heed("attention", "heed", "HH IY1 D").stdout.splitlines()
+    assert title == "cross attention, mean of 3 layers, mean of 4 heads"
+    assert columns == "      h e e d"
+    assert [row.split()[0] for row in rows] == ["HH", "IY1", "D", "<eos>"]
+    darkest = [max(range(6, len(row)), key=lambda i: " ░▒▓█".index(row[i])) for row in rows[:3]]
+    assert [columns[place] for place in darkest] == ["h", "e", "d"]
+
+
+def test_heatmaps_of_selected_layers_and_heads(heed):
+    shown = heed("attention", "ax", "--layers=-1", "--heads=0,2", "--kinds=cross,encoder").stdout
+    titles = [line for line in shown.splitlines() if "attention, " in line]
+    assert titles == [
+        f"{kind} attention, layer {layer}, head {head}"
+        for kind, layer in (("cross", 2), ("encoder", 3))
+        for head in (0, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begins"),
+    [
+        (".json", b'{"model":"g2p-en"'),
+        (".npz", b"PK"),
+        (".safetensors", b""),
+        (".svg", b"<svg"),
+        (".png", b"\x89PNG"),
+        (".html", b"<!doctype html>"),
+    ],
+)
+def test_a_suffix_names_the_format(heed, tmp_path, suffix, begins):
+    file = tmp_path / f"ax{suffix}"
+    done = heed("attention", "ax", "-o", file)
+    assert (done.exit_code, done.output) == (0, "")
+    assert file.read_bytes().startswith(begins)
+    assert file.stat().st_size > 500
+
+
+def test_variables_of_the_service_choose_the_model(heed, tiny, monkeypatch):
+    monkeypatch.setenv("HEED_BUNDLES", str(tiny))
+    document = json.loads(heed("decode", "red", "--json").stdout)
+    assert document["model"] == "tiny"
+    assert document == json.loads(heed("decode", "red", "--json", "--bundle", tiny).stdout)
+    monkeypatch.setenv("HEED_BUNDLES", f"{tiny},{tiny}")
+    assert "choose one of them with --bundle" in heed("decode", "red").stderr
+
+
+def complete(words):
+    """Return what a shell is offered for the last of these words."""
+    *arguments, incomplete = words.split(" ")[1:]
+    shell = ShellComplete(main, {}, "heed", "_HEED_COMPLETE")
+    return [each.value for each in shell.get_completions(arguments, incomplete)]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("heed e", ["evaluate", "export"]),
+        ("heed decode --top", ["--top-k", "--top-p", "--top-log-probs"]),
+        ("heed serve --pr", ["--protocols", "--provider", "--precision"]),
+        pytest.param("heed export --no", ["--notice"], marks=pytest.mark.long),
+    ],
+)
+def test_completion(words, offered):
+    assert sorted(complete(words)) == sorted(offered)
+
+
+def test_decode_imports_no_application_and_no_torch():
+    code = """
+import contextlib, sys
+from service.command.__main__ import main
+with contextlib.suppress(SystemExit):
+    main(["decode", "heed"])
+assert not {"torch", "service.app", "model", "uvicorn", "huggingface_hub"} & {*sys.modules}
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("HH IY1 D\n", "")
+
+
+def test_every_setting_is_a_flag_of_serve(heed):
+    shown = heed("serve", "--help").stdout
+    assert all(f"--{name.replace('_', '-')}" in shown for name in Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"), [("convert", "convert"), ("train", "model"), ("export", "model")]
+)
+def test_a_command_of_the_model_names_the_extra_that_it_needs(command, extra):
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from service.command.__main__ import main
+main([{command!r}, "--help"])
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("heed: torch is not installed: ")
+    assert done.stderr.endswith(f"pip install 'heed-server[{extra}]'\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["convert", "train", "evaluate", "export"])
+def test_commands_of_the_model_explain_themselves(command):
+    run = [sys.executable, "-m", "service.command", command, "--help"]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"Usage: heed {command} [OPTIONS]" in done.stdout

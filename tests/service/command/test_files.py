@@ -1,0 +1,156 @@
+"""heed decode --input --output: formats, order, bad lines, and going on after a kill."""
+
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+WORDS = ["heed", "a", "photograph", "knight", "incomprehensibility", "ax"]
+
+
+@pytest.fixture(scope="module")
+def targets(post):
+    """The right target of each word."""
+    _, answered = post("/v1/decode", source=WORDS)
+    results = answered["results"]
+    return {word: each["hypotheses"][0]["text"] for word, each in zip(WORDS, results, strict=True)}
+
+
+@pytest.fixture
+def words():
+    """More words than are decoded at once, of all lengths in any order."""
+    return random.Random(1).choices(WORDS, k=300)
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [("w.txt", "w.tsv"), ("w.tsv.gz", "w.txt"), ("w.jsonl", "w.jsonl.gz")],
+)
+def test_every_format_keeps_the_order(heed, tmp_path, words, targets, source, output):
+    lines = {
+        "w.txt": "".join(f"{word}\n" for word in words),
+        "w.tsv.gz": "".join(f"{word}\tanother column\n" for word in words),
+        "w.jsonl": "".join(
+            json.dumps(word if i % 2 else {"id": i, "source": word}) + "\n"
+            for i, word in enumerate(words)
+        ),
+    }[source]
+    packed = gzip.compress(lines.encode()) if source.endswith(".gz") else lines.encode()
+    (tmp_path / source).write_bytes(packed)
+    done = heed("decode", "--input", tmp_path / source, "--output", tmp_path / output)
+    assert done.exit_code == 0, done.output
+    assert f"{output}: 300 lines, " in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {source, output}
+    content = (tmp_path / output).read_bytes()
+    written = (gzip.decompress(content) if output.endswith(".gz") else content).decode()
+    assert [read(output, line) for line in written.splitlines()] == [targets[w] for w in words]
+    if output == "w.tsv":
+        assert [line.split("\t")[0] for line in written.splitlines()] == words
+
+
+def read(output, line):
+    if "jsonl" in output:
+        return json.loads(line)["hypotheses"][0]["text"]
+    return line.split("\t")[-1]
+
+
+def test_input_without_output_is_printed(heed, tmp_path, words, targets):
+    (tmp_path / "w.txt").write_text("\n".join(words))
+    printed = heed("decode", "--input", tmp_path / "w.txt").stdout
+    assert printed.splitlines() == [targets[word] for word in words]
+
+
+def test_output_without_input_takes_lines_of_standard_input(heed, tmp_path, targets):
+    heed("decode", "--output", tmp_path / "w.tsv", stdin="heed\r\nax\n")
+    assert (tmp_path / "w.tsv").read_text() == f"heed\t{targets['heed']}\nax\t{targets['ax']}\n"
+
+
+def test_a_bad_line_is_named_and_skipped_by_choice(heed, tmp_path, words, targets):
+    (tmp_path / "w.txt").write_text("\n".join([*words, "7", "ax"]))
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.tsv"]
+    stopped = heed("decode", *files)
+    assert stopped.exit_code == 1
+    assert "heed: source 301 has '7' at offset 0, which the vocabulary lacks" in stopped.stderr
+    assert not (tmp_path / "w.tsv").exists()
+    skipped = heed("decode", *files, "--partial")
+    assert skipped.exit_code == 1
+    assert "heed: going on after the 256 lines of " in skipped.stderr
+    assert "heed: source 301 has '7' at offset 0" in skipped.stderr
+    lines = (tmp_path / "w.tsv").read_text().splitlines()
+    assert lines[300:] == ["7\t", f"ax\t{targets['ax']}"]
+
+
+@pytest.mark.parametrize("output", ["w.tsv", "w.jsonl"])
+def test_bytes_that_are_not_text_are_a_bad_line(heed, tmp_path, output):
+    (tmp_path / "w.txt").write_bytes(b"ax\n\xff\nax\n")
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / output]
+    done = heed("decode", *files, "--partial")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("heed: source 2 has a byte that is not UTF-8 at offset 0")
+    first, bad, last = (tmp_path / output).read_bytes().splitlines()
+    assert first == last
+    assert bad.startswith(b"\xff\t" if output == "w.tsv" else b'{"source":"?","error":"source 2 ')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],
+)
+def test_json_without_a_text_is_refused(heed, tmp_path, line, said):
+    (tmp_path / "w.jsonl").write_text(f'"ax"\n{line}\n')
+    refused = heed("decode", "--input", tmp_path / "w.jsonl", "--output", tmp_path / "w.txt")
+    assert refused.exit_code == 1
+    assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ax", "--output", "w.tsv"], "give TEXTS, or files"),
+        (["--output", "w.tsv", "--num-hypotheses", "2"], "an --output that ends in .jsonl"),
+        (["--input", "nothing.txt"], "'nothing.txt' does not exist"),
+    ],
+)
+def test_arguments_that_contradict_each_other(heed, arguments, said):
+    refused = heed("decode", *arguments)
+    assert refused.exit_code == 2
+    assert said in refused.output
+
+
+@pytest.mark.long
+def test_a_killed_command_goes_on_where_it_was(tmp_path, words, targets):
+    words *= 20
+    (tmp_path / "w.txt").write_text("\n".join(words))
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.tsv"]
+    command = [sys.executable, "-m", "service.command", "decode", *files]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob("*.part")))
+        process.send_signal(signal.SIGKILL)
+    (part,) = tmp_path.glob("*.part")
+    whole = part.read_bytes()
+    assert 0 < whole.count(b"\n") < len(words), "it was killed too late"
+    part.write_bytes(whole + b"hee")  # as if it was killed while it wrote a line
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    count = whole.count(b"\n")
+    assert f"going on after the {count} lines of" in done.stderr
+    lines = (tmp_path / "w.tsv").read_text().splitlines()
+    assert lines == [f"{word}\t{targets[word]}" for word in words]
+    assert not [*tmp_path.glob("*.part")]
+
+
+def test_a_file_that_has_changed_is_decoded_from_its_beginning(heed, tmp_path, targets):
+    for word in ("ax", "heed"):
+        (tmp_path / "w.txt").write_text(f"{word}\n7\n")
+        files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.txt.out"]
+        assert heed("decode", *files).exit_code == 1
+        (tmp_path / "w.txt").write_text(f"{word}\n")
+        assert "going on" not in heed("decode", *files).stderr
+        assert (tmp_path / "w.txt.out").read_text() == f"{targets[word]}\n"

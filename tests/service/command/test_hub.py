@@ -1,0 +1,137 @@
+"""heed serve owner/model, with a stand-in of the Hugging Face hub."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from service.bundle.manifest import load_bundle
+from service.command.hub import find_bundle
+from service.errors import StartupError
+from tests.conftest import free_port, is_ready
+from tests.hub import JUNK, hub_of
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+EMPTY = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors
+MODEL = "Helsinki-NLP/opus-mt-en-fr"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with a folder of a model that Heed cannot convert; caches of this test alone."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}'
+    )
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    for name in ("model.safetensors", "pytorch_model.bin", "source.spm"):
+        (folder / name).write_bytes(EMPTY)
+    with hub_of(MODEL, folder) as hub:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", hub.address)
+        yield hub
+
+
+def place_of(hub):
+    """Return the folder where the bundle of the hub's model is kept."""
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "heed"
+    return cache / "Helsinki-NLP--opus-mt-en-fr" / hub.commit / "opus-mt-en-fr"
+
+
+def test_a_converted_model_is_found_without_the_hub(hub, tiny):
+    kept = Path(shutil.copytree(tiny, place_of(hub)))
+    assert find_bundle(MODEL) == find_bundle(f"{MODEL}@{hub.commit}") == kept
+    hub.server_close()  # nobody listens
+    assert find_bundle(MODEL) == kept
+    with pytest.raises(StartupError, match=r"opus-mt-en-fr at v2 is not in .*cannot be reached"):
+        find_bundle(f"{MODEL}@v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nobody/nothing", "answers 404 to it at main: check name and revision"),
+        (f"{MODEL}@v2", "answers 404 to it at v2: check name and revision"),
+    ],
+)
+def test_a_model_that_the_hub_lacks_is_refused(hub, name, said):
+    with pytest.raises(StartupError, match=said):
+        find_bundle(name)
+
+
+def serve(*arguments):
+    return [sys.executable, "-m", "service.command", "serve", *arguments]
+
+
+def test_a_model_that_cannot_be_converted_leaves_nothing(hub):
+    done = subprocess.run(serve(MODEL), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "has model_type 'gpt2': Heed knows" in done.stderr.splitlines()[-1]
+    assert [*place_of(hub).parent.iterdir()] == []
+    files = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
+    assert files == {"config.json", "README.md", "model.safetensors", "source.spm"}
+
+
+def test_bundles_of_the_hub_are_referred_to_serve():
+    with pytest.raises(StartupError, match=f"run `heed serve {MODEL}` for this model of the Hugg"):
+        load_bundle(Path(MODEL))
+
+
+@pytest.mark.long
+def test_a_model_of_the_hub_is_converted_once_and_served(hub, tmp_path, monkeypatch):
+    write_checkpoint(hub.folder)
+    answers = [ask(), ask()]
+    assert sum("/resolve/" in path for path in hub.asked) < 3 * len(hub.names)
+    asked = len(hub.asked)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shutil.rmtree(tmp_path / "hf")
+    answers.append(ask())
+    assert len(hub.asked) == asked
+    assert answers[0] == answers[1] == answers[2]
+    origin = json.loads((place_of(hub) / "bundle.json").read_text())["origin"]
+    assert origin["checkpoint"] == f"{MODEL}@{hub.commit}"
+    assert not any(name.startswith("onnx") or name in JUNK for name in origin["files"])
+
+
+@pytest.mark.long
+def test_a_killed_conversion_leaves_no_bundle_and_is_repeated(hub):
+    write_checkpoint(hub.folder)
+    with subprocess.Popen(serve(MODEL), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "exporting graph 2" in line:
+                process.terminate()
+    assert not place_of(hub).exists()
+    assert ask()["model"] == "opus-mt-en-fr"
+    assert [path.name for path in place_of(hub).parent.iterdir()] == ["opus-mt-en-fr"]
+
+
+def write_checkpoint(folder):
+    """Write a small Marian. The tests of the model are imported only here: they import torch."""
+    from tests.model.importers.checkpoints import write_marian
+
+    shutil.rmtree(folder)
+    write_marian(folder)
+
+
+def ask():
+    """Serve the model until it has answered."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(
+        serve(MODEL, "--port", str(port)), cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: is_ready(address) or process.poll() is not None, 600)
+        return httpx2.post(f"{address}/v1/decode", json={"source": "Hello"}).json()
+    finally:
+        process.terminate()
+        process.wait(30)
