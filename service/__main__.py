@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from service.shortage import SHORTAGES, exit_if_short
+from service.memory import SHORTAGES, exit_if_short
 
 try:
     import structlog

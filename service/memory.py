@@ -1,16 +1,25 @@
-"""Give freed memory back to the system, and run the garbage collector rarely."""
+"""Give freed memory back to the system, run the garbage collector rarely, and end a process that
+may not take enough memory, or start enough threads, with one line.
 
-import ctypes
+It imports little, since it explains why larger modules cannot be imported.
+"""
+
+import errno
 import gc
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import NoReturn
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 LARGE_BLOCK = 1 << 19  # bytes of a block that glibc maps by itself, and unmaps when it is freed
 TRIM_EVERY = 10.0  # seconds between two trims
+SHORTAGES = (ImportError, MemoryError, OSError, RuntimeError)  # if `is_short` says so
+ERROR_NUMBERS = (errno.ENOMEM, errno.EAGAIN)
+SIGNS = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 COLLECTED = 6  # trims from one garbage collection to the next
 YOUNG = 500_000  # objects that may be made, beyond those that are freed, before the next collection
 
@@ -34,6 +43,8 @@ def return_large_blocks() -> None:
     By default glibc raises its threshold to the largest block that was freed, up to 32 MiB. Later
     blocks of that size come from its heaps, which small blocks between them keep from shrinking.
     """
+    import ctypes
+
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
@@ -47,6 +58,8 @@ def trim_heaps() -> None:
 @cache
 def find_trim() -> Callable[[int], int] | None:
     """Return glibc's malloc_trim; other C libraries have none. Each CDLL is a reference cycle."""
+    import ctypes
+
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
@@ -63,3 +76,24 @@ def trim_heaps_regularly() -> None:
             trim_heaps()
 
     threading.Thread(target=run, name="memory", daemon=True).start()
+
+
+def exit_if_short(error: Exception) -> NoReturn:
+    """Exit if the error is for want of memory or threads, else raise it."""
+    if not is_short(error):
+        raise error
+    (reason, *_) = str(error).splitlines()[-1:] or ["no memory is left"]
+    sys.exit(
+        f"heed: too little memory, or too few threads: {reason}: raise ulimit -v and ulimit -u, or"
+        " free some memory"
+    )
+
+
+def is_short(error: Exception) -> bool:
+    said = str(error).lower()
+    number = error.errno if isinstance(error, OSError) else None
+    return (
+        isinstance(error, MemoryError)
+        or number in ERROR_NUMBERS
+        or any(each in said for each in SIGNS)
+    )

@@ -19,9 +19,8 @@ from typing import Any
 
 import click
 
-from service.command.batches import Decoded, decode_in_order
+from service.command.batches import Decoded, batches_of, decode_in_order, open_lines
 from service.command.errors import describe, report
-from service.command.lines import batches_of, open_lines
 from service.command.local import local_service
 from service.errors import StartupError
 from service.formats.json import to_json

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from service.shortage import SHORTAGES, exit_if_short
+from service.memory import SHORTAGES, exit_if_short
 
 try:
     from service.engine.engine import Engine

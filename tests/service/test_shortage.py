@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from service.shortage import exit_if_short
+from service.memory import exit_if_short
 
 LIMITED = """
 import os, resource, sys
