@@ -31,7 +31,10 @@ from service.api.endpoints import (
     score,
     tokenize,
 )
-from service.api.protocols import hugging_face, libretranslate, open_inference, openai
+from service.api.protocols import openai
+from service.api.protocols.hugging_face import routes as hugging_face
+from service.api.protocols.libretranslate import routes as libretranslate
+from service.api.protocols.open_inference import routes as open_inference
 from service.api.reading.call import Service
 from service.errors import HeedError
 from service.http.limits import Admission, Budget, Door, RequestLimits

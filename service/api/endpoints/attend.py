@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from service.api.answering.attended import check_finite, picture_of, write_attended
 from service.api.answering.examples import Examples
+from service.api.answering.respond import send
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
-from service.api.answering.steps import send
 from service.api.reading.answer_size import check_answer_size, held_nbytes
 from service.api.reading.attend import (
     AttendRequest,

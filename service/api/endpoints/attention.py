@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
+from service.api.answering.respond import Computed, respond, write_partial
 from service.api.answering.responses import (
     PROBLEMS,
     AttentionBlock,
@@ -17,7 +18,6 @@ from service.api.answering.responses import (
     describe_files,
 )
 from service.api.answering.serialize import write_attention
-from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,

@@ -11,14 +11,14 @@ from pydantic import Field
 
 from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.responses import PROBLEMS
-from service.api.answering.serialize import join_results, write_decoded
-from service.api.answering.steps import (
+from service.api.answering.respond import (
     Computed,
     is_cut,
     respond,
     write_partial,
 )
+from service.api.answering.responses import PROBLEMS
+from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
+from service.api.answering.respond import Computed, respond, write_partial
 from service.api.answering.responses import PROBLEMS, FailedResult, ModelResponse
-from service.api.answering.steps import Computed, respond, write_partial
 from service.api.reading.answer_size import SEND_LESS, check_answer_size, held_nbytes, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
+from service.api.answering.respond import Computed, respond
 from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
-from service.api.answering.steps import Computed, respond
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.steps import Computed, respond
+from service.api.answering.respond import Computed, respond
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.reading.call import Call
 from service.api.reading.field_types import IdList, Ids, Text, Texts, source_variant

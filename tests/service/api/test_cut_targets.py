@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from service.api.answering.steps import FINISH_REASON
+from service.api.answering.respond import FINISH_REASON
 from service.api.reading.answer_size import TOKEN_BYTES
 from tests.conftest import edit_manifest, opened
 from tests.service.api.bodies import tensor_of

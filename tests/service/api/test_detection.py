@@ -8,7 +8,7 @@ from tests.conftest import KEY, opened, sender
 from tests.service.api.conftest import copy_of
 
 pytest.importorskip("lingua")
-from service.api.protocols.detection import READ, Detector, beginning
+from service.api.protocols.libretranslate.detection import READ, Detector, beginning
 
 TEXTS = {
     "als_Latn": "Sot moti është i bukur dhe ne po dalim për një shëtitje.",

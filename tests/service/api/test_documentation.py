@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from service.api.answering.examples import ANSWERS
-from service.api.protocols.inference_models import TASKS
+from service.api.protocols.open_inference.models import TASKS
 from service.errors import HeedError
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import edit_manifest, opened

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from service.api.protocols.html_texts import (
+from service.api.protocols.libretranslate.html_texts import (
     MOST_ATTRIBUTES,
     MOST_TAGS,
     check_html,
@@ -110,8 +110,8 @@ def test_as_many_tags_as_are_allowed_are_read_in_seconds(tag):
     """The limit is there for the quadratic time of nested tags. Ten times as many take too long."""
     source = f"{tag}{'x' * ((1 << 20) // MOST_TAGS)}" * MOST_TAGS
     code = (
-        "import sys; from service.api.protocols.html_texts import *; source = sys.stdin.read();"
-        " replace_texts(source, html_texts_of(source))"
+        "import sys; from service.api.protocols.libretranslate.html_texts import *;"
+        " source = sys.stdin.read(); replace_texts(source, html_texts_of(source))"
     )
     subprocess.run([sys.executable, "-c", code], input=source, text=True, timeout=10, check=True)
 

@@ -19,8 +19,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.inference._common import _stream_text_generation_response
 
-from service.api.protocols.generated_tokens import TokenWriter
-from service.api.protocols.hugging_face import ERRORS
+from service.api.protocols.hugging_face.routes import ERRORS
+from service.api.protocols.hugging_face.tokens import TokenWriter
 from service.bundle.manifest import load_bundle
 from service.errors import Overloaded, PassFailed
 from service.settings.settings import DEFAULT_BUNDLE

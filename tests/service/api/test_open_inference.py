@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from service.api.protocols.tensors import DTYPES
+from service.api.protocols.open_inference.tensors import DTYPES
 from tests.conftest import serving
 from tests.documentation import HOST, programs
 

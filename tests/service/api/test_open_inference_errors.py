@@ -153,7 +153,7 @@ def test_limits_count_what_padding_adds(client, limit):
 
 
 def test_writing_what_padding_adds_waits_for_a_core(client, monkeypatch):
-    monkeypatch.setattr("service.api.answering.steps.LARGE_ANSWER", D_MODEL * 40 * 30)
+    monkeypatch.setattr("service.api.answering.respond.LARGE_ANSWER", D_MODEL * 40 * 30)
     busy = CapacityLimiter(1)
     client.portal.call(busy.acquire_on_behalf_of, "another request")
     monkeypatch.setattr(client.app.state.service, "cores", busy)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from service.api.protocols.tensors import (
+from service.api.protocols.open_inference.tensors import (
     DTYPES,
     Form,
     Input,

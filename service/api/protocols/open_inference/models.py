@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from service.api.answering.steps import Computed
+from service.api.answering.respond import Computed
 from service.api.endpoints.attention import AttentionRequest, run_attention
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.endpoints.score import ScoreRequest, run_score
-from service.api.protocols.tensors import Form
+from service.api.protocols.open_inference.tensors import Form
 from service.api.reading.call import Call
 from service.api.reading.selection import ATTENTION_GRAPHS
 from service.arrays import FloatArray

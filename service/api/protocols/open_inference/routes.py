@@ -11,21 +11,21 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from service.api.answering.steps import (
+from service.api.answering.respond import (
     Computed,
     cut_headers,
     send,
     write_pieces,
 )
 from service.api.endpoints import models
-from service.api.protocols.inference_models import (
+from service.api.protocols.open_inference.models import (
     TASKS,
     Output,
     ResultDocument,
     Task,
     read_sequences,
 )
-from service.api.protocols.tensors import (
+from service.api.protocols.open_inference.tensors import (
     Form,
     InferRequest,
     Tensor,

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import Examples
-from service.api.answering.steps import Computed, cut_headers, send, write_pieces
+from service.api.answering.respond import Computed, cut_headers, send, write_pieces
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.endpoints.decode import DecodeRequest, prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
-from service.api.protocols.generate_parameters import Parameters, read_parameters
-from service.api.protocols.generated_tokens import TokenWriter, write_details
+from service.api.protocols.hugging_face.parameters import Parameters, read_parameters
+from service.api.protocols.hugging_face.tokens import TokenWriter, write_details
 from service.api.reading.call import Call
 from service.api.reading.field_types import Foreign, Plain
 from service.api.reading.json_route import JsonRoute, validate

@@ -12,13 +12,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from service.api.answering.examples import Examples
-from service.api.answering.steps import Computed, respond
+from service.api.answering.respond import Computed, respond
 from service.api.endpoints.decode import DecodeRequest, run_decode
 from service.api.endpoints.models import Health
-from service.api.protocols.detection import Detected, beginning, detector_of
-from service.api.protocols.forms import MULTIPART, URL_ENCODED, read_form
-from service.api.protocols.html_texts import Wanted, check_html, html_texts_of, replace_texts
-from service.api.protocols.libretranslate_bodies import (
+from service.api.protocols.libretranslate.bodies import (
     Detection,
     DetectRequest,
     FrontendSettings,
@@ -28,7 +25,15 @@ from service.api.protocols.libretranslate_bodies import (
     TranslateAnswer,
     TranslateRequest,
 )
-from service.api.protocols.translation_pairs import (
+from service.api.protocols.libretranslate.detection import Detected, beginning, detector_of
+from service.api.protocols.libretranslate.forms import MULTIPART, URL_ENCODED, read_form
+from service.api.protocols.libretranslate.html_texts import (
+    Wanted,
+    check_html,
+    html_texts_of,
+    replace_texts,
+)
+from service.api.protocols.libretranslate.pairs import (
     NO_LANGUAGES,
     Unsupported,
     choose_model,
