@@ -48,6 +48,16 @@ class TrainingBatch:
     target_length: Tensor  # (B,)
     soft_labels: Tensor | None  # (B, T, V), zeros at padding
 
+    def to(self, device: torch.device) -> "TrainingBatch":
+        return TrainingBatch(
+            self.source_ids.to(device),
+            self.source_length.to(device),
+            self.target_ids.to(device),
+            self.next_ids.to(device),
+            self.target_length.to(device),
+            None if self.soft_labels is None else self.soft_labels.to(device),
+        )
+
 
 def read_pairs(path: Path) -> list[Pair]:
     """Return the pairs in a file of `source<TAB>target` lines.

@@ -49,6 +49,11 @@ class TrainingOptions:
     synthetic_sources: float  # for each source of the pairs
 
 
+def find_device() -> torch.device:
+    """Return the GPU if torch finds one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def hash_pairs(path: Path) -> str:
     """Return the hexadecimal SHA-256 of the file: a run is resumed with the same pairs only."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -200,7 +205,9 @@ def write_soft_labels(
     path: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
 ) -> None:
     """Store the teachers' labels: 2 bytes for every token of the vocabulary at every position."""
-    teachers = [load_model(Path(teacher)).transformer for teacher in options.teachers]
+    teachers = [
+        load_model(Path(teacher)).transformer.to(find_device()) for teacher in options.teachers
+    ]
     known = {tuple(example.source_ids) for example in examples}
     count = round(options.synthetic_sources * len(known))
     sources = synthetic_sources(known, count, config.max_source_length, options.seed)
@@ -233,7 +240,7 @@ def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> i
     """
     epochs = 0
     if (run / CHECKPOINT).exists():
-        state = torch.load(run / CHECKPOINT, weights_only=True)
+        state = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         epochs = state["epoch"] + 1
