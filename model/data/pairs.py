@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from model.data.tokenizers import SPECIALS, UNK, keeps_case, normalize
+from model.data.tokenizers import SPECIALS, UNK, Case, case_of, normalize
 from model.network.config import InputError, TransformerConfig
 
 Pair = tuple[str, str]  # source, target
@@ -163,8 +163,9 @@ def describe_normalized(file: PairFile, source: Tokenizer, target: Tokenizer) ->
         ]
         if found:
             place, text, changed = found[0]
-            how = "normalized" if keeps_case(tokenizer) else "normalized and put in lower case"
-            advice = "" if keeps_case(tokenizer) else "; --keep-case keeps capitals"
+            kept = case_of(tokenizer) is Case.keep
+            how = "normalized" if kept else "normalized and put in lower case"
+            advice = "" if kept else "; --case keep keeps capitals"
             yield (
                 f"{side} are {how}, which changes {len(found)} of {len(texts)}; at {place},"
                 f" {text!r} becomes {changed!r}{advice}"

@@ -21,7 +21,7 @@ from model.checkpoint import (
     save_weights,
 )
 from model.data.pairs import Example, read_pairs
-from model.data.tokenizers import Unit, build_tokenizer, keeps_case, unit_of
+from model.data.tokenizers import Case, Unit, build_tokenizer, case_of, unit_of
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
@@ -66,7 +66,7 @@ class Splitting:
 
     source_unit: Unit
     target_unit: Unit
-    keep_case: bool
+    case: Case
     vocabulary_size: int
 
 
@@ -79,7 +79,7 @@ def choose_tokenizers(
             find_weights(model)
         return load_tokenizers(models[0])
     sources, targets = zip(*read_pairs(pairs), strict=True)
-    same = wanted.keep_case, wanted.vocabulary_size
+    same = wanted.case, wanted.vocabulary_size
     return (
         build_tokenizer(sources, wanted.source_unit, *same),
         build_tokenizer(targets, wanted.target_unit, *same),
@@ -168,9 +168,8 @@ def check_same_settings(
     for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
         if unit_of(old) is not unit_of(new):
             raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
-        if keeps_case(old) is not keeps_case(new):
-            word = "with" if keeps_case(old) else "without"
-            raise InputError(f"{run} was started {word} --keep-case: {advice}")
+        if case_of(old) is not case_of(new):
+            raise InputError(f"{run} was started with --case {case_of(old)}: {advice}")
     found = asdict(load_config(run)) | started
     if different := describe_changes(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")
