@@ -15,7 +15,7 @@ HEAD = (
     b"content-type: application/json\r\n"
 )
 OK = b'{"status":"ok"}\n'
-END = b"}}"  # of an answer of /v1/decode
+END = b"}}\n"  # of an answer of /v1/decode
 
 
 def open_to(server):
