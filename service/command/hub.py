@@ -39,7 +39,7 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
     """Return the commit that a revision is at. Raise StartupError."""
     from httpx2 import TransportError
     from huggingface_hub import model_info
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
         return str(model_info(model, revision=revision).sha)
@@ -51,6 +51,8 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
                 f" {revision}: check name and revision; private and gated models need"
                 " `hf auth login`"
             ) from error
+    except HFValidationError as error:
+        raise StartupError(f"{model} is not a folder, nor an id of the hub: {error}") from error
     except (TransportError, OfflineModeIsEnabled):
         pass
     if latest.is_file():

@@ -61,6 +61,7 @@ def test_a_converted_model_is_found_without_the_hub(hub, tiny):
     [
         ("nobody/nothing", "answers 404 to it at main: check name and revision"),
         (f"{MODEL}@v2", "answers 404 to it at v2: check name and revision"),
+        ("nobody/no--thing", "nobody/no--thing is not a folder, nor an id of the hub: "),
     ],
 )
 def test_a_model_that_the_hub_lacks_is_refused(hub, name, said):
