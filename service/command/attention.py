@@ -75,7 +75,7 @@ def attention(
         body["target"] = target
     with reported():
         document = asyncio.run(attend(body, bundle))
-    write(document, output, as_json)
+        write(document, output, as_json)
 
 
 async def attend(body: dict[str, Any], bundle: Path | None) -> Document:

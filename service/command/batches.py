@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import sys
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from service.api.reading.call import Service
 from service.api.reading.json_route import validate
 from service.command.errors import place_among
 from service.command.local import make_call
-from service.errors import HeedError
+from service.errors import HeedError, StartupError
 from service.formats.json import Document
 
 
@@ -81,7 +82,7 @@ UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refuse
 
 @contextmanager
 def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
-    """Open a file, or standard input, as an iterator over its lines."""
+    """Open a file, or standard input, as an iterator over its lines. It raises StartupError."""
     with (
         TextIOWrapper(sys.stdin.buffer, *UTF8)
         if file is None
@@ -89,7 +90,10 @@ def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
         if file.suffix == ".gz"
         else file.open("r", -1, *UTF8)
     ) as stream:
-        yield (line.rstrip("\r\n") for line in stream)
+        try:
+            yield (line.rstrip("\r\n") for line in stream)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StartupError(f"{file} is not a whole gzip file: {error}") from error
 
 
 def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:

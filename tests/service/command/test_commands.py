@@ -90,6 +90,12 @@ def test_every_field_of_a_request_has_a_flag():
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
+        (
+            ["serve", "./nothing"],
+            "heed: ./nothing is neither a folder nor an id of the Hugging Face",
+        ),
+        (["attention", "ax", "-o", "/nothing/a.png"], "heed: /nothing/a.png: No such file or dire"),
+        (["decode", "--output", "/nothing/a.tsv"], ".part: No such file or directory\n"),
         (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
     ],
 )
