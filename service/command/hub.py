@@ -67,7 +67,7 @@ def convert(model: str, bundle: Path) -> None:
     """Convert a model in a process of its own, whose memory ends with it. It writes what it does to
     standard error, and the whole bundle or nothing. Exit as it does if it fails."""
     report(f"converting {model} to {bundle}")
-    command = [*run_module("model"), "convert", model, str(bundle)]
+    command = [*run_module("service.command"), "convert", model, str(bundle)]
     code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
     if code:
         sys.exit(code)
