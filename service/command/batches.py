@@ -1,16 +1,9 @@
 """Decode batches of texts by the functions behind POST /v1/decode, and keep their order."""
 
 import asyncio
-import gzip
-import sys
-import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
-from io import TextIOWrapper
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from service.api.endpoints.decode import DecodeRequest, prepare
@@ -18,7 +11,7 @@ from service.api.reading.call import Service
 from service.api.reading.json_route import validate
 from service.command.errors import place_among
 from service.command.local import make_call
-from service.errors import HeedError, StartupError
+from service.errors import HeedError
 from service.formats.json import Document
 
 
@@ -75,28 +68,3 @@ async def decode_batch(
         {**document, "results": [results[place] for place in range(len(texts))]},
         {order[place]: place_among(error, places) for place, error in failed.items()},
     )
-
-
-UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
-
-
-@contextmanager
-def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
-    """Open a file, or standard input, as an iterator over its lines. It raises StartupError."""
-    with (
-        TextIOWrapper(sys.stdin.buffer, *UTF8)
-        if file is None
-        else gzip.open(file, "rt", 9, *UTF8)
-        if file.suffix == ".gz"
-        else file.open("r", -1, *UTF8)
-    ) as stream:
-        try:
-            yield (line.rstrip("\r\n") for line in stream)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise StartupError(f"{file} is not a whole gzip file: {error}") from error
-
-
-def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    left = iter(lines)
-    while batch := [*islice(left, size)]:
-        yield batch

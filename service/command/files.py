@@ -19,15 +19,16 @@ from typing import Any
 
 import click
 
-from service.command.batches import Decoded, batches_of, decode_in_order, open_lines
+from service.command.batches import Decoded, decode_in_order
 from service.command.errors import describe, report
+from service.command.lines import BATCH, batches_of, open_lines
 from service.command.local import local_service
 from service.errors import StartupError
 from service.formats.json import to_json
 from service.serving.client import EngineClient
 from service.settings.settings import Settings
 
-BATCH, TOGETHER = 256, 3
+TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 SPACES = str.maketrans("\t\n\r", "   ")
 

@@ -205,6 +205,20 @@ assert not {"torch", "service.app", "model", "uvicorn", "huggingface_hub"} & {*s
     assert (done.stdout, done.stderr) == ("HH IY1 D\n", "")
 
 
+def test_help_opens_no_engine():
+    code = """
+import contextlib, sys
+from service.command.__main__ import main
+for command in ("decode", "attention", "score"):
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+assert not {"onnxruntime", "fastapi", "service.engine"} & {*sys.modules}
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.count("Usage: "), done.stderr) == (3, "")
+
+
 def test_every_setting_is_a_flag_of_serve(heed):
     shown = heed("serve", "--help").stdout
     assert all(f"--{name.replace('_', '-')}" in shown for name in Settings.model_fields)
