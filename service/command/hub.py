@@ -23,11 +23,17 @@ def find_bundle(name: str) -> Path:
     latest = folder / "refs" / (revision or "main").replace("/", "--")
     commit = ask_commit(model, revision or "main", latest)
     bundle = folder / commit / model.partition("/")[2]
-    if not (bundle / "bundle.json").is_file():
-        bundle.parent.mkdir(parents=True, exist_ok=True)
-        convert(f"{model}@{commit}", bundle)
-    latest.parent.mkdir(exist_ok=True)
-    latest.write_text(commit)
+    try:
+        if not (bundle / "bundle.json").is_file():
+            bundle.parent.mkdir(parents=True, exist_ok=True)
+            convert(f"{model}@{commit}", bundle)
+        if not latest.is_file() or latest.read_text() != commit:  # else it may be read-only
+            latest.parent.mkdir(exist_ok=True)
+            latest.write_text(commit)
+    except OSError as error:
+        raise StartupError(
+            f"{folder} cannot be written ({error.strerror}): name another folder by XDG_CACHE_HOME"
+        ) from error
     return bundle
 
 
