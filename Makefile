@@ -8,7 +8,7 @@ FIXTURE := tests/fixtures/tiny/bundle.json
 DATA := .
 RUNS := runs
 ADVISORIES := api.osv.dev
-TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --run $(RUNS)
+TRAIN = $(BIN)/python -m model train $(DATA)/train.tsv --dev $(DATA)/dev.tsv --case initialisms --run $(RUNS)
 
 .DEFAULT_GOAL := all
 .PHONY: all serve test test-long test-service test-others bench runtimes g2p-en check audit dist sbom docs screenshot format fixture image clean

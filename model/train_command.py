@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from model.data.tokenizers import VOCABULARY_SIZE, Unit
+from model.data.tokenizers import VOCABULARY_SIZE, Case, Unit
 from model.flags import PairsFile, existing_file, existing_folder, positive, share
 from model.network.config import NormKind, ScoreFunction, TransformerConfig
 from model.training.loop import train
@@ -34,11 +34,11 @@ SourceUnitFlag = Annotated[
 TargetUnitFlag = Annotated[
     Unit, typer.Option(help="what a target is split into; ignored with --start or --teacher")
 ]
-KeepCaseFlag = Annotated[
-    bool,
+CaseFlag = Annotated[
+    Case,
     typer.Option(
-        "--keep-case",
-        help="do not put characters in lower case; words and pieces always keep their case",
+        help="which capitals remain when texts are split into characters: none, those of words like"
+        " GPU, or all; words and pieces keep theirs; ignored with --start or --teacher"
     ),
 ]
 VocabularySizeFlag = Annotated[
@@ -103,7 +103,7 @@ def train_command(
     run: RunFlag,
     source_unit: SourceUnitFlag = Unit.characters,
     target_unit: TargetUnitFlag = Unit.words,
-    keep_case: KeepCaseFlag = False,
+    case: CaseFlag = Case.lower_case,
     vocabulary_size: VocabularySizeFlag = VOCABULARY_SIZE,
     d_model: DModelFlag = 192,
     d_ff: DFfFlag = 768,

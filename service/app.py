@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -12,8 +13,10 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
+from typing_extensions import override
 
 from service import __version__
 from service.api.answering.decode_answer import EVENTS
@@ -122,6 +125,7 @@ def create_app(
         redoc_url=None,
         telemetry=telemetry_of(tracing, paths.QUIET),
         generate_unique_id_function=name_operation,
+        default_response_class=JSONLine,
     )
     app.state.service = service
     protocols = [PROTOCOLS[name] for name in settings.protocols]
@@ -162,6 +166,14 @@ def route_paths(app: FastAPI, settings: Settings) -> list[str]:
     parts = (*ENDPOINTS, administration, *protocols)
     included = (part.router.routes for part in parts)
     return [getattr(route, "path", "") for route in chain(app.routes, *included)]
+
+
+class JSONLine(JSONResponse):
+    """JSON with a line break, as terminals like it."""
+
+    @override
+    def render(self, content: Any) -> bytes:
+        return super().render(content) + b"\n"
 
 
 def name_operation(route: APIRoute) -> str:

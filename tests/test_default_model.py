@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def read_json(path):
 def test_make_trains_a_model_of_the_same_kind(g2p, tmp_path):
     vocabulary = Tokenizer.from_file(str(g2p / "target.tokenizer.json")).get_vocab()
     phonemes = [token for token in vocabulary if token[0] != "<"]
-    lines = [f"{word}\t{phonemes[i % len(phonemes)]}\n" for i, word in enumerate(WORDS)]
+    words = [*WORDS, string.ascii_uppercase]
+    lines = [f"{word}\t{phonemes[i % len(phonemes)]}\n" for i, word in enumerate(words)]
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / name).write_text("".join(lines), encoding="utf-8")
     variables = [f"DATA={tmp_path}", f"RUNS={tmp_path}", f"BIN={Path(sys.executable).parent}"]
@@ -46,7 +48,9 @@ def test_make_trains_a_model_of_the_same_kind(g2p, tmp_path):
     for _ in range(2):  # the second time nothing is left to train
         subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     one, two, run = (tmp_path / name for name in ("one", "two", "g2p-en"))
-    assert read_json(run / "config.json") == read_json(g2p / "bundle.json")["config"]
+    capitals = {"source_vocab_size": 57}  # the shipped weights are older (docs/pronunciation.md)
+    shipped = read_json(g2p / "bundle.json")["config"]
+    assert read_json(run / "config.json") == shipped | capitals
     assert [read_json(each / "config.json")["rotary"] for each in (one, two)] == [True, False]
     options = read_json(run / "training.json")
     assert (options["start"], options["teachers"]) == (str(one), [str(one), str(two)])

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from model.data.tokenizers import SPECIALS, UNK, keeps_case, normalize
+from model.data.tokenizers import SPECIALS, UNK, Case, case_of, normalize
 from model.network.config import InputError, TransformerConfig
 
 Pair = tuple[str, str]  # source, target
@@ -47,6 +47,16 @@ class TrainingBatch:
     next_ids: Tensor  # (B, T): the target and eos
     target_length: Tensor  # (B,)
     soft_labels: Tensor | None  # (B, T, V), zeros at padding
+
+    def to(self, device: torch.device) -> "TrainingBatch":
+        return TrainingBatch(
+            self.source_ids.to(device),
+            self.source_length.to(device),
+            self.target_ids.to(device),
+            self.next_ids.to(device),
+            self.target_length.to(device),
+            None if self.soft_labels is None else self.soft_labels.to(device),
+        )
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -153,8 +163,9 @@ def describe_normalized(file: PairFile, source: Tokenizer, target: Tokenizer) ->
         ]
         if found:
             place, text, changed = found[0]
-            how = "normalized" if keeps_case(tokenizer) else "normalized and put in lower case"
-            advice = "" if keeps_case(tokenizer) else "; --keep-case keeps capitals"
+            kept = case_of(tokenizer) is Case.keep
+            how = "normalized" if kept else "normalized and put in lower case"
+            advice = "" if kept else "; --case keep keeps capitals"
             yield (
                 f"{side} are {how}, which changes {len(found)} of {len(texts)}; at {place},"
                 f" {text!r} becomes {changed!r}{advice}"

@@ -1,6 +1,7 @@
 """Build the tokenizer.json files of a model. They add no special ids: the bundle says which ids
 surround a text."""
 
+import string
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
@@ -14,21 +15,34 @@ SPECIALS = [PAD, BOS, EOS, UNK]  # in this order, so that their ids are 0..3
 APOSTROPHES = "[\u2018\u2019\u02bc\u0060\u00b4]"  # keyboards and editors write any of these for '
 SPACES = "[\\s\u2581]+"  # U+2581 stands for a space in the names of pieces
 ALONE = "\u2581?[\\p{P}\\p{N}]"  # a punctuation mark or digit, with the space before it
+# Where a capital belongs to a word, not to an initialism: before a small letter (other than the s
+# of GPUs and JFK's), after one, or alone. The counts bound the time that a long text takes.
+IN_A_WORD = (
+    r"{0}(?=(?>[A-Z]{{0,15}})(?!'?s\b)[a-z'])|(?<=[a-z'][A-Z]{{0,15}}){0}|(?<![A-Z]){0}(?![A-Z])"
+)
 VOCABULARY_SIZE = 4000  # enough for some 100,000 pairs; more pieces would be seen too rarely
 
 
 class Unit(StrEnum):
     """Units that a text is split into, one token each."""
 
-    characters = "characters"  # in lower case unless the case is kept, apostrophes unified
+    characters = "characters"  # apostrophes unified, `Case` says which capitals are kept
     words = "words"  # at white space, otherwise unchanged
     pieces = "pieces"  # frequent parts of words, learned from the texts; the case is kept
+
+
+class Case(StrEnum):
+    """Which capitals remain where the unit is characters; words and pieces always keep theirs."""
+
+    lower_case = "lower"  # none
+    initialisms = "initialisms"  # of A to Z, those of GPU, GPUs and JFK's, but not Hello, McDonald
+    keep = "keep"  # all
 
 
 def build_tokenizer(
     texts: Iterable[str],
     unit: Unit,
-    keep_case: bool = False,
+    case: Case = Case.lower_case,
     vocabulary_size: int = VOCABULARY_SIZE,
 ) -> Tokenizer:
     """Build a tokenizer with a token for every unit in `texts`, or for at most `vocabulary_size`
@@ -38,7 +52,7 @@ def build_tokenizer(
     """
     match unit:
         case Unit.characters:
-            tokenizer = character_tokenizer(keep_case)
+            tokenizer = character_tokenizer(case)
         case Unit.words:
             tokenizer = Tokenizer(WordLevel(unk_token=UNK))
             tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -60,19 +74,32 @@ def build_tokenizer(
     return tokenizer
 
 
-def character_tokenizer(keep_case: bool) -> Tokenizer:
+def character_tokenizer(case: Case) -> Tokenizer:
     tokenizer = Tokenizer(WordLevel(unk_token=UNK))
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Replace(Regex(APOSTROPHES), "'"),
             normalizers.NFKC(),
-            *([] if keep_case else [normalizers.Lowercase()]),
+            *case_normalizers(case),
             normalizers.Strip(),
         ]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
+
+
+def case_normalizers(case: Case) -> list[normalizers.Normalizer]:
+    match case:
+        case Case.lower_case:
+            return [normalizers.Lowercase()]
+        case Case.initialisms:
+            return [
+                normalizers.Replace(Regex(IN_A_WORD.format(letter)), letter.lower())
+                for letter in string.ascii_uppercase
+            ]
+        case Case.keep:
+            return []
 
 
 def piece_tokenizer() -> Tokenizer:
@@ -105,5 +132,7 @@ def normalize(tokenizer: Tokenizer, text: str) -> str:
     return tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
 
 
-def keeps_case(tokenizer: Tokenizer) -> bool:
-    return normalize(tokenizer, "A") == "A"
+def case_of(tokenizer: Tokenizer) -> Case:
+    """Return which capitals this tokenizer, made by `build_tokenizer`, keeps."""
+    kept = {"ab a": Case.lower_case, "AB a": Case.initialisms, "AB A": Case.keep}
+    return kept[normalize(tokenizer, "AB A")]

@@ -255,6 +255,10 @@ class Transformer(nn.Module):
         """Names that the state dict omits, each with the name under which it has the tensor."""
         return tied_names(self.config)
 
+    @property
+    def device(self) -> torch.device:
+        return self.generator.weight.device
+
     def forward(
         self, source_ids: Tensor, source_length: Tensor, target_ids: Tensor, target_length: Tensor
     ) -> Tensor:

@@ -28,6 +28,7 @@ from model.training.progress import follow
 from model.training.run import (
     LOSSES,
     TrainingOptions,
+    find_device,
     load_soft_labels,
     resume,
     save_epoch,
@@ -69,7 +70,7 @@ def mean_loss(model: Transformer, examples: Sequence[Example], batch_size: int) 
     total, tokens = 0.0, 0
     for batch in shuffled_batches(examples, batch_size, model.config, seed=0):
         count = int(batch.target_length.sum())
-        total += float(batch_loss(model, batch, 0.0)) * count
+        total += float(batch_loss(model, batch.to(model.device), 0.0)) * count
         tokens += count
     return total / tokens
 
@@ -97,7 +98,7 @@ def train_epoch(
         progress = (epoch + (i + 1) / per_epoch) / options.epochs
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress, options)
-        loss = batch_loss(model, batch, options.label_smoothing)
+        loss = batch_loss(model, batch.to(model.device), options.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -169,11 +170,15 @@ def note(text: str) -> None:
 
 
 def build_model(run: Path, options: TrainingOptions) -> tuple[Transformer, torch.optim.Optimizer]:
-    """Return a model with its initial weights (of `start`, else random), and its optimizer."""
+    """Return a model with its initial weights (of `start`, else random), and its optimizer.
+
+    The model is on the GPU if torch finds one.
+    """
     torch.manual_seed(options.seed)
     model = Transformer(load_config(run))
     if options.start:
         model.load_state_dict(load_model(Path(options.start)).transformer.state_dict())
+    model.to(find_device())
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=0.0,  # train_epoch sets it for each step

@@ -21,7 +21,7 @@ from model.checkpoint import (
     save_weights,
 )
 from model.data.pairs import Example, read_pairs
-from model.data.tokenizers import Unit, build_tokenizer, keeps_case, unit_of
+from model.data.tokenizers import Case, Unit, build_tokenizer, case_of, unit_of
 from model.network.config import InputError, TransformerConfig
 from model.network.transformer import Transformer
 from model.training.teachers import add_soft_labels, label_sources, synthetic_sources
@@ -49,6 +49,11 @@ class TrainingOptions:
     synthetic_sources: float  # for each source of the pairs
 
 
+def find_device() -> torch.device:
+    """Return the GPU if torch finds one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def hash_pairs(path: Path) -> str:
     """Return the hexadecimal SHA-256 of the file: a run is resumed with the same pairs only."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -61,7 +66,7 @@ class Splitting:
 
     source_unit: Unit
     target_unit: Unit
-    keep_case: bool
+    case: Case
     vocabulary_size: int
 
 
@@ -74,7 +79,7 @@ def choose_tokenizers(
             find_weights(model)
         return load_tokenizers(models[0])
     sources, targets = zip(*read_pairs(pairs), strict=True)
-    same = wanted.keep_case, wanted.vocabulary_size
+    same = wanted.case, wanted.vocabulary_size
     return (
         build_tokenizer(sources, wanted.source_unit, *same),
         build_tokenizer(targets, wanted.target_unit, *same),
@@ -163,9 +168,8 @@ def check_same_settings(
     for side, old, new in zip(("source", "target"), load_tokenizers(run), tokenizers, strict=True):
         if unit_of(old) is not unit_of(new):
             raise InputError(f"{run} was started with --{side}-unit {unit_of(old)}: {advice}")
-        if keeps_case(old) is not keeps_case(new):
-            word = "with" if keeps_case(old) else "without"
-            raise InputError(f"{run} was started {word} --keep-case: {advice}")
+        if case_of(old) is not case_of(new):
+            raise InputError(f"{run} was started with --case {case_of(old)}: {advice}")
     found = asdict(load_config(run)) | started
     if different := describe_changes(found, asdict(config) | asdict(options)):
         raise InputError(f"{run} was started with {different}: {advice}")
@@ -200,7 +204,9 @@ def write_soft_labels(
     path: Path, examples: Sequence[Example], config: TransformerConfig, options: TrainingOptions
 ) -> None:
     """Store the teachers' labels: 2 bytes for every token of the vocabulary at every position."""
-    teachers = [load_model(Path(teacher)).transformer for teacher in options.teachers]
+    teachers = [
+        load_model(Path(teacher)).transformer.to(find_device()) for teacher in options.teachers
+    ]
     known = {tuple(example.source_ids) for example in examples}
     count = round(options.synthetic_sources * len(known))
     sources = synthetic_sources(known, count, config.max_source_length, options.seed)
@@ -233,7 +239,7 @@ def resume(run: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> i
     """
     epochs = 0
     if (run / CHECKPOINT).exists():
-        state = torch.load(run / CHECKPOINT, weights_only=True)
+        state = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         epochs = state["epoch"] + 1

@@ -86,11 +86,11 @@ def label_sources(
     config = teachers[0].config
     labelled: list[Example] = []
     for chunk in batches_by_length(sources, len, "labelling synthetic sources"):
-        source_ids, source_length = pad(chunk, config.pad_id)
+        source_ids, source_length = (x.to(teachers[0].device) for x in pad(chunk, config.pad_id))
         next_ids, probs = ensemble_greedy_search(
             teachers, source_ids, source_length, max_new_tokens
         )
-        for source, ids, labels in zip(chunk, next_ids.tolist(), probs.half(), strict=True):
+        for source, ids, labels in zip(chunk, next_ids.tolist(), probs.half().cpu(), strict=True):
             if config.eos_id in ids:
                 end = ids.index(config.eos_id)
                 # clone() frees the memory of the batch's other rows and positions
@@ -111,14 +111,14 @@ def ensemble_greedy_search(
     uses a KV cache, because hundreds of thousands of sources are labelled.
     """
     config, rows = teachers[0].config, source_ids.size(0)
-    chosen: list[Tensor] = [torch.full((rows,), config.bos_id)]
+    chosen: list[Tensor] = [source_ids.new_full((rows,), config.bos_id)]
     means: list[Tensor] = []
-    ended = torch.zeros(rows, dtype=torch.bool)
+    ended = chosen[0] == config.eos_id
     with torch.autocast(source_ids.device.type, dtype=torch.bfloat16):
         cross = [t.decoder.cross(t.encoder(source_ids, source_length)[0]) for t in teachers]
         caches = [t.empty_cache(rows, 0) for t in teachers]
         while len(means) < max_new_tokens and not ended.all():
-            position = torch.full((rows,), len(means))
+            position = source_ids.new_full((rows,), len(means))
             probs: list[Tensor] = []  # (B, V) of each teacher
             for i, teacher in enumerate(teachers):
                 cache = [grow_cache(layer) for layer in caches[i]]
@@ -147,13 +147,13 @@ def add_soft_labels(
     """
     labelled: list[Example] = []
     for chunk in batches_by_length(examples, lambda e: len(e.source_ids), "labelling the pairs"):
-        batch = collate(chunk, teachers[0].config)
+        batch = collate(chunk, teachers[0].config).to(teachers[0].device)
         inputs = batch.source_ids, batch.source_length, batch.target_ids, batch.target_length
         with torch.autocast(batch.source_ids.device.type, dtype=torch.bfloat16):
             mean = torch.stack([teacher(*inputs).float().exp() for teacher in teachers]).mean(0)
         size = mean.size(-1)
         own = functional.one_hot(batch.next_ids, size) * (1 - label_smoothing)
-        soft_labels = ((own + label_smoothing / size + mean) / 2).half()  # (B, T, V)
+        soft_labels = ((own + label_smoothing / size + mean) / 2).half().cpu()  # (B, T, V)
         for example, labels in zip(chunk, soft_labels, strict=True):
             unpadded = labels[: len(example.target_ids) + 1].clone()
             labelled.append(replace(example, soft_labels=unpadded))

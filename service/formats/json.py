@@ -29,6 +29,11 @@ def to_json_pieces(document: Document) -> Pieces:
     return list(concatenate(write(document)))
 
 
+def to_json_line(document: Document) -> Pieces:
+    """Return the JSON with a line break, as terminals like it."""
+    return [*to_json_pieces(document), b"\n"]
+
+
 def concatenate(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in fewer parts: each but the last has at least LEAST_PIECE bytes."""
     collected: list[bytes] = []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from service.formats.arrays import to_npz, to_safetensors
 from service.formats.heatmaps import draw_blocks
 from service.formats.html import to_html
-from service.formats.json import JSON, Document, Pieces, to_json_pieces
+from service.formats.json import JSON, Document, Pieces, to_json_line
 from service.formats.picture import Picture
 from service.formats.png import to_png
 from service.formats.svg import to_svg
@@ -18,7 +18,7 @@ def draw_document(document: Document) -> Picture:
 
 
 WRITERS: dict[str, Callable[[Document], Pieces]] = {
-    JSON: to_json_pieces,
+    JSON: to_json_line,
     "application/npz": to_npz,
     "application/safetensors": to_safetensors,
     "text/html": to_html,

@@ -265,12 +265,12 @@ class Tokenizer:
         return Token(self.name(token_id), token_id, None, None)
 
     def _advice(self) -> str:
-        """Return what to send instead: the tokens of a small vocabulary, letters first."""
+        """Return what to send instead: the tokens of a small vocabulary, small letters first."""
         if self._library.get_vocab_size() > LISTED:
             return "remove what it lacks"
         vocabulary = self._library.get_vocab()
         allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
-        allowed.sort(key=lambda token: (not token.isalnum(), token))
+        allowed.sort(key=lambda token: (not token.isalnum(), token.swapcase()))
         return f"send only {' '.join(allowed)}"
 
     def _but(self) -> str:

@@ -21,7 +21,7 @@ from service.api.reading.attend import (
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
 from service.arrays import Feeds
-from service.formats.json import JSON, Pieces, to_json_pieces
+from service.formats.json import JSON, Pieces, to_json_line
 from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.http.middleware.answers import negotiate
@@ -146,6 +146,6 @@ def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: st
     if media_type in PICTURES:
         pieces: Pieces = [PICTURES[media_type](picture_of(body, outputs, weights))]
     else:
-        pieces = to_json_pieces(write_attended(body, outputs, weights))
+        pieces = to_json_line(write_attended(body, outputs, weights))
     record.end_stage("serialize", started)
     return pieces

@@ -178,7 +178,7 @@ async def show_model(name: str, call: Call) -> Response:
     media_type = negotiate(call, offered, what)
     if media_type == JSON:
         listed = ListedModel(id=name).model_dump() if speaks_openai(call) else {}
-        card = to_json({**describe(call, model).model_dump(mode="json"), **listed})
+        card = to_json({**describe(call, model).model_dump(mode="json"), **listed}) + b"\n"
     return Response(card, media_type=media_type, headers={"Vary": "Accept"})
 
 

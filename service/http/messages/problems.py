@@ -110,7 +110,7 @@ def write_answer(
     error: HeedError, path: str, request_id: str, form: ErrorForm = PROBLEM_FORM
 ) -> bytes:
     """Return the whole answer, after which the connection is closed, where no application runs."""
-    content = form.write(error, path, request_id)
+    content = form.write(error, path, request_id) + b"\n"
     status = HTTPStatus(form.status_of(error.status))
     headers = {
         "Connection": "close",
@@ -141,7 +141,7 @@ def answer(
 ) -> Response:
     """Return the answer to an error, and record the error."""
     form = form_of(request)
-    content = problem(request, error, form)
+    content = problem(request, error, form) + b"\n"
     return Response(content, form.status_of(error.status), headers, form.media_type)
 
 

@@ -1,10 +1,11 @@
 import re
 import unicodedata
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from model.data.tokenizers import SPECIALS, Unit, build_tokenizer, keeps_case, normalize
+from model.data.tokenizers import SPECIALS, Case, Unit, build_tokenizer, case_of, normalize
 from service.text.tokenizer import Tokenizer
 
 # Latin, composed and decomposed marks, ligatures, scripts without spaces, spaces of several widths
@@ -27,7 +28,7 @@ EXPECTED = {  # the normalised text, by Python's own tables
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5), unit=st.sampled_from(Unit))
 @example(texts=["a  b", " (a) 12.5 - A"], unit=Unit.pieces)
 def test_decoding_restores_the_normalised_text_with_its_spaces(texts, unit):
-    tokenizer = build_tokenizer(texts, unit, keep_case=True)
+    tokenizer = build_tokenizer(texts, unit, Case.keep)
     for text in texts:
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == EXPECTED[unit](text)
@@ -47,10 +48,36 @@ def test_the_service_restores_the_spaces_of_pieces_and_places_each_token(texts):
 
 
 def test_characters_are_put_in_lower_case_unless_the_case_is_kept():
-    lower, kept = (build_tokenizer(["AbÉ"], Unit.characters, keep) for keep in (False, True))
-    assert [lower.decode(lower.encode("AbÉ").ids), keeps_case(lower)] == ["abé", False]
-    assert [kept.decode(kept.encode("AbÉ").ids), keeps_case(kept)] == ["AbÉ", True]
+    lower, kept = (
+        build_tokenizer(["AbÉ"], Unit.characters, case) for case in (Case.lower_case, Case.keep)
+    )
+    assert [lower.decode(lower.encode("AbÉ").ids), case_of(lower)] == ["abé", Case.lower_case]
+    assert [kept.decode(kept.encode("AbÉ").ids), case_of(kept)] == ["AbÉ", Case.keep]
     assert [normalize(lower, "É’"), normalize(kept, "É’")] == ["é'", "É'"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((word, word) for word in ["GPU", "NASA", "HELLO", "GPUs", "OKs", "JFK's", "hello"]),
+        *(
+            (word, word.lower())
+            for word in ["I", "A", "Is", "As", "Hello", "McDonald", "PhD", "iOS", "HELLo", "hELLO"]
+        ),
+        *((word, word.lower()) for word in ["'EM", "I'M", "DON'T", "O'BRIEN", "JFK'S", "Mr."]),
+        ("JFK’s", "JFK's"),
+        ("\uff27\uff30\uff35", "GPU"),  # full width
+        (" The NASA report I saw ", "the NASA report i saw"),
+        ("AB-Cd EF.", "AB-cd EF."),
+        ("A" * 64, "A" * 64),
+        ("A" * 16 + "b", "a" * 16 + "b"),
+        ("b" + "A" * 16, "b" + "a" * 16),
+    ],
+)
+def test_capitals_that_are_initialisms_are_kept(text, expected):
+    tokenizer = build_tokenizer([text, "AB"], Unit.characters, Case.initialisms)
+    assert normalize(tokenizer, text) == expected
+    assert case_of(tokenizer) is Case.initialisms
 
 
 WORDS = [f"{stem}{end}" for stem in ("walk", "talk", "jump") for end in ("", "s", "ed", "ing")]

@@ -1,4 +1,5 @@
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +42,16 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_targets():
     with torch.no_grad():
         found = float(batch_loss(model, batch, label_smoothing=0.2))
     assert found == pytest.approx(np.mean(losses), rel=2e-3)
+
+
+def test_a_loss_is_computed_on_the_device_of_the_model(monkeypatch):
+    """Tensors on the CPU could not be combined with those of the device."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # it lacks this device
+    model = Transformer(CONFIG).to("meta")
+    soft_labels = torch.rand(2, CONFIG.target_vocab_size)
+    for labels in (None, soft_labels):
+        batch = collate([Example([4, 5], [6], labels)], CONFIG).to(model.device)
+        assert batch_loss(model, batch, label_smoothing=0.1).is_meta
 
 
 @pytest.mark.parametrize(("share", "batches"), [(0.0, 3), (0.5, 2), (1.0, 1)])

@@ -156,12 +156,12 @@ def test_a_training_says_which_texts_it_puts_in_lower_case(tmp_path):
     assert done.output.count("note:") == 1  # targets are words, which keep their case
     assert (
         "note: sources are normalized and put in lower case, which changes 2 of 3;"
-        f" at {pairs}:3, 'Oslo' becomes 'oslo'; --keep-case keeps capitals\n"
+        f" at {pairs}:3, 'Oslo' becomes 'oslo'; --case keep keeps capitals\n"
     ) in done.output
-    resumed = small_command(*start, "--keep-case")
-    error = f"{tmp_path / 'run'} was started without --keep-case: {ADVICE}"
+    resumed = small_command(*start, "--case", "keep")
+    error = f"{tmp_path / 'run'} was started with --case lower: {ADVICE}"
     assert str(resumed.exception) == error
-    kept = small_command(*start[:-3], tmp_path / "kept", "--epochs", "1", "--keep-case")
+    kept = small_command(*start[:-3], tmp_path / "kept", "--epochs", "1", "--case", "keep")
     assert "note:" not in kept.output
     assert load_tokenizers(tmp_path / "kept")[0].encode("Oslo").tokens == [*"Oslo"]
 

@@ -14,7 +14,7 @@ HEAD = (
     b"POST /v1/decode HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     b"content-type: application/json\r\n"
 )
-OK = b'{"status":"ok"}'
+OK = b'{"status":"ok"}\n'
 END = b"}}"  # of an answer of /v1/decode
 
 

@@ -80,7 +80,7 @@ def test_a_connection_that_was_answered_is_kept_for_longer(port):
 def get_early_answer(client):
     """Read an answer that comes before the end of the request's body, and send this end."""
     client.sendall(post("/nowhere", {})[:-2])
-    receive(client, b'"errors":[]}')
+    receive(client, b'"errors":[]}\n')
     client.sendall(b"{}")
 
 

@@ -132,7 +132,7 @@ def test_a_body_that_breaks_after_its_answer_gets_no_second_one(server):
     sent = CHUNKED.replace(b"/v1/decode", b"/nowhere").replace(b"connection: close\r\n", b"")
     with open_to(server) as connection:
         connection.sendall(sent + b"5\r\nhello\r\n")
-        received = receive(connection, b"]}")
+        received = receive(connection, b"]}\n")
         connection.sendall(b"no size\r\n" + PROBE)
         with contextlib.suppress(ConnectionResetError):
             received += connection.recv(1 << 16)

@@ -180,7 +180,7 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probe
     probes = [PROBE, PROBE.replace(b"/livez", b"/readyz")]
     with connect(port) as kept:
         kept.sendall(PROBE)
-        receive(kept, b'{"status":"ok"}')
+        receive(kept, b'{"status":"ok"}\n')
         with in_progress(port, MOST):
             ask_until(port, 429)
             with connect(port) as new:
@@ -191,7 +191,7 @@ def test_a_full_service_refuses_on_new_and_on_kept_connections_and_answers_probe
             with connect(port) as new:
                 for probe in probes:
                     new.sendall(probe)
-                    receive(new, b'{"status":"ok"}')
+                    receive(new, b'{"status":"ok"}\n')
 
 
 @pytest.mark.parametrize(
