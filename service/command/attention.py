@@ -104,7 +104,7 @@ def write(document: Document, output: Path | None, as_json: bool) -> None:
         if output:
             output.write_bytes(b"".join(pieces))
         else:
-            click.echo(b"".join(pieces))
+            click.echo(b"".join(pieces), nl=False)
     else:
         (result,) = document["results"]
         click.echo(draw(result))

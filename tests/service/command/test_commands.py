@@ -66,7 +66,8 @@ def test_decode_prints_what_the_service_answers(heed, post):
 def test_json_is_the_service_s_own(heed, post, path, arguments, body):
     status, answered = post(path, **body)
     assert status == 200
-    assert json.loads(heed(*arguments, "--json").stdout) == answered
+    printed = heed(*arguments, "--json").stdout
+    assert (json.loads(printed), printed.count("\n")) == (answered, 1)
 
 
 def test_every_field_of_a_request_has_a_flag():
