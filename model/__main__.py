@@ -139,7 +139,7 @@ def report_errors(bundle: Path, transformer: Transformer, progress: Progress) ->
     differ from torch's on sources that calibration did not see. The transformer loses its weights:
     the graphs need memory.
     """
-    # they need onnxruntime, the extra `cpu`
+    # they need onnxruntime
     from model.export.checks.compare import compare
     from model.export.checks.self_check import check_like_service
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 ARRAYS = "application/npz"
+PROBLEM = "application/problem+json"
 CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
 
 Source = str | Sequence[str] | Sequence[Sequence[int]]
@@ -194,7 +195,8 @@ class Event(NamedTuple):
 
 class Heed(ExitStack):
     """A service. Make one, and use it for all requests and in all threads: it keeps connections
-    open until `close`. A busy service is asked three times. Methods raise Refusal."""
+    open until `close`. A busy service is asked three times, but for a stream. Methods raise Refusal
+    for an error of the service, and those of httpx2 for others, such as a proxy's."""
 
     def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None) -> None:
         super().__init__()
@@ -245,6 +247,6 @@ class Heed(ExitStack):
 
 
 def checked(answer: httpx2.Response) -> httpx2.Response:
-    if answer.is_error:
+    if answer.is_error and answer.headers.get("Content-Type") == PROBLEM:
         raise Refusal(json.loads(answer.read()))
-    return answer
+    return answer.raise_for_status()

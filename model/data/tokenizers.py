@@ -133,6 +133,7 @@ def normalize(tokenizer: Tokenizer, text: str) -> str:
 
 
 def case_of(tokenizer: Tokenizer) -> Case:
-    """Return which capitals this tokenizer, made by `build_tokenizer`, keeps."""
+    """Return which capitals this tokenizer keeps: all, unless `build_tokenizer` made it to keep
+    fewer."""
     kept = {"ab a": Case.lower_case, "AB a": Case.initialisms, "AB A": Case.keep}
-    return kept[normalize(tokenizer, "AB A")]
+    return kept.get(normalize(tokenizer, "AB A"), Case.keep)

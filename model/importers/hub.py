@@ -8,7 +8,7 @@ from typing import Any
 from model.importers.checkpoint import WEIGHT_FILES
 from model.network.config import InputError
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?")
 TEXTS = (".json", ".txt", ".md", ".model", ".spm", ".toml")  # vocabularies among them
 FROM_CACHE: dict[str, Any] = {  # of what is there, only texts are known to be needed
     "local_files_only": True,
@@ -27,6 +27,7 @@ def download(name: str) -> Path:
     from huggingface_hub import model_info, snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
     )
@@ -44,6 +45,8 @@ def download(name: str) -> Path:
             f"{name} is not a folder, and the Hugging Face hub cannot be reached: try again online,"
             " or give the folder of a checkpoint"
         ) from error
+    except HFValidationError as error:
+        raise InputError(f"{name} is not a folder, nor an id of the hub: {error}") from error
     except HfHubHTTPError as error:
         raise InputError(
             f"{name} is not a folder, and the Hugging Face hub answers {error.response.status_code}"

@@ -75,7 +75,7 @@ def attention(
         body["target"] = target
     with reported():
         document = asyncio.run(attend(body, bundle))
-    write(document, output, as_json)
+        write(document, output, as_json)
 
 
 async def attend(body: dict[str, Any], bundle: Path | None) -> Document:
@@ -104,7 +104,7 @@ def write(document: Document, output: Path | None, as_json: bool) -> None:
         if output:
             output.write_bytes(b"".join(pieces))
         else:
-            click.echo(b"".join(pieces))
+            click.echo(b"".join(pieces), nl=False)
     else:
         (result,) = document["results"]
         click.echo(draw(result))

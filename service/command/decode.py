@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.command.batches import batches_of
 from service.command.errors import describe, report, reported
 from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
+from service.command.lines import BATCH, batches_of
 from service.formats.json import Document, to_json
 
 if TYPE_CHECKING:
     from service.settings.settings import Settings
 
-BATCH = 256  # lines that are decoded at once
 OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 
 

@@ -25,7 +25,9 @@ def reported() -> Generator[None]:
     """Exit with a line that says what is wrong."""
     try:
         yield
-    except (ValidationError, StartupError, HeedError) as error:
+    except BrokenPipeError:  # nobody reads the output any more: click exits
+        raise
+    except (ValidationError, StartupError, HeedError, OSError) as error:
         match error:
             case ValidationError():
                 report(str(StartupError.of("settings", error)))
@@ -33,6 +35,8 @@ def reported() -> Generator[None]:
                 report(str(error))
             case HeedError():
                 report(describe(error))
+            case OSError():
+                report(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         raise click.exceptions.Exit(1) from error
 
 

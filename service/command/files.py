@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -19,15 +19,16 @@ from typing import Any
 
 import click
 
-from service.command.batches import Decoded, batches_of, decode_in_order, open_lines
+from service.command.batches import Decoded, decode_in_order
 from service.command.errors import describe, report
+from service.command.lines import BATCH, batches_of, open_lines
 from service.command.local import local_service
 from service.errors import StartupError
 from service.formats.json import to_json
 from service.serving.client import EngineClient
 from service.settings.settings import Settings
 
-BATCH, TOGETHER = 256, 3
+TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 SPACES = str.maketrans("\t\n\r", "   ")
 
@@ -64,20 +65,28 @@ def read_json(line: str, place: str) -> str:
 
 
 def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
-    """Yield a line for each text. One that failed has an empty target, or an error in JSON, where
-    bytes that are not UTF-8 become question marks."""
+    """Yield a line for each text. One that failed has an empty target, or an error in JSON."""
     for place, (text, result) in enumerate(
         zip(decoded.texts, decoded.document["results"], strict=True)
     ):
         error = decoded.errors.get(place)
         if kind == ".jsonl":
             found = {"error": describe(error)} if error else result
-            source = text.encode(errors="replace").decode()
+            source = text.encode(errors="replace").decode()  # JSON has no other bytes than UTF-8
             yield to_json({"source": source, **found}) + b"\n"
             continue
         target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
         line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target
-        yield f"{line}\n".encode(errors="surrogateescape")
+        yield encode_line(line)
+
+
+def encode_line(line: str) -> bytes:
+    """Return the bytes that were read, also those that are not UTF-8. Half a surrogate pair, which
+    only JSON can hold, becomes a question mark."""
+    try:
+        return f"{line}\n".encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return f"{line}\n".encode(errors="replace")
 
 
 async def decode_file(
@@ -86,7 +95,8 @@ async def decode_file(
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
     async with local_service(settings, EngineClient) as service:
         (model,) = service.registry.served.values()
-        mark = fingerprint(source, kind_of(output), options, model.bundle.version)
+        model_key = [model.bundle.version, model.engine.opened.precision]
+        mark = fingerprint(source, kind_of(output), options, model_key)
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
         if done:
@@ -108,13 +118,16 @@ async def decode_file(
     return failed
 
 
-def fingerprint(source: Path | None, kind: str, options: Mapping[str, Any], version: str) -> str:
-    """Return a mark of all that decides about the lines of an output. With `partial` they are the
-    same up to the first bad one: a command that it ended goes on."""
+def fingerprint(
+    source: Path | None, kind: str, options: Mapping[str, Any], model: Sequence[str]
+) -> str:
+    """Return a mark of all that decides about the lines of an output, but for those of standard
+    input. With `partial` they are the same up to the first bad one: a command that it ended goes
+    on."""
     state = source.stat() if source else None
     file = [str(source.resolve()), state.st_size, state.st_mtime_ns] if source and state else []
     others = {name: value for name, value in options.items() if name != "partial"}
-    content = json.dumps([file, kind, others, version], sort_keys=True)
+    content = json.dumps([file, kind, others, *model], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

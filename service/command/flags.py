@@ -57,7 +57,7 @@ class Names(click.ParamType[Any]):
         return value.split(",")  # the request refuses unknown ones
 
 
-TEXTS = object()  # a flag that may be repeated
+REPEATED = object()  # texts, by a flag that may be given several times
 
 LANGUAGES = {"source_language": str, "target_language": str}
 SEARCH = LANGUAGES | {
@@ -73,9 +73,9 @@ SEARCH = LANGUAGES | {
     "repetition_penalty": float,
     "no_repeat_ngram_size": int,
     "suppress_tokens": Integers(),
-    "allowed_targets": TEXTS,
+    "allowed_targets": REPEATED,
     "target_prefix": str,
-    "stop": TEXTS,
+    "stop": REPEATED,
 }
 SELECTION = {
     "kinds": Names(get_args(AttentionKind)),
@@ -106,7 +106,7 @@ def flag_of(name: str, kind: Any, body: type[BaseModel]) -> Callable[[Command], 
     flag, text = f"--{name.replace('_', '-')}", describe(body, name)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    if kind is TEXTS:
+    if kind is REPEATED:
         return click.option(flag, name, multiple=True, help=f"{text} Repeat it for several.")
     return click.option(flag, name, type=kind, help=text)
 

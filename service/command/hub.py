@@ -23,11 +23,17 @@ def find_bundle(name: str) -> Path:
     latest = folder / "refs" / (revision or "main").replace("/", "--")
     commit = ask_commit(model, revision or "main", latest)
     bundle = folder / commit / model.partition("/")[2]
-    if not (bundle / "bundle.json").is_file():
-        bundle.parent.mkdir(parents=True, exist_ok=True)
-        convert(f"{model}@{commit}", bundle)
-    latest.parent.mkdir(exist_ok=True)
-    latest.write_text(commit)
+    try:
+        if not (bundle / "bundle.json").is_file():
+            bundle.parent.mkdir(parents=True, exist_ok=True)
+            convert(f"{model}@{commit}", bundle)
+        if not latest.is_file() or latest.read_text() != commit:  # else it may be read-only
+            latest.parent.mkdir(exist_ok=True)
+            latest.write_text(commit)
+    except OSError as error:
+        raise StartupError(
+            f"{folder} cannot be written ({error.strerror}): name another folder by XDG_CACHE_HOME"
+        ) from error
     return bundle
 
 
@@ -39,7 +45,7 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
     """Return the commit that a revision is at. Raise StartupError."""
     from httpx2 import TransportError
     from huggingface_hub import model_info
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
         return str(model_info(model, revision=revision).sha)
@@ -51,6 +57,8 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
                 f" {revision}: check name and revision; private and gated models need"
                 " `hf auth login`"
             ) from error
+    except HFValidationError as error:
+        raise StartupError(f"{model} is not a folder, nor an id of the hub: {error}") from error
     except (TransportError, OfflineModeIsEnabled):
         pass
     if latest.is_file():
@@ -65,7 +73,7 @@ def convert(model: str, bundle: Path) -> None:
     """Convert a model in a process of its own, whose memory ends with it. It writes what it does to
     standard error, and the whole bundle or nothing. Exit as it does if it fails."""
     report(f"converting {model} to {bundle}")
-    command = [*run_module("model"), "convert", model, str(bundle)]
+    command = [*run_module("service.command"), "convert", model, str(bundle)]
     code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
     if code:
         sys.exit(code)

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from service.command.batches import open_lines
 from service.command.errors import reported
 from service.command.flags import LANGUAGES, bundle_flag, given, json_flag, language_flags
+from service.command.lines import open_lines
 from service.formats.json import Document, to_json
 
 

@@ -39,8 +39,9 @@ async function request(path, options = {}) {
 
 /** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */
 function sentence(detail) {
-  return detail.replace(/send "split".*? one by one/, "choose “Split into sentences”").replace(/^\/(\w)(\w*)/, (_, first, rest) =>
-    first.toUpperCase() + rest.replaceAll("_", " "));
+  return detail
+    .replace(/send "split".*? one by one/, "choose “Split into sentences”")
+    .replace(/^\/(\w)(\w*)/, (_, first, rest) => first.toUpperCase() + rest.replaceAll("_", " "));
 }
 
 /** Yields {name, data} for each server-sent event of a POST, which EventSource cannot do. */

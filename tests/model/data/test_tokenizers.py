@@ -4,6 +4,7 @@ import unicodedata
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from model.data.tokenizers import SPECIALS, Case, Unit, build_tokenizer, case_of, normalize
 from service.text.tokenizer import Tokenizer
@@ -102,3 +103,10 @@ def test_training_pieces_twice_gives_the_same_vocabulary():
 def test_a_character_that_no_piece_has_is_unknown():
     tokenizer = build_tokenizer(["ab ab"], Unit.pieces)
     assert tokenizer.encode("ab z").tokens[-1] == "<unk>"
+
+
+def test_a_tokenizer_of_another_library_keeps_capitals():
+    """A run may start from a converted model, whose normalizer may add U+2581."""
+    tokenizer = build_tokenizer(["ab ab"], Unit.words)
+    tokenizer.normalizer = normalizers.Prepend("\u2581")
+    assert case_of(tokenizer) is Case.keep

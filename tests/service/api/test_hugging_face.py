@@ -248,6 +248,7 @@ def test_what_is_wrong_is_said_in_the_names_of_the_client(http, path, body, part
     ("path", "part"),
     [
         ("/models/g2p", "did you mean g2p-en?"),
+        ("/pipeline", "/pipeline does not exist"),
         ("/pipeline/translation/g2p", "did you mean g2p-en?"),
         ("/pipeline/fill-mask/g2p-en", "the tasks are translation, summarization, text2text-gen"),
     ],

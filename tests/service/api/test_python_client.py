@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from service import client
-from service.client import Attention, Heed, Refusal, Token
+from service.client import Attention, Heed, Refusal, Token, checked
 from tests.conftest import KEY
 from tests.test_clients import busy
 
@@ -148,6 +148,12 @@ def test_errors_are_the_problems_of_the_service(heed):
     assert refused.value.problem["errors"][0]["pointer"] == "/beam_size"
     with pytest.raises(Refusal, match="404 unknown_model"):
         next(heed.stream("heed", model="x"))
+
+
+def test_an_error_page_of_a_proxy_is_an_error_of_http():
+    request = httpx2.Request("POST", "http://localhost/v1/decode")
+    with pytest.raises(httpx2.HTTPStatusError, match="502 Bad Gateway"):
+        checked(httpx2.Response(502, text="<h1>Bad Gateway</h1>", request=request))
 
 
 def test_a_key_is_sent(protocol_server):

@@ -66,7 +66,8 @@ def test_decode_prints_what_the_service_answers(heed, post):
 def test_json_is_the_service_s_own(heed, post, path, arguments, body):
     status, answered = post(path, **body)
     assert status == 200
-    assert json.loads(heed(*arguments, "--json").stdout) == answered
+    printed = heed(*arguments, "--json").stdout
+    assert (json.loads(printed), printed.count("\n")) == (answered, 1)
 
 
 def test_every_field_of_a_request_has_a_flag():
@@ -90,6 +91,12 @@ def test_every_field_of_a_request_has_a_flag():
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
         (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
+        (
+            ["serve", "./nothing"],
+            "heed: ./nothing is neither a folder nor an id of the Hugging Face",
+        ),
+        (["attention", "ax", "-o", "/nothing/a.png"], "heed: /nothing/a.png: No such file or dire"),
+        (["decode", "--output", "/nothing/a.tsv"], ".part: No such file or directory\n"),
         (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
     ],
 )
@@ -197,6 +204,20 @@ assert not {"torch", "service.app", "model", "uvicorn", "huggingface_hub"} & {*s
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("HH IY1 D\n", "")
+
+
+def test_help_opens_no_engine():
+    code = """
+import contextlib, sys
+from service.command.__main__ import main
+for command in ("decode", "attention", "score"):
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+assert not {"onnxruntime", "fastapi", "service.engine"} & {*sys.modules}
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.count("Usage: "), done.stderr) == (3, "")
 
 
 def test_every_setting_is_a_flag_of_serve(heed):

@@ -100,6 +100,25 @@ def test_bytes_that_are_not_text_are_a_bad_line(heed, tmp_path, output):
     assert bad.startswith(b"\xff\t" if output == "w.tsv" else b'{"source":"?","error":"source 2 ')
 
 
+@pytest.mark.parametrize("output", ["w.tsv", "out.jsonl"])
+def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
+    (tmp_path / "w.jsonl").write_text('"\\ud800"\n"ax"\n')
+    done = heed(
+        "decode", "--input", tmp_path / "w.jsonl", "--output", tmp_path / output, "--partial"
+    )
+    assert (done.exit_code, done.output.count("Traceback")) == (1, 0)
+    bad, _ = (tmp_path / output).read_bytes().splitlines()
+    assert bad.startswith(b"?\t" if output == "w.tsv" else b'{"source":"?","error":"source 1 ')
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"ax\nax\n")[:15]])
+def test_a_broken_gzip_file_is_refused(heed, tmp_path, content):
+    (tmp_path / "w.txt.gz").write_bytes(content)
+    refused = heed("decode", "--input", tmp_path / "w.txt.gz")
+    assert refused.exit_code == 1
+    assert f"heed: {tmp_path}/w.txt.gz is not a whole gzip file: " in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],

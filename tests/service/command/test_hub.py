@@ -50,6 +50,10 @@ def place_of(hub):
 def test_a_converted_model_is_found_without_the_hub(hub, tiny):
     kept = Path(shutil.copytree(tiny, place_of(hub)))
     assert find_bundle(MODEL) == find_bundle(f"{MODEL}@{hub.commit}") == kept
+    ref = kept.parents[1] / "refs" / "main"
+    written = ref.stat().st_mtime_ns
+    find_bundle(MODEL)
+    assert ref.stat().st_mtime_ns == written  # the cache may be read-only
     hub.server_close()  # nobody listens
     assert find_bundle(MODEL) == kept
     with pytest.raises(StartupError, match=r"opus-mt-en-fr at v2 is not in .*cannot be reached"):
@@ -61,11 +65,19 @@ def test_a_converted_model_is_found_without_the_hub(hub, tiny):
     [
         ("nobody/nothing", "answers 404 to it at main: check name and revision"),
         (f"{MODEL}@v2", "answers 404 to it at v2: check name and revision"),
+        ("nobody/no--thing", "nobody/no--thing is not a folder, nor an id of the hub: "),
     ],
 )
 def test_a_model_that_the_hub_lacks_is_refused(hub, name, said):
     with pytest.raises(StartupError, match=said):
         find_bundle(name)
+
+
+def test_a_cache_that_cannot_be_written_is_named(hub, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StartupError, match=r"cannot be written \(Not a directory\): name another"):
+        find_bundle(MODEL)
 
 
 def serve(*arguments):

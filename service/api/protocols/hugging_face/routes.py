@@ -124,7 +124,8 @@ class HuggingFaceError(BaseModel):
 
 def write_error(error: HeedError, _path: str, _request_id: str) -> bytes:
     """Return the body of an error as a HuggingFaceError."""
-    document = {"error": shorten(error.detail.removeprefix("/"), LONGEST_DETAIL)}
+    detail = error.detail.removeprefix("/") if error.faults else error.detail
+    document = {"error": shorten(detail, LONGEST_DETAIL)}
     if kind := ERROR_TYPES.get(error.status):
         document["error_type"] = kind
     return encode_json(document)
