@@ -289,6 +289,7 @@ class Door:
             self.limits.answers.release(share)
             for end in ends:
                 end()
+            del state["aside"]  # it refers to all of the request, which would refer to itself
 
     def limit(self, header: str | None) -> float:
         """Return the seconds that a request with this X-Request-Timeout may take. Raise
