@@ -10,6 +10,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY service service
 RUN python -m venv --without-pip /opt/heed \
  && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
+ && case "$RUNTIME" in cpu|gpu) ;; *) echo "RUNTIME is $RUNTIME: give cpu or gpu" >&2; exit 1;; esac \
  && if [ "$RUNTIME" = gpu ]; then \
       pip --python /opt/heed/bin/python uninstall --yes onnxruntime \
    && pip --python /opt/heed/bin/python install --no-cache-dir -c constraints.txt "onnxruntime-gpu[cuda,cudnn]>=1.31"; \

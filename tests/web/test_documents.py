@@ -49,11 +49,13 @@ def test_a_text_that_is_too_long_is_offered_to_be_split(visit):
 
 
 def test_only_texts_that_may_have_several_sentences_are_offered_to_be_split(visit):
-    page = visit("/#model=tiny&source=red")
+    page = visit("/#model=tiny&source=red", expected="status of 422")
     for text, offered in (
         ("red", False),
         ("red\nred", True),
         ("red\n", False),
+        ("red. red.", True),
+        ("red.", False),
         ("red " * 16, True),
     ):
         page.locator("#source").fill(text)

@@ -70,10 +70,15 @@ def write_failure(call: Call, error: HeedError) -> orjson.Fragment:
     return orjson.Fragment(b'{"problem":' + problem + b"}")
 
 
-async def respond(call: Call, computed: Computed, media_type: str = JSON) -> Response:
-    """Send what is computed, in this media type."""
+async def respond(
+    call: Call,
+    computed: Computed,
+    media_type: str = JSON,
+    to_pieces: Callable[[Document], Pieces] | None = None,
+) -> Response:
+    """Send what is computed, in this media type; `to_pieces` writes the form of a protocol."""
     slow = media_type in SINGLE_SOURCE
-    pieces = await write_pieces(call, computed, WRITERS[media_type], slow)
+    pieces = await write_pieces(call, computed, to_pieces or WRITERS[media_type], slow)
     response = send(call, pieces, media_type)
     response.headers.update(cut_headers(computed.answers))
     return response

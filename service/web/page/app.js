@@ -122,7 +122,8 @@ async function showDecoding(step = undefined) {
 
 /** Decodes the sentences of a document; a click on one decodes it alone. */
 async function showDocument(request, signal) {
-  const { text, pairs } = await decodeDocument(request, signal);
+  const { text, pairs } = await decodeDocument(request, signal)
+    .catch((error) => explain(error, request, signal));
   wanted = new URLSearchParams();
   clear();
   showText(text);

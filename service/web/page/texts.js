@@ -4,6 +4,7 @@ import { element } from "view/labels.js";
 // Characters at an end of a word that do not belong to it. A mark belongs to the letter before it.
 const PUNCTUATION = /^[^\p{L}\p{M}\p{N}'’-]+|[^\p{L}\p{M}\p{N}'’-]+$/gu;
 
+const SEVERAL = /\n|[.!?…。！？]["'”’)]*\s+\S/; // the end of a sentence, and another one
 const LONG = 60; // letters that fill a line of the largest font
 
 /** Shows a word in large letters, and gives a long text the room that it needs. Offers to split a
@@ -11,7 +12,7 @@ const LONG = 60; // letters that fill a line of the largest font
 export function fitSource(form) {
   const { source, split } = form.elements;
   const long = source.value.length > LONG;
-  split.parentElement.hidden = !(long || split.checked || source.value.trim().includes("\n"));
+  split.parentElement.hidden = !(long || split.checked || SEVERAL.test(source.value.trim()));
   form.classList.toggle("long", long);
   source.rows = long ? 5 : 1; // for browsers that do not fit it to its text
 }

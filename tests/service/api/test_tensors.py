@@ -145,6 +145,6 @@ def test_an_answer_may_have_no_output_in_json():
     header, content = write_tensors({"id": "a"}, {"x": Tensor("FP32", array)}, {"x"})
     assert b"".join(header) == (
         b'{"id":"a","outputs":[{"name":"x","datatype":"FP32","shape":[1,1],'
-        b'"parameters":{"binary_data_size":4}}]}'
+        b'"parameters":{"binary_data_size":4}}]}\n'
     )
     assert b"".join(content) == array.tobytes()

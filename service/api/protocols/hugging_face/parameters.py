@@ -94,7 +94,7 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
         if theirs in parameters and ours not in options:
             options[ours] = read_length(theirs, parameters[theirs], manifest)
             names[ours] = theirs
-    if options.get("top_k") == 0:  # which switches it off
+    if options.get("top_k") == 0 and options["top_k"] is not False:  # which switches it off
         del options["top_k"]
     drawing = [name for name in DRAWING if name in options]
     if parameters.get("do_sample", bool(drawing)):
@@ -107,7 +107,7 @@ def read_parameters(given: Mapping[str, Any], manifest: Manifest) -> Parameters:
 
 def read_truncation(value: Any) -> bool:
     """Return whether texts that are too long are cut."""
-    if value not in (*CUTTING, *NOT_CUTTING):
+    if value not in (*CUTTING, *NOT_CUTTING) or type(value) is int:
         detail = "must be true, false, longest_first, only_first or do_not_truncate"
         raise Invalid.at("/parameters/truncation", detail)
     return value in CUTTING

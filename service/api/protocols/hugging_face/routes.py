@@ -12,7 +12,7 @@ from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import Examples
-from service.api.answering.respond import Computed, cut_headers, send, write_pieces
+from service.api.answering.respond import Computed, respond
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.endpoints.decode import DecodeRequest, prepare, run_decode
 from service.api.endpoints.encode import EncodeRequest, run_encode
@@ -23,8 +23,8 @@ from service.api.reading.field_types import Foreign, Plain
 from service.api.reading.json_route import JsonRoute, validate
 from service.bundle.languages import Template
 from service.bundle.manifest import Manifest
-from service.errors import HeedError, Invalid, NotFound, TooLarge, shorten
-from service.formats.json import JSON, Document, concatenate, write
+from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, shorten
+from service.formats.json import JSON, Document, Pieces, concatenate, write
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
@@ -167,7 +167,12 @@ async def extract_features(body: FeatureBody, call: Call, model: str) -> Respons
         normalize=body.normalize,
         dimensions=body.dimensions,
     )
-    encoded = await run_encode(asked, call, "/inputs")
+    try:
+        encoded = await run_encode(asked, call, "/inputs")
+    except (Invalid, TooLarge) as error:
+        if isinstance(body.inputs, str):  # it was not in a list
+            raise error.change_faults(name_input) from None
+        raise
     return await answer(call, encoded, lambda each: [one["embedding"] for one in each["results"]])
 
 
@@ -282,11 +287,17 @@ def write_result(
     return [{**text, "details": each} for text, each in zip(texts, details, strict=True)]
 
 
+def name_input(fault: Fault) -> Fault:
+    """Return a fault of the only text."""
+    return Fault(fault.pointer.replace("/inputs/0", "/inputs"), fault.detail)
+
+
 async def answer(
     call: Call, computed: Computed, shape: Callable[[Document], Sequence[Any]]
 ) -> Response:
     """Send the list that `shape` makes of the document of our own endpoint."""
-    pieces = await write_pieces(call, computed, lambda each: [*concatenate(write(shape(each)))])
-    response = send(call, pieces, JSON)
-    response.headers.update(cut_headers(computed.answers))
-    return response
+
+    def write_list(document: Document) -> Pieces:
+        return [*concatenate(write(shape(document))), b"\n"]
+
+    return await respond(call, computed, to_pieces=write_list)

@@ -260,4 +260,4 @@ def write_json(
             flat = tensor.array.ravel()
             data = flat.tolist() if tensor.datatype == "BYTES" else flat
             yield from write({**form, "data": data})
-    yield b"]}"
+    yield b"]}\n"
