@@ -1,22 +1,15 @@
-"""An OPUS-MT of one pair of languages says which, and is served as a model of translation."""
+"""The files of an OPUS-MT name its pair of languages, its task and its licence."""
 
 import json
 
-import httpx2
 import pytest
 import torch
-from huggingface_hub import InferenceClient
-from huggingface_hub.errors import HfHubHTTPError
-from libretranslatepy import LibreTranslateAPI
 from safetensors.torch import save_file
 
 from model.importers.checkpoint import Checkpoint
 from model.importers.pair import find_pair
 from model.importers.readme import find_licence, read_front_matter, task_of
 from model.network.config import InputError
-from tests.conftest import serving
-from tests.model.importers.checkpoints import write_marian
-from tests.model.importers.served import convert
 
 CARD = "---\nlanguage:\n- en\n- fr\ntags:\n- translation\n\nlicense: apache-2.0\n---\n"
 TOKENIZER = {"source_lang": "fr", "target_lang": "en"}
@@ -94,70 +87,6 @@ def test_a_folder_without_readme_needs_no_licence_unless_it_is_of_the_hub(tmp_pa
     assert find_licence(tmp_path, "") == ""
     snapshot = tmp_path / "models--owner--name" / "snapshots" / "a1"
     snapshot.mkdir(parents=True)
-    with pytest.raises(InputError, match="has no README.md that names its license: give --lic"):
+    with pytest.raises(InputError, match=r"has no README\.md that names its license: give --lic"):
         find_licence(snapshot, "")
     assert find_licence(snapshot, "MIT") == "MIT"
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pair") / "checkpoint"
-    folder.mkdir()
-    write_marian(folder)
-    (folder / "README.md").write_text(CARD)
-    languages = {"source_lang": "en", "target_lang": "fr"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(languages))
-    return convert(folder, "fp32", "--name", "pair")
-
-
-@pytest.fixture(scope="module")
-def address(bundle):
-    protocols = "libretranslate,hugging-face"
-    with serving("--protocols", protocols, "--bundles", str(bundle)) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def http(address):
-    with httpx2.Client(base_url=address) as client:
-        yield client
-
-
-def decode(http, **fields):
-    answer = http.post("/v1/decode", json={"source": "the weather", **fields})
-    return answer.status_code, answer.json()
-
-
-def test_the_bundle_has_the_pair_without_ids(bundle, http):
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    assert manifest["task"] == "translation"
-    assert manifest["languages"] == {"source": {"en": []}, "target": {"fr": []}}
-    (model,) = http.get("/v1/models").json()["models"]
-    assert model["languages"]["source"], model["languages"]["target"] == (["en"], ["fr"])
-
-
-def test_languages_of_the_pair_change_nothing_and_others_are_refused(http):
-    status, plain = decode(http)
-    assert status == 200
-    pair = {"source_language": "en", "target_language": "fr"}
-    given = decode(http, **pair)[1]
-    assert given["results"] == plain["results"]
-    for slot, code in (("source_language", "de"), ("target_language", "en")):
-        status, refused = decode(http, **pair | {slot: code})
-        assert status == 422
-        (fault,) = refused["errors"]
-        assert fault["pointer"] == f"/{slot}"
-        assert f"is {code!r}, which this model does not know: give another, such as" in str(fault)
-
-
-def test_stock_clients_translate(address, http):
-    expected = decode(http)[1]["results"][0]["hypotheses"][0]["text"]
-    hugging_face = InferenceClient(base_url=address, token="")
-    for languages in ({}, {"src_lang": "en", "tgt_lang": "fr"}):
-        found = hugging_face.translation("the weather", **languages)
-        assert found.translation_text == expected
-    with pytest.raises(HfHubHTTPError, match="'de', which this model does not know"):
-        hugging_face.translation("the weather", src_lang="de", tgt_lang="fr")
-    libre = LibreTranslateAPI(address)
-    assert libre.languages() == [{"code": "en", "name": "en", "targets": ["fr"]}]
-    assert libre.translate("the weather", "en", "fr") == expected
