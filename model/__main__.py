@@ -185,8 +185,8 @@ def convert_command(
     licence: Annotated[
         str,
         typer.Option(
-            help="SPDX identifier; as the checkpoint's README.md says if empty. A model of your own"
-            " needs none"
+            help="SPDX identifier; as the checkpoint's README.md says if empty. A model of your"
+            " own, and a folder without README.md, need none"
         ),
     ] = "",
     example: Examples = None,
@@ -246,7 +246,7 @@ def convert_command(
             expected=answers_of(expected, expected_share),
         )
         progress = timed_progress()
-        proofs = convert(find_checkpoint(checkpoint, progress), bundle, options, progress)
+        proofs = convert(find_checkpoint(checkpoint, licence, progress), bundle, options, progress)
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error
@@ -263,14 +263,14 @@ def convert_command(
         typer.echo(sentence, err=True)
 
 
-def find_checkpoint(name: str, progress: Progress) -> Path:
+def find_checkpoint(name: str, licence: str, progress: Progress) -> Path:
     """Return a folder, or that of a model of the hub, which is downloaded."""
     from model.importers.hub import HUB_ID, download
 
     if Path(name).exists() or not HUB_ID.fullmatch(name):
         return Path(name)
     progress(f"downloading {name}")
-    return download(name)
+    return download(name, licence)
 
 
 @app.command()

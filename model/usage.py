@@ -6,7 +6,7 @@ from typing import Any, Literal
 from model.network.config import TransformerConfig
 
 Slot = Literal["source_language", "target_language"]
-Codes = dict[str, list[int]]  # ids of each language, by its code
+Codes = dict[str, list[int]]  # ids of each language, by its code; [] where no slot needs them
 
 GREEDY: dict[str, Any] = {  # the decoding options of greedy search
     "min_new_tokens": 0,

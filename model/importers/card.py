@@ -6,44 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from model.export.files.manifest import Card
-from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import Checkpoint
 from model.importers.decoding import NAMES
 from model.importers.folders import name_of
 from model.importers.proofs.proof import Proof, as_text
-from model.network.config import InputError
+from model.importers.readme import joined_text, read_front_matter, task_of
 from model.usage import Usage
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
-
-
-def read_front_matter(folder: Path) -> dict[str, Any]:
-    """Return what the head of README.md says; {} if there is none or it is not YAML."""
-    path = folder / "README.md"
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
-        return {}
-    head = lines[1 : lines.index("---", 1)]
-    try:
-        content = yaml.safe_load("\n".join(head))
-    except yaml.YAMLError:
-        return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-
-
-def find_licence(checkpoint: Checkpoint, licence: str) -> str:
-    """Return `licence`, or what README.md says. A model of one's own, which heed.toml describes,
-    may have none; for others raise InputError."""
-    found = licence or joined_text(read_front_matter(checkpoint.folder).get("license"))
-    if not found and checkpoint.config_name != OWN:
-        readme = checkpoint.folder / "README.md"
-        lacks = f"{readme} names no license at its head"
-        if not readme.is_file():
-            lacks = f"{checkpoint.folder} has no README.md that names its license"
-        raise InputError(f"{lacks}: give --licence, such as --licence Apache-2.0")
-    return found
 
 
 def write_card(
@@ -57,7 +28,7 @@ def write_card(
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
-    task = joined_text(head.get("pipeline_tag")) or "text to text"
+    task = task_of(head) or "text to text"
     origin = f"converted from {name_of(checkpoint.folder)}, a checkpoint of kind {kind}"
     languages = name_languages(head, usage)
     files = [f"| {path} | {digest} |" for path, digest in hashes.items()]
@@ -156,13 +127,6 @@ def request_fields(options: Mapping[str, Any], forced: int) -> list[str]:
         elif name in NAMES or name in ("max_new_tokens", "min_new_tokens"):
             fields.append(f"{NAMES[name][0] if name in NAMES else name} {json.dumps(value)}")
     return fields
-
-
-def joined_text(value: Any) -> str:
-    """Return a text, or the texts of a list joined by commas."""
-    if isinstance(value, list):
-        return ", ".join(map(str, cast("list[Any]", value)))
-    return "" if value is None else str(value)
 
 
 def read_notice(folder: Path, licence: str, origin: str) -> str:

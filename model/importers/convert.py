@@ -13,7 +13,7 @@ from model.export.checks.answers import answer
 from model.export.checks.samples import IdPairs, decode
 from model.export.files.manifest import Card, Precision, check_examples
 from model.export.files.weights import WeightType, fp32_products, release_weights
-from model.importers.card import find_licence, hash_files, write_card
+from model.importers.card import hash_files, write_card
 from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation
 from model.importers.description import read_description
@@ -36,6 +36,7 @@ from model.importers.proofs.proof import LEFT_OUT, Proof, as_text
 from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
+from model.importers.readme import find_licence
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
@@ -85,13 +86,13 @@ def convert(folder: Path, bundle: Path, options: Options, progress: Progress) ->
     check_target(bundle, options.name)
     check_examples(options.examples)
     check_folder(folder)
+    licence = find_licence(folder, options.licence)
     progress("reading the checkpoint")
     rounding = options.weights.dtype if options.weights else None
     checkpoint = Checkpoint(folder, rounding, shapes_only=True)
     planned = read_model(checkpoint, options.max_length)
     config, weights = planned.config, sum(each.numel() for each in planned.parameters())
     del planned  # it may hold the matrices that were compared
-    licence = find_licence(checkpoint, options.licence)
     vocabularies = read_vocabularies(checkpoint)
     check_sizes(checkpoint, vocabularies, config)
     usage = read_usage(checkpoint, vocabularies, config)

@@ -43,10 +43,16 @@ def has_weights(folder: Path) -> bool:
 def name_of(folder: Path) -> str:
     """Return the name of a checkpoint: owner/model@commit if it is in the hub's cache."""
     folder = folder.resolve()
-    if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--"):
+    if is_of_hub(folder):
         model = folder.parents[1].name.removeprefix("models--").replace("--", "/")
         return f"{model}@{folder.name}"
     return folder.name
+
+
+def is_of_hub(folder: Path) -> bool:
+    """Return whether a folder is a model in the hub's cache."""
+    folder = folder.resolve()
+    return folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--")
 
 
 def describe_place(folder: Path) -> str:

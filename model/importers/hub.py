@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model.importers.checkpoint import WEIGHT_FILES
+from model.importers.checkpoint import OWN, WEIGHT_FILES
+from model.importers.readme import README, find_licence
 from model.network.config import InputError
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?")
@@ -17,11 +18,12 @@ FROM_CACHE: dict[str, Any] = {  # of what is there, only texts are known to be n
 }
 
 
-def download(name: str) -> Path:
+def download(name: str, licence: str) -> Path:
     """Return the folder of a model, `owner/model` or `owner/model@revision`. Only files that the
     hub's own cache lacks are downloaded; if the hub cannot be reached, that cache is used.
 
-    Raise InputError if there is no such model, or neither the hub nor the cache has it.
+    Raise InputError if there is no such model, or neither the hub nor the cache has it, or, before
+    its weights are downloaded, if neither `licence` nor its README.md names a licence.
     """
     from httpx2 import TransportError
     from huggingface_hub import model_info, snapshot_download
@@ -39,6 +41,8 @@ def download(name: str) -> Path:
         except (TransportError, OfflineModeIsEnabled):
             return Path(snapshot_download(model, revision=revision or None, **FROM_CACHE))
         files = choose([each.rfilename for each in info.siblings or []])
+        few = snapshot_download(model, revision=info.sha, allow_patterns=[README, OWN])
+        find_licence(Path(few), licence)
         return Path(snapshot_download(model, revision=info.sha, allow_patterns=files))
     except LocalEntryNotFoundError as error:
         raise InputError(

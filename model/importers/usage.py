@@ -4,12 +4,20 @@ from model.importers.checkpoint import OWN, Checkpoint
 from model.importers.decoding import Generation, check_lengths
 from model.importers.description import read_description
 from model.importers.fields import start_id
-from model.importers.framing import SOURCE_SLOT, TARGET_SLOT, SlottedIds, is_mbart_50, read_frame
+from model.importers.framing import (
+    SOURCE_SLOT,
+    TARGET_SLOT,
+    Frame,
+    SlottedIds,
+    is_mbart_50,
+    read_frame,
+)
+from model.importers.pair import find_pair
 from model.importers.tokenizers.kinds import kind_of
 from model.importers.tokenizers.own import refused_unknown
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
-from model.usage import Usage
+from model.usage import Codes, Usage
 
 
 def read_usage(
@@ -38,14 +46,14 @@ def read_usage(
     generation = Generation(checkpoint)
     frame = read_frame(checkpoint, vocabularies)
     start, language = read_start(checkpoint, vocabularies, generation)
-    around, forced, codes = (*frame.prefix, *frame.suffix), len(start) - 1, vocabularies.languages
-    decoding, most = generation.search(config, forced)
+    sources, targets = read_languages(checkpoint, vocabularies, frame, start)
+    decoding, most = generation.search(config, len(start) - 1)
     usage = Usage(
         source_prefix=frame.prefix,
         source_suffix=frame.suffix,
         decoder_start=start,
-        source_languages=codes if SOURCE_SLOT in around else {},
-        target_languages=codes if TARGET_SLOT in (*around, *start) else {},
+        source_languages=sources,
+        target_languages=targets,
         default_target=language,
         decoding=decoding,
         max_new_tokens=most,
@@ -54,6 +62,19 @@ def read_usage(
     )
     check_lengths(checkpoint, config, usage)
     return usage
+
+
+def read_languages(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, frame: Frame, start: SlottedIds
+) -> tuple[Codes, Codes]:
+    """Return the languages of sources and of targets: those with a slot for their ids, or the pair
+    of an OPUS-MT that has only one, without ids."""
+    codes, around = vocabularies.languages, (*frame.prefix, *frame.suffix)
+    if kind_of(checkpoint) == "marian" and TARGET_SLOT not in around:
+        pair = find_pair(checkpoint)
+        return ({pair[0]: []}, {pair[1]: []}) if pair else ({}, {})
+    has_target = TARGET_SLOT in (*around, *start)
+    return codes if SOURCE_SLOT in around else {}, codes if has_target else {}
 
 
 def read_start(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 TokenId = Annotated[int, Field(ge=0)]
 Slot = Literal["source_language", "target_language"]
 Template = Sequence[int | Slot]
-Codes = dict[str, Annotated[list[TokenId], Field(min_length=1)]]
+Codes = dict[str, list[TokenId]]
 
 
 def item_variant(value: Any) -> str:
@@ -28,6 +28,7 @@ StartItem = Annotated[
 
 class Languages(BaseModel):
     """The token ids of each language code: `source` fills source_language, `target` the other.
+    Where no template has the slot, codes may have no ids: they only say what the model translates.
 
     `default_target` is the language of targets for requests that name none.
     """

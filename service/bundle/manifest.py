@@ -241,11 +241,16 @@ def check_slots(manifest: Manifest, path: Path) -> set[Slot]:
     for name in ("source_prefix", "source_suffix", "decoder_start"):
         template: Template = getattr(manifest, name)
         for slot in slots_of(template):
-            if not manifest.languages.of(slot):
-                side = slot.removesuffix("_language")
+            codes, side = manifest.languages.of(slot), slot.removesuffix("_language")
+            if not codes:
                 raise StartupError(
                     f"{path}: {name} has the slot {slot}, but languages has no code of the {side}:"
                     " add the codes, or remove the slot"
+                )
+            if empty := [code for code, ids in codes.items() if not ids]:
+                raise StartupError(
+                    f"{path}: {name} has the slot {slot}, but languages.{side}.{empty[0]} has no"
+                    " ids: add at least one, or remove the slot"
                 )
             used.add(slot)
     return used

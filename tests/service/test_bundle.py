@@ -124,7 +124,10 @@ def translates(**codes):
             "id 10 is outside the source vocabulary of 10",
         ),
         (translates(deu=[13]), "id 13 is outside the target vocabulary of 13"),
-        (translates(fra=[]), "fra"),
+        (
+            translates(fra=[]),
+            "has the slot target_language, but languages.target.fra has no ids: add",
+        ),
         (
             {"languages": {**translates()["languages"], "default_target": "nld"}},
             "languages must have its default_target among the codes of the target",

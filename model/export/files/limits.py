@@ -49,8 +49,8 @@ def find_faults_of_ids(config: TransformerConfig, usage: Usage) -> Iterator[Faul
     if usage.unknown_id is not None:
         yield from beyond("unknown_id", usage.unknown_id, 0, min(source, target) - 1)
     for code, ids in [*usage.source_languages.items(), *usage.target_languages.items()]:
-        if min(ids, default=-1) < 0:
-            yield Fault(f"the language {code}", ids, "at least one id, and none below 0")
+        if min(ids, default=0) < 0:
+            yield Fault(f"the language {code}", ids, "no id below 0")
     suppressed = usage.decoding["suppress_tokens"]
     if len(suppressed) > MOST_SUPPRESSED:
         yield Fault("suppress_tokens", f"{len(suppressed)} ids", f"at most {MOST_SUPPRESSED}")
@@ -73,6 +73,8 @@ def find_faults_of_item(name: str, item: int | Slot, size: int, usage: Usage) ->
     if not choices:
         yield Fault(name, item, "an id, because there are no languages on that side")
     for ids in choices:
+        if not ids:
+            yield Fault(f"a language of {item}", ids, f"at least one id, for {name}")
         for token_id in ids:
             yield from beyond(name, token_id, 0, size - 1)
 

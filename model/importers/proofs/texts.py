@@ -143,7 +143,8 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
         if not rows:
             raise InputError(f"{file}: the tokenizer finds no token in its texts: give others")
     else:
-        spoken = [ENGLISH] if usage.source_languages else SENTENCES
+        has_slot = "source_language" in (*usage.source_prefix, *usage.source_suffix)
+        spoken = [ENGLISH] if has_slot else SENTENCES
         rows, origin = readable(reader, spoken), "built-in sentences"
     if not rows:
         rows, origin = random_tokens(reader), "random tokens"

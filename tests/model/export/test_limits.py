@@ -95,7 +95,15 @@ BOUNDS = [  # of each limit: changes that a bundle may hold, and changes that it
         {"decoder_start": [1, "target_language"], **ONE, "max_new_tokens": 7},
         {"decoder_start": [1, "target_language"], **ONE, "max_new_tokens": 8},
     ),
-    ({"target_languages": {"a": [99]}}, {"target_languages": {"a": []}}),
+    ({"target_languages": {"a": [99]}}, {"target_languages": {"a": [-1]}}),
+    (
+        {"target_languages": {"a": [], "b": [1]}},
+        {"decoder_start": [1, "target_language"], "target_languages": {"a": [], "b": [1]}},
+    ),
+    (
+        {"source_languages": {"a": []}},
+        {"source_prefix": ["source_language"], "source_languages": {"a": []}},
+    ),
     (
         {"source_suffix": ["target_language"], "target_languages": {"a": [19]}},
         {"source_suffix": ["target_language"], "target_languages": {"a": [20]}},

@@ -30,8 +30,8 @@ SIZES = {
     "max_position_embeddings": 64,
     "forced_eos_token_id": None,
 }
-README = (
-    "---\nlicense: apache-2.0\nlanguage:\n- en\n- fr\npipeline_tag: translation\n---\n# A model\n"
+README = (  # as OPUS-MT's
+    "---\nlanguage:\n- en\n- fr\ntags:\n- translation\n\nlicense: apache-2.0\n---\n# A model\n"
 )
 
 
@@ -135,7 +135,8 @@ def store(model, folder, shape):
 
 
 def write_marian(folder, seed=0, languages=(), **changes):
-    """OPUS-MT: two sentencepiece models, one vocabulary, pad last and first of a target."""
+    """OPUS-MT: two sentencepiece models, one vocabulary, pad last and first of a target. Without
+    `languages` it translates from English into French."""
     source, target = train_pieces("unigram"), train_pieces("unigram", ("@@",))
     names = dict.fromkeys(["</s>", "<unk>", *names_of(source), *names_of(target)])
     names.pop("<pad>")
@@ -148,6 +149,8 @@ def write_marian(folder, seed=0, languages=(), **changes):
     generation = {"num_beams": 4, "max_length": 24}
     generation |= {"bad_words_ids": [[pad]], "renormalize_logits": True}
     files = {"source__spm": source, "target__spm": target, "vocab__json": ids}
+    if not languages:
+        files["tokenizer_config__json"] = {"source_lang": "en", "target_lang": "fr"}
     model = transformers.MarianMTModel(config)
     return save(model, folder, generation | special, seed, **files)
 

@@ -6,11 +6,14 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+from libretranslatepy import LibreTranslateAPI
 
 from model.checkpoint import load_model
 from model.importers.tokenizers.probes import probes
 from model.network.config import InputError
-from tests.conftest import opened
+from tests.conftest import opened, serving
 from tests.model.importers import checkpoints
 from tests.model.importers.kinds import LANGUAGES, WRITERS, banned
 from tests.model.importers.served import assert_same_answers, convert, post, refusal, run, start_of
@@ -114,6 +117,40 @@ def test_a_language_that_the_model_lacks_is_refused_with_the_nearest(served):
     listed = served.get("/v1/models").json()["models"][0]["languages"]
     every = [*checkpoints.LANGUAGES]
     assert listed == {"source": every, "target": every}
+
+
+@pytest.mark.parametrize("converted", ["marian"], indirect=True)
+def test_a_fixed_pair_is_listed_and_changes_nothing(served):
+    (model,) = served.get("/v1/models").json()["models"]
+    assert model["task"] == "translation"
+    assert model["languages"] == {"source": ["en"], "target": ["fr"]}
+    pair = {"source_language": "en", "target_language": "fr"}
+    plain = post(served, "/v1/decode", source=TEXTS[0])
+    assert post(served, "/v1/decode", source=TEXTS[0], **pair) == plain
+    for slot, code in (("source_language", "de"), ("target_language", "en")):
+        answer = served.post("/v1/decode", json={"source": "a", **pair, slot: code})
+        assert answer.status_code == 422
+        (fault,) = answer.json()["errors"]
+        assert fault["pointer"] == f"/{slot}"
+        assert f"is {code!r}, which this model does not know: give another" in fault["detail"]
+
+
+@pytest.mark.parametrize("converted", ["marian"], indirect=True)
+def test_stock_clients_translate_from_one_language_into_one(converted, served):
+    (result,) = post(served, "/v1/decode", source="the weather")
+    expected = result["hypotheses"][0]["text"]
+    options = ("--protocols", "libretranslate,hugging-face", "--precision", "fp32")
+    with serving(*options, "--bundles", str(converted[2])) as address:
+        hugging_face = InferenceClient(base_url=address, token="")
+        for languages in ({}, {"src_lang": "en", "tgt_lang": "fr"}):
+            found = hugging_face.translation("the weather", **languages)
+            assert found.translation_text == expected
+        with pytest.raises(HfHubHTTPError, match="'de', which this model does not know"):
+            hugging_face.translation("the weather", src_lang="de", tgt_lang="fr")
+        libre = LibreTranslateAPI(address)
+        listed = {each["code"]: each["targets"] for each in libre.languages()}
+        assert listed == {"en": ["fr"], "fr": []}
+        assert libre.translate("the weather", "en", "fr") == expected
 
 
 @pytest.mark.long

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from model.importers.card import find_licence
 from model.importers.checkpoint import Checkpoint
 from model.importers.description import RULES, read_description
 from model.importers.networks.plain import read_plain
+from model.importers.readme import find_licence
 from model.network.config import Tied
 from tests.model.importers.plain_models import refusal, write
 
@@ -151,9 +151,11 @@ def test_heed_toml_comes_before_another_config_json(checkpoint, tmp_path):
 
 
 def test_a_model_of_ones_own_needs_no_licence(checkpoint, tmp_path):
-    assert find_licence(checkpoint(), "") == ""
+    checkpoint()
+    (tmp_path / "README.md").write_text("# Mine\n")
+    assert find_licence(tmp_path, "") == ""
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
-    assert find_licence(checkpoint(), "") == "mit"
+    assert find_licence(tmp_path, "") == "mit"
 
 
 def test_a_projection_without_a_tensor_of_its_own_is_named_as_the_embedding(checkpoint, state):

@@ -86,8 +86,10 @@ WEIGHT = "model.encoder.layers.0.fc1.weight"
         (lambda f: edit(f, decoder_layers=1), "tensors that a model of this kind does not have"),
         (lambda f: edit(f, decoder_layers=3), "incomplete, so download its weights again"),
         (lambda f: edit(f, "generation_config.json", do_sample=True), "do_sample True"),
-        (lambda f: (f / "README.md").unlink(), "has no README.md that names its license: give --l"),
-        (lambda f: (f / "README.md").write_text("a"), "README.md names no license at its head:"),
+        (
+            lambda f: ((f / "README.md").write_text("a"), cut(f, "model.safetensors")),
+            "README.md names no license at its head: give --licence",
+        ),
         (lambda f: point(f, "model.safetensors"), "model.safetensors is a git-lfs pointer"),
         (lambda f: point(f, "source.spm"), "source.spm is a git-lfs pointer to the file itself:"),
         (lambda f: point(f, "vocab.json"), "vocab.json is a git-lfs pointer to the file itself"),

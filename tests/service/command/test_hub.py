@@ -93,6 +93,15 @@ def test_a_model_that_cannot_be_converted_leaves_nothing(hub):
     assert files == {"config.json", "README.md", "model.safetensors", "source.spm"}
 
 
+def test_weights_without_a_licence_are_not_downloaded(hub):
+    (hub.folder / "README.md").unlink()
+    done = subprocess.run(serve(MODEL), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = "has no README.md that names its license: give --licence"
+    assert said in done.stderr.splitlines()[-1]
+    assert not any("/resolve/" in path for path in hub.asked)
+
+
 def test_bundles_of_the_hub_are_referred_to_serve():
     with pytest.raises(StartupError, match=f"run `heed serve {MODEL}` for this model of the Hugg"):
         load_bundle(Path(MODEL))
