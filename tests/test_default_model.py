@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parent.parent
 WORDS = (REPOSITORY / "tests" / "unseen_words.txt").read_text().split()
 PARTS = WORDS[:139], WORDS[139:]  # names; others: a request takes 256 sources
 CUT_SHORT = {  # words with known too short outputs, by beam size (docs/pronunciation.md)
-    1: {"laoghaire", "loughborougher"},
+    1: {"loughborougher"},
     4: {"loughborougher"},
 }
 REPEATED = re.compile(r"((?:\S+ ){1,6})\1\1")  # one to six phonemes, three times in a row
@@ -48,9 +48,7 @@ def test_make_trains_a_model_of_the_same_kind(g2p, tmp_path):
     for _ in range(2):  # the second time nothing is left to train
         subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     one, two, run = (tmp_path / name for name in ("one", "two", "g2p-en"))
-    capitals = {"source_vocab_size": 57}  # the shipped weights are older (docs/pronunciation.md)
-    shipped = read_json(g2p / "bundle.json")["config"]
-    assert read_json(run / "config.json") == shipped | capitals
+    assert read_json(run / "config.json") == read_json(g2p / "bundle.json")["config"]
     assert [read_json(each / "config.json")["rotary"] for each in (one, two)] == [True, False]
     options = read_json(run / "training.json")
     assert (options["start"], options["teachers"]) == (str(one), [str(one), str(two)])
@@ -86,7 +84,7 @@ def test_every_word_gets_a_plausible_output(post, words, beam_size):
     [
         ("antidisestablishmentarianism", "IH2 Z AH0 M"),
         ("antiestablishmentarian", "EH1 R IY0 AH0 N"),
-        ("counterrevolutionaries", "EH2 R IY0 Z"),
+        ("counterrevolutionaries", "R IY0 Z"),
         ("electroencephalographically", "F IH0 K L IY0"),
         ("incomprehensibilities", "L IH0 T IY0 Z"),
     ],

@@ -31,9 +31,10 @@ def test_every_letter_knows_its_place_in_the_text(words, text):
             source.encode(text, "/source")
         return
     tokens = source.encode(text, "/source").tokens
-    assert "".join(token.text for token in tokens) == text.strip().lower().replace("’", "'")
+    read = "".join(token.text for token in tokens)
+    assert read.lower() == text.strip().lower().replace("’", "'")
     for token in tokens:
-        assert text[token.start : token.end].lower().replace("’", "'") == token.text
+        assert text[token.start : token.end].replace("’", "'") in (token.text, token.text.upper())
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
@@ -45,7 +46,7 @@ def test_any_text_is_read_or_refused_by_name(words, text):
     except Invalid as refusal:
         tokens = []
         refused.append(refusal)
-    assert all(3 < token.id < 31 for token in tokens)
+    assert all(3 < token.id < 57 for token in tokens)
     assert [refusal.faults[0].pointer for refusal in refused] == ([] if tokens else ["/source"])
 
 
@@ -104,10 +105,10 @@ def build_spaced():
 
 def test_a_tokenizer_larger_than_the_model_is_refused(g2p):
     bundle = load_bundle(g2p)
-    config = bundle.manifest.config.model_copy(update={"source_vocab_size": 30})
+    config = bundle.manifest.config.model_copy(update={"source_vocab_size": 56})
     smaller = replace(bundle, manifest=bundle.manifest.model_copy(update={"config": config}))
     with pytest.raises(
-        StartupError, match="has the id 30, but the model has embeddings for only 30"
+        StartupError, match="has the id 56, but the model has embeddings for only 56"
     ):
         open_tokenizers(smaller)
 
@@ -162,7 +163,7 @@ def test_text_of_characters_has_no_spaces(tiny):
 @pytest.mark.parametrize(
     ("ids", "error", "pointer"),
     [
-        ([5, 31], Invalid, "/source/1"),
+        ([5, 57], Invalid, "/source/1"),
         ([-1], Invalid, "/source/0"),
         ([0, 5], Invalid, "/source/0"),
         ([5] * 65, TooLarge, "/source"),
