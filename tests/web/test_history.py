@@ -8,14 +8,14 @@ from playwright.sync_api import expect
 
 def test_back_returns_to_the_former_model_and_its_answer(visit):
     page = visit("/#model=g2p-en&source=red")
-    expect(page.locator("#output")).to_have_text("R IY1 D")
+    expect(page.locator("#output")).to_have_text("R EH1 D")
     page.locator("#kind").select_option("encoder")
     page.locator("#model").select_option("tiny")
     expect(page.locator("#about")).not_to_contain_text("phonemes")
     expect(page.locator("#heatmap canvas")).to_have_attribute("width", "1")
     page.go_back()
     expect(page.locator("#model")).to_have_value("g2p-en")
-    expect(page.locator("#output")).to_have_text("R IY1 D")
+    expect(page.locator("#output")).to_have_text("R EH1 D")
     expect(page.locator("#about")).to_contain_text("phonemes")
     expect(page.locator("#kind")).to_have_value("encoder")
     page.go_back()
