@@ -63,7 +63,7 @@ for itself holds more.
 A simulated replica works at a measured pace: while n rows are in progress, as many are completed
 in a second as the real one completed while it had n. Rows progress together, because they join and
 leave between two decoding steps: at most 256 sentences, or {together} words, while others wait in
-order, as they do in the HTTP process. The service's own code (`service/http/limits/admission`)
+order, as they do in the HTTP process. The service's own code (`service/http/limits`)
 decides which requests are refused. Requests arrive at random (Poisson), each on a connection of its
 own.
 The table shows one simulated replica next to the measured one, in milliseconds; percentiles are
