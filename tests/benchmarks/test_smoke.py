@@ -198,7 +198,7 @@ def test_operators():
 
 
 def test_accuracy():
-    pairs = [("HEED", "HH IY1 D"), ("THE", "DH AH0"), ("THE", "DH IY0")]
+    pairs = [("heed", "HH IY1 D"), ("the", "DH AH0"), ("the", "DH IY0")]
     (line,) = accuracy.served_error_rates(pairs, DEFAULT_BUNDLE, [Precision.int8], [4])
     assert line.startswith("int8, beam_size 4: 2 words, stress stripped: WER 0.00 %")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.checkpoint import load_model
-from model.data.tokenizers import Unit, build_tokenizer
+from model.data.tokenizers import Case, Unit, build_tokenizer
 from model.evaluate import accuracy, edit_distance, error_rates, predict, score, stress_accuracy
 from model.network.config import InputError
 from model.training.loop import train
@@ -76,8 +76,8 @@ def test_texts_are_scored_by_exact_matches_and_edits_of_their_units(unit, expect
 
 def test_characters_are_scored_in_the_case_that_the_model_learned():
     references = [("a", "Été")]
-    for keep, exact in ((False, 100), (True, 0)):
-        target = build_tokenizer(["Été"], Unit.characters, keep)
+    for case, exact in ((Case.lower_case, 100), (Case.keep, 0)):
+        target = build_tokenizer(["Été"], Unit.characters, case)
         assert score({"a": "été"}, references, target).exact == exact
 
 
