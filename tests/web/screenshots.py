@@ -11,7 +11,7 @@ from tests.conftest import serving
 from tests.web.chromium import launch
 
 WORD = "photograph"  # f is written as ph, twice
-LETTERS = "supercalifragilisticexpialidociousantidisestablishmentarians"  # 60
+LETTERS = "misunderstandingknightmisunderstandingknightmisunderstanding"  # 60
 PREVIEW = WEB / "page" / "preview.png"
 README = Path("docs/page.png")
 

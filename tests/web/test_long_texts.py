@@ -194,10 +194,10 @@ def test_more_columns_than_fit_scroll_with_a_bar_and_labels_that_stay(show):
 def test_one_scale_for_all_rows_is_a_switch_that_links_keep(page, visit, address):
     """With it the colours are shares of the highest weight of all."""
     page.locator("#layer").select_option("0")
-    page.locator("#head").select_option("1")
-    expect(page.locator("#heatmap figcaption")).to_have_text("cross attention, layer 0; head 1")
+    page.locator("#head").select_option("2")
+    expect(page.locator("#heatmap figcaption")).to_have_text("cross attention, layer 0; head 2")
     own = brightness(pixels(page.locator("#heatmap canvas")))
-    thumb = page.locator("#overview canvas").nth(1)
+    thumb = page.locator("#overview canvas").nth(2)
     small = pixels(thumb)
     expect(page.locator(".legend").first).to_contain_text("in its row")
     page.get_by_label("One scale for all rows").check()
