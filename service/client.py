@@ -122,8 +122,7 @@ class Attention(Part):
         head = "".join(f"<th>{escape(each.text)}</th>" for each in self.columns)
         lines = [f"<caption>{self.kind} attention</caption><tr><th></th>{head}</tr>"]
         for row, weights in zip(self.rows, matrix, strict=True):
-            shades = weights / (matrix.max() or 1)
-            cells = "".join(map(CELL.format, weights, shades))
+            cells = "".join(map(CELL.format, weights, weights / (matrix.max() or 1)))
             lines.append(f"<tr><th>{escape(row.text)}</th>{cells}</tr>")
         return f"<table>{''.join(lines)}</table>"
 
@@ -205,7 +204,7 @@ class Heed(ExitStack):
         return checked(self._http.get("/v1/models")).json()["models"]
 
     def decode(self, source: Source, **options: Unpack[DecodeOptions]) -> list[Result]:
-        answer = self._post("/v1/decode", source=source, **options)
+        answer = self.post("/v1/decode", source=source, **options)
         return [Result.read(each) for each in answer.json()["results"]]
 
     def stream(self, source: Source, **options: Unpack[DecodeOptions]) -> Iterator[Event]:
@@ -222,7 +221,7 @@ class Heed(ExitStack):
         self, source: Source, target: Source | None = None, **options: Unpack[AttentionOptions]
     ) -> list[Attended]:
         """Return the attention between sources and the given targets, or those that are decoded."""
-        answer = self._post("/v1/attention", ARRAYS, source=source, target=target, **options)
+        answer = self.post("/v1/attention", ARRAYS, source=source, target=target, **options)
         arrays = np.load(io.BytesIO(answer.content))
         results: list[dict[str, Any]] = json.loads(str(arrays["meta"]))["results"]
         for i, result in enumerate(results):
@@ -231,20 +230,21 @@ class Heed(ExitStack):
         return [Attended.read(each) for each in results]
 
     def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
-        answer = self._post("/v1/score", source=source, target=target, **options)
+        answer = self.post("/v1/score", source=source, target=target, **options)
         return [Score.read(each) for each in answer.json()["results"]]
 
-    def _post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
-        headers = {"Accept": accept}
-        answer = self._http.post(path, json=body, headers=headers)
+    def post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
+        """Return an answer as it was sent."""
+        headers, content = {"Accept": accept, "Content-Type": "application/json"}, json.dumps(body)
+        answer = self._http.post(path, content=content, headers=headers)
         for _ in range(2):
             if answer.status_code in (429, 503):
                 time.sleep(int(answer.headers.get("Retry-After", 1)))
-                answer = self._http.post(path, json=body, headers=headers)
+                answer = self._http.post(path, content=content, headers=headers)
         return checked(answer)
 
 
 def checked(answer: httpx2.Response) -> httpx2.Response:
-    if answer.is_error:
+    if "problem" in answer.headers.get("Content-Type", ""):
         raise Refusal(json.loads(answer.read()))
-    return answer
+    return answer.raise_for_status()  # what is not Heed, such as a proxy, has no problem documents

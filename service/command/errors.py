@@ -1,7 +1,9 @@
 """Errors of commands, in one line on standard error."""
 
-from collections.abc import Generator, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -43,6 +45,24 @@ def describe(error: HeedError) -> str:
     for request, command in IN_FLAGS.items():
         text = text.replace(request, command)
     return text
+
+
+def error_of(problem: Mapping[str, Any]) -> HeedError:
+    """Return the error that a problem document tells of."""
+    detail: str = problem["detail"]
+    faults = [Fault(**each) for each in problem["errors"]]
+    counted = re.match(r"(\d+) faults, the first", detail)
+    more = int(counted[1]) - len(faults) if counted else 0
+    error = HeedError.of(faults, more) if faults else HeedError(detail)
+    error.status = problem["status"]
+    if detail.startswith(error.detail):  # else it was shortened
+        error.advice = detail.removeprefix(error.detail)
+    return error
+
+
+def names_texts(error: HeedError) -> bool:
+    """Return whether some of the texts of a request are at fault, rather than all of it."""
+    return any(fault.pointer.count("/") > 1 for fault in error.faults)
 
 
 def place_among(error: HeedError, places: Sequence[int]) -> HeedError:

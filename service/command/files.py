@@ -11,30 +11,49 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from service.command.batches import Decoded, batches_of, decode_in_order, open_lines
+from service.command.asking import Decoded, decode_in_order, open_model
 from service.command.errors import describe, report
-from service.command.local import local_service
+from service.command.flags import Place
 from service.errors import StartupError
 from service.formats.json import to_json
-from service.serving.client import EngineClient
-from service.settings.settings import Settings
 
 BATCH, TOGETHER = 256, 3
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
 SPACES = str.maketrans("\t\n\r", "   ")
+UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
 
 
 def kind_of(file: Path) -> str:
     """Return the end of a file's name that says what its lines are."""
     return file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+
+
+@contextmanager
+def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
+    """Open a file, or standard input, as an iterator over its lines."""
+    with (
+        TextIOWrapper(sys.stdin.buffer, *UTF8)
+        if file is None
+        else gzip.open(file, "rt", 9, *UTF8)
+        if file.suffix == ".gz"
+        else file.open("r", -1, *UTF8)
+    ) as stream:
+        yield (line.rstrip("\r\n") for line in stream)
+
+
+def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    left = iter(lines)
+    while batch := [*islice(left, size)]:
+        yield batch
 
 
 @contextmanager
@@ -81,12 +100,11 @@ def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
 
 
 async def decode_file(
-    source: Path | None, output: Path, options: dict[str, Any], settings: Settings
+    source: Path | None, output: Path, options: dict[str, Any], place: Place
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    async with local_service(settings, EngineClient) as service:
-        (model,) = service.registry.served.values()
-        mark = fingerprint(source, kind_of(output), options, model.bundle.version)
+    async with open_model(place, many=True) as model:
+        mark = fingerprint(source, kind_of(output), options, model.version)
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
         if done:
@@ -95,7 +113,7 @@ async def decode_file(
         failed = 0
         with open_texts(source) as texts, part.open("ab") as file:
             batches = batches_of(islice(texts, done, None), BATCH)
-            decoded = decode_in_order(service, batches, options, before=done, together=TOGETHER)
+            decoded = decode_in_order(model, batches, options, before=done, together=TOGETHER)
             async for each in decoded:
                 file.writelines(write_lines(kind_of(output), each))
                 file.flush()

@@ -71,11 +71,11 @@ def test_json_is_the_service_s_own(heed, post, path, arguments, body):
 
 def test_every_field_of_a_request_has_a_flag():
     """But for those that only a service needs."""
-    fields = DecodeRequest.model_fields.keys() - {"model", "source", "stream", "attention"}
-    assert flags("decode") - {"source", "output"} == fields | {"bundle", "as_json"}
-    fields = AttentionRequest.model_fields.keys() - {"model", "source", "target", "partial"}
+    fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}
+    assert flags("decode") - {"source", "output"} == fields | {"bundle", "url", "as_json"}
+    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial"}
     fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
-    assert flags("attention") == fields | {"bundle", "as_json", "output"}
+    assert flags("attention") == fields | {"bundle", "url", "as_json", "output"}
 
 
 @pytest.mark.parametrize(
