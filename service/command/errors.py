@@ -8,6 +8,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from service.api.reading.faults import PARTIAL
 from service.errors import Fault, HeedError, StartupError
 
 TEXTS = ("source", "target")  # fields that are arguments or lines
@@ -15,6 +16,7 @@ IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
     'send "partial": true': "give --partial",
     "half a surrogate pair": "a byte that is not UTF-8",
+    "send the header Authorization: Bearer KEY": "set HEED_API_KEY to it",
 }
 
 
@@ -55,8 +57,7 @@ def error_of(problem: Mapping[str, Any]) -> HeedError:
     more = int(counted[1]) - len(faults) if counted else 0
     error = HeedError.of(faults, more) if faults else HeedError(detail)
     error.status = problem["status"]
-    if detail.startswith(error.detail):  # else it was shortened
-        error.advice = detail.removeprefix(error.detail)
+    error.advice = PARTIAL if detail.endswith(PARTIAL) else ""
     return error
 
 

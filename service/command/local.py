@@ -25,7 +25,7 @@ from service.engine.engine import Engine
 from service.engine.opening import open_engine
 from service.engine.scheduler import Job
 from service.errors import StartupError
-from service.formats.json import JSON
+from service.formats.json import JSON, to_json
 from service.formats.writers import WRITERS
 from service.http.limits import Admission, Budget, Deadline, Record, Share
 from service.http.middleware.metrics import RequestMetrics
@@ -80,8 +80,8 @@ class LocalModel:
 
     async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:
         """Return the service's answer. Raise HeedError."""
-        computed = await compute(path, body, make_call(self._service, path))
-        return b"".join(WRITERS[accept](computed.write()))
+        document = (await compute(path, body, make_call(self._service, path))).write()
+        return to_json(document) if accept == JSON else b"".join(WRITERS[accept](document))
 
 
 async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
