@@ -1,21 +1,27 @@
-"""heed decode: the targets of texts, by an engine in this process."""
+"""heed decode: the targets of texts, by an engine in this process or a service."""
 
 import asyncio
 import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from service.command.asking import decode_in_order, open_model
 from service.command.errors import describe, report, reported
-from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
-from service.command.lines import BATCH, batches_of
+from service.command.files import BATCH, batches_of, decode_file, kind_of, open_texts
+from service.command.flags import (
+    SEARCH,
+    Place,
+    given,
+    json_flag,
+    place_flags,
+    place_of,
+    search_flags,
+)
 from service.formats.json import Document, to_json
-
-if TYPE_CHECKING:
-    from service.settings.settings import Settings
 
 OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 
@@ -50,13 +56,12 @@ OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
     help="File to write: .tsv (source and target), .jsonl (all of the answer), else targets; .gz"
     " after it. The same command goes on where one was stopped.",
 )
-@bundle_flag
+@place_flags
 @json_flag
 def decode(
     texts: tuple[str, ...],
     source: Path | None,
     output: Path | None,
-    bundle: Path | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -66,38 +71,30 @@ def decode(
     heed decode knight
     heed decode --input words.txt --output pronounced.tsv
     """
-    # imported here, since --help and completion do without
-    from service.command.files import decode_file, kind_of, open_texts
-    from service.command.local import read_local_settings
-
-    options = given(values, [*SEARCH, *OWN])
+    options, place = given(values, [*SEARCH, *OWN]), place_of(values)
     if texts and (source or output):
         raise click.UsageError("give TEXTS, or files")
     if output and options.get("num_hypotheses", 1) > 1 and kind_of(output) != ".jsonl":
         raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
     with reported():
-        settings = read_local_settings(bundle)
         if output:
-            failed = asyncio.run(decode_file(source, output, options, settings))
+            failed = asyncio.run(decode_file(source, output, options, place))
         else:
             typed = not texts and not source and sys.stdin.isatty()
             with nullcontext(texts) if texts else open_texts(source) as lines:
                 batches = [[*lines]] if as_json else batches_of(lines, 1 if typed else BATCH)
-                failed = asyncio.run(print_all(batches, options, settings, as_json))
+                failed = asyncio.run(print_all(batches, options, place, as_json))
     if failed:
         raise click.exceptions.Exit(1)
 
 
 async def print_all(
-    batches: Iterable[list[str]], options: dict[str, Any], settings: "Settings", as_json: bool
+    batches: Iterable[list[str]], options: dict[str, Any], place: Place, as_json: bool
 ) -> int:
     """Print the targets of all batches, and return how many texts failed."""
-    from service.command.batches import decode_in_order
-    from service.command.local import LocalEngine, local_service
-
     failed = 0
-    async with local_service(settings, LocalEngine) as service:
-        async for each in decode_in_order(service, batches, options):
+    async with open_model(place) as model:
+        async for each in decode_in_order(model, batches, options):
             if as_json:
                 click.echo(to_json(each.document))
             else:

@@ -1,11 +1,14 @@
 """Errors of commands, in one line on standard error."""
 
-from collections.abc import Generator, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from service.api.reading.faults import PARTIAL
 from service.errors import Fault, HeedError, StartupError
 
 TEXTS = ("source", "target")  # fields that are arguments or lines
@@ -13,6 +16,7 @@ IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
     'send "partial": true': "give --partial",
     "half a surrogate pair": "a byte that is not UTF-8",
+    "send the header Authorization: Bearer KEY": "set HEED_API_KEY to it",
 }
 
 
@@ -47,6 +51,23 @@ def describe(error: HeedError) -> str:
     for request, command in IN_FLAGS.items():
         text = text.replace(request, command)
     return text
+
+
+def error_of(problem: Mapping[str, Any]) -> HeedError:
+    """Return the error that a problem document tells of."""
+    detail: str = problem["detail"]
+    faults = [Fault(**each) for each in problem["errors"]]
+    counted = re.match(r"(\d+) faults, the first", detail)
+    more = int(counted[1]) - len(faults) if counted else 0
+    error = HeedError.of(faults, more) if faults else HeedError(detail)
+    error.status = problem["status"]
+    error.advice = PARTIAL if detail.endswith(PARTIAL) else ""
+    return error
+
+
+def names_texts(error: HeedError) -> bool:
+    """Return whether some of the texts of a request are at fault, rather than all of it."""
+    return any(fault.pointer.count("/") > 1 for fault in error.faults)
 
 
 def place_among(error: HeedError, places: Sequence[int]) -> HeedError:

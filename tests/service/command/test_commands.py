@@ -72,11 +72,11 @@ def test_json_is_the_service_s_own(heed, post, path, arguments, body):
 
 def test_every_field_of_a_request_has_a_flag():
     """But for those that only a service needs."""
-    fields = DecodeRequest.model_fields.keys() - {"model", "source", "stream", "attention"}
-    assert flags("decode") - {"source", "output"} == fields | {"bundle", "as_json"}
-    fields = AttentionRequest.model_fields.keys() - {"model", "source", "target", "partial"}
+    fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}
+    assert flags("decode") - {"source", "output"} == fields | {"bundle", "url", "as_json"}
+    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial"}
     fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
-    assert flags("attention") == fields | {"bundle", "as_json", "output"}
+    assert flags("attention") == fields | {"bundle", "url", "as_json", "output"}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,9 @@ def test_every_field_of_a_request_has_a_flag():
         (["attention", "ax", "--heads", "first"], "'first' is not a list of integers such as 0,-1"),
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
+        (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
+        (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
+        (["attention", "ax", "--url", "a"], "heed: a does not answer as a service of Heed does: "),
         (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
         (
             ["serve", "./nothing"],

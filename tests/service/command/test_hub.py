@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from service.bundle.manifest import load_bundle
-from service.command.hub import find_bundle
+from service.command.serve import find_bundle
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
 from tests.hub import JUNK, hub_of
