@@ -8,7 +8,7 @@ from typing import Any
 from model.importers.checkpoint import WEIGHT_FILES
 from model.network.config import InputError
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"(?![^@]*(--|\.\.))\b[\w.-]+\b/\b[\w.-]+\b(@[\w./-]+)?")
 TEXTS = (".json", ".txt", ".md", ".model", ".spm", ".toml")  # vocabularies among them
 FROM_CACHE: dict[str, Any] = {  # of what is there, only texts are known to be needed
     "local_files_only": True,

@@ -49,7 +49,9 @@ TABLES = {
 # Each score function has parameters of its own name, or none
 SCORES = {"weight": "additive", "width": "gaussian"}
 PLAIN = "scaled_dot_product"
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")  # owner/model@revision
+HUB_ID = re.compile(
+    r"(?![^@]*(--|\.\.))\b[\w.-]+\b/\b[\w.-]+\b(@[\w./-]+)?"
+)  # owner/model@revision
 
 # Types of floating-point tensors: unsigned integers of the same size, and the bits of the exponent,
 # which are all set in NaN and infinity alone.

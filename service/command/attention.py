@@ -10,6 +10,7 @@ from service.command.errors import reported
 from service.command.flags import (
     SEARCH,
     SELECTION,
+    OutputFile,
     bundle_flag,
     given,
     json_flag,
@@ -32,7 +33,7 @@ MEAN = {"reduce_heads": "mean", "reduce_layers": "mean"}
 
 
 def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    if path and path.suffix not in SUFFIXES:
+    if path and path.suffix.lower() not in SUFFIXES:
         raise click.BadParameter(f"{path} must end in one of {', '.join(SUFFIXES)}")
     return path
 
@@ -43,7 +44,7 @@ def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Pa
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     callback=check_suffix,
     help=f"File to write; its suffix says how: {', '.join(SUFFIXES)}.",
 )
@@ -74,8 +75,7 @@ def attention(
     if target is not None:
         body["target"] = target
     with reported():
-        document = asyncio.run(attend(body, bundle))
-    write(document, output, as_json)
+        write(asyncio.run(attend(body, bundle)), output, as_json)
 
 
 async def attend(body: dict[str, Any], bundle: Path | None) -> Document:
@@ -100,7 +100,7 @@ def write(document: Document, output: Path | None, as_json: bool) -> None:
     if output or as_json:
         from service.formats.writers import WRITERS
 
-        pieces = WRITERS[SUFFIXES[output.suffix] if output else JSON](document)
+        pieces = WRITERS[SUFFIXES[output.suffix.lower()] if output else JSON](document)
         if output:
             output.write_bytes(b"".join(pieces))
         else:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import sys
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ from typing import Any
 from service.api.endpoints.decode import DecodeRequest, prepare
 from service.api.reading.call import Service
 from service.api.reading.json_route import validate
-from service.command.errors import place_among
+from service.command.errors import place_among, report
 from service.command.local import make_call
-from service.errors import HeedError
+from service.errors import HeedError, StartupError
 from service.formats.json import Document
 
 
@@ -72,7 +73,7 @@ async def decode_batch(
     return Decoded(
         texts,
         {**document, "results": [results[place] for place in range(len(texts))]},
-        {order[place]: place_among(error, places) for place, error in failed.items()},
+        dict(sorted((order[place], place_among(each, places)) for place, each in failed.items())),
     )
 
 
@@ -86,10 +87,20 @@ def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
         TextIOWrapper(sys.stdin.buffer, *UTF8)
         if file is None
         else gzip.open(file, "rt", 9, *UTF8)
-        if file.suffix == ".gz"
+        if file.suffix.lower() == ".gz"
         else file.open("r", -1, *UTF8)
     ) as stream:
-        yield (line.rstrip("\r\n") for line in stream)
+        if file is None and stream.isatty():
+            report("reading lines from the terminal; Ctrl-D ends them")
+        yield read_lines(stream, file)
+
+
+def read_lines(stream: Iterable[str], file: Path | None) -> Iterator[str]:
+    try:
+        for line in stream:
+            yield line.rstrip("\r\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise StartupError(f"{file} is not a whole gzip file: {error}") from error
 
 
 def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:

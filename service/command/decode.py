@@ -1,17 +1,19 @@
 """heed decode: the targets of texts, by an engine in this process."""
 
 import asyncio
+import os
+import signal
 import sys
-from collections.abc import Container, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Container, Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from service.command.batches import batches_of
 from service.command.errors import describe, report, reported
-from service.command.flags import SEARCH, bundle_flag, given, json_flag, search_flags
+from service.command.flags import SEARCH, OutputFile, bundle_flag, given, json_flag, search_flags
 from service.formats.json import Document, to_json
 
 if TYPE_CHECKING:
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
 
 BATCH = 256  # lines that are decoded at once
 OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
+OTHER_KINDS = (".csv", ".json", ".ndjson", ".xlsx", ".parquet", ".zip", ".bz2", ".xz", ".zst")
+
+
+def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse formats whose lines would be taken for texts."""
+    from service.command.files import kind_of  # imported here, since --help does without
+
+    if path and kind_of(path) in OTHER_KINDS:
+        raise click.BadParameter(
+            f"{path} is of another format: give .tsv, .jsonl, or .txt for a text a line, each"
+            " with .gz or without"
+        )
+    return path
 
 
 @click.command()
@@ -41,13 +56,15 @@ OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
 @click.option(
     "--input",
     "source",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    callback=check_kind,
     help="File of texts: .tsv (the first column), .jsonl (texts, or objects with source), else"
     " lines; .gz after it.",
 )
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
+    callback=check_kind,
     help="File to write: .tsv (source and target), .jsonl (all of the answer), else targets; .gz"
     " after it. The same command goes on where one was stopped.",
 )
@@ -76,10 +93,12 @@ def decode(
         raise click.UsageError("give TEXTS, or files")
     if output and options.get("num_hypotheses", 1) > 1 and kind_of(output) != ".jsonl":
         raise click.UsageError("several hypotheses need an --output that ends in .jsonl")
-    with reported():
+    with reported(), interruptible():
         settings = read_local_settings(bundle)
         if output:
-            failed = asyncio.run(decode_file(source, output, options, settings))
+            check_other_file(source, output)
+            with going_on():
+                failed = asyncio.run(decode_file(source, output, options, settings))
         else:
             typed = not texts and not source and sys.stdin.isatty()
             with nullcontext(texts) if texts else open_texts(source) as lines:
@@ -87,6 +106,40 @@ def decode(
                 failed = asyncio.run(print_all(batches, options, settings, as_json))
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def check_other_file(source: Path | None, output: Path) -> None:
+    """Raise UsageError if the output would replace the input, by whatever path or link."""
+    state = source.stat() if source else os.fstat(0)
+    if output.exists() and os.path.samestat(state, output.stat()):
+        name = f"--input {source}" if source else "standard input"
+        raise click.UsageError(f"{name} and --output {output} are the same file: give another one")
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """End at the first Ctrl-C. asyncio's own handler waits for the event loop, which may be waiting
+    for a line of the terminal."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def going_on() -> Generator[None]:
+    """Say at Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        click.echo(err=True)  # the terminal's line holds the progress, or ^C
+        report("stopped: the same command goes on after the lines that are done")
+        raise click.exceptions.Exit(128 + signal.SIGINT) from error
 
 
 async def print_all(

@@ -34,7 +34,8 @@ SPACES = str.maketrans("\t\n\r", "   ")
 
 def kind_of(file: Path) -> str:
     """Return the end of a file's name that says what its lines are."""
-    return file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+    *_, before, last = ["", "", *(suffix.lower() for suffix in file.suffixes)]
+    return before if last == ".gz" else last
 
 
 @contextmanager
@@ -135,7 +136,7 @@ def count_whole_lines(part: Path) -> int:
 
 def finish(part: Path, output: Path) -> None:
     """Move the whole file to its place, compressed if its name ends in .gz."""
-    if output.suffix == ".gz":
+    if output.suffix.lower() == ".gz":
         packed = part.with_suffix(".gz")
         with part.open("rb") as plain, gzip.open(packed, "wb") as file:
             shutil.copyfileobj(plain, file)

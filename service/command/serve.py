@@ -63,6 +63,6 @@ def find_model(name: str) -> Path:
     if HUB_ID.fullmatch(name):
         return find_bundle(name)
     raise StartupError(
-        f"{name} is neither a folder nor an id of the Hugging Face hub: give the folder of a"
-        " bundle, or an id such as Helsinki-NLP/opus-mt-en-fr"
+        f"the folder {name} does not exist, and this is not an id of the Hugging Face hub: give the"
+        " folder of a bundle, or an id such as Helsinki-NLP/opus-mt-en-fr"
     )

@@ -89,7 +89,10 @@ def test_every_field_of_a_request_has_a_flag():
         (["attention", "ax", "--heads", "first"], "'first' is not a list of integers such as 0,-1"),
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
-        (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
+        (
+            ["serve", "nothing"],
+            "heed: the folder nothing does not exist, and this is not an id of the",
+        ),
         (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
     ],
 )
