@@ -23,12 +23,13 @@ from service.command.batches import Decoded, batches_of, decode_in_order, open_l
 from service.command.errors import describe, report
 from service.command.local import local_service
 from service.errors import StartupError
-from service.formats.json import to_json
+from service.formats.json import Document, to_json
 from service.serving.client import EngineClient
 from service.settings.settings import Settings
 
 BATCH, TOGETHER = 256, 3
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
+ANSWER = ("source", "hypotheses", "source_tokens", "error")  # fields of a line that is written
 SPACES = str.maketrans("\t\n\r", "   ")
 
 
@@ -52,8 +53,15 @@ def open_texts(file: Path | None) -> Generator[Iterator[str]]:
             yield lines
 
 
+class Source(str):
+    """A text, with the other fields of its JSON object, which are written beside its target."""
+
+    __slots__ = ("others",)
+    others: dict[str, Any]
+
+
 def read_json(line: str, place: str) -> str:
-    """Return a JSON text, or the `source` of a JSON object. Raise StartupError."""
+    """Return a JSON text, or the `source` of a JSON object as Source. Raise StartupError."""
     try:
         value: Any = json.loads(line)
     except ValueError:
@@ -61,20 +69,32 @@ def read_json(line: str, place: str) -> str:
     text = value.get("source") if isinstance(value, dict) else value
     if not isinstance(text, str):
         raise StartupError(f"{place} is not a JSON text, nor an object with a text as source")
+    if isinstance(value, dict):
+        text = Source(text)
+        text.others = {name: value[name] for name in value if name not in ANSWER}
     return text
 
 
+def write_json(text: str, found: Document) -> bytes:
+    """Return a line of .jsonl: fields that were read, the source and what was found. Bytes that are
+    not UTF-8 become question marks."""
+    line = to_json({"source": text.encode(errors="replace").decode(), **found}) + b"\n"
+    if not (isinstance(text, Source) and text.others):
+        return line
+    # by Python's json: that of `line` has no integers of more than 64 bits
+    others = json.dumps(text.others, ensure_ascii=False, separators=(",", ":"))
+    return others[:-1].encode(errors="replace") + b"," + line[1:]
+
+
 def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
-    """Yield a line for each text. One that failed has an empty target, or an error in JSON, where
-    bytes that are not UTF-8 become question marks."""
+    """Yield a line for each text. One that failed has an empty target, or an error in JSON."""
     for place, (text, result) in enumerate(
         zip(decoded.texts, decoded.document["results"], strict=True)
     ):
         error = decoded.errors.get(place)
         if kind == ".jsonl":
             found = {"error": describe(error)} if error else result
-            source = text.encode(errors="replace").decode()
-            yield to_json({"source": source, **found}) + b"\n"
+            yield write_json(text, found)
             continue
         target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
         line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target

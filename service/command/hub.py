@@ -1,5 +1,7 @@
-"""Bundles of models of the Hugging Face hub: converted once for each revision, and kept."""
+"""Bundles of models of the Hugging Face hub, and of checkpoints in folders: converted once for each
+revision, or state of the files, and kept."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -23,11 +25,25 @@ def find_bundle(name: str) -> Path:
     latest = folder / "refs" / (revision or "main").replace("/", "--")
     commit = ask_commit(model, revision or "main", latest)
     bundle = folder / commit / model.partition("/")[2]
-    if not (bundle / "bundle.json").is_file():
-        bundle.parent.mkdir(parents=True, exist_ok=True)
-        convert(f"{model}@{commit}", bundle)
+    convert_once(f"{model}@{commit}", bundle)
     latest.parent.mkdir(exist_ok=True)
     latest.write_text(commit)
+    return bundle
+
+
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and not (folder / "bundle.json").exists()
+
+
+def bundle_of(checkpoint: Path) -> Path:
+    """Return the bundle of a checkpoint's folder. Convert it if the cache has none of its files as
+    they are. Raise OSError."""
+    folder = checkpoint.resolve()
+    files = sorted((each.name, each.stat()) for each in folder.iterdir() if each.is_file())
+    state = [(name, status.st_size, status.st_mtime_ns) for name, status in files]
+    mark = hashlib.sha256(repr((str(folder), state)).encode()).hexdigest()[:12]
+    bundle = cache() / "folders" / mark / folder.name
+    convert_once(str(folder), bundle)
     return bundle
 
 
@@ -39,7 +55,7 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
     """Return the commit that a revision is at. Raise StartupError."""
     from httpx2 import TransportError
     from huggingface_hub import model_info
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
         return str(model_info(model, revision=revision).sha)
@@ -51,6 +67,8 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
                 f" {revision}: check name and revision; private and gated models need"
                 " `hf auth login`"
             ) from error
+    except HFValidationError as error:
+        raise StartupError(f"not an id of the Hugging Face hub: {error}") from error
     except (TransportError, OfflineModeIsEnabled):
         pass
     if latest.is_file():
@@ -61,9 +79,13 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
     )
 
 
-def convert(model: str, bundle: Path) -> None:
-    """Convert a model in a process of its own, whose memory ends with it. It writes what it does to
-    standard error, and the whole bundle or nothing. Exit as it does if it fails."""
+def convert_once(model: str, bundle: Path) -> None:
+    """Convert a model, unless its bundle is there, in a process of its own, whose memory ends with
+    it. It writes its progress to standard error, and the whole bundle or nothing. Exit as it does
+    if it fails."""
+    if (bundle / "bundle.json").is_file():
+        return
+    bundle.parent.mkdir(parents=True, exist_ok=True)
     report(f"converting {model} to {bundle}")
     command = [*run_module("model"), "convert", model, str(bundle)]
     code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log

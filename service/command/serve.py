@@ -9,15 +9,17 @@ from click.shell_completion import CompletionItem
 from typing_extensions import override
 
 from service.bundle.files import HUB_ID
-from service.command.hub import find_bundle
+from service.command.errors import describe_os
+from service.command.hub import bundle_of, find_bundle, is_checkpoint
 from service.errors import StartupError
 from service.settings.command_line import FlagParser, make_parser, read_settings
 from service.settings.settings import Settings
 
 ABOUT = (
-    "MODEL is the folder of a bundle, or the id of a model of the Hugging Face hub, such as"
-    " Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added. A model of the hub is"
-    " downloaded and converted once, and kept in ~/.cache/heed."
+    "MODEL is the folder of a bundle or of a checkpoint, or the id of a model of the Hugging Face"
+    " hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added. A checkpoint"
+    " is converted once, and a model of the hub downloaded before: bundles are kept in"
+    " ~/.cache/heed."
 )
 
 
@@ -53,13 +55,18 @@ def read_arguments(arguments: tuple[str, ...]) -> Settings:
     flags = arguments[len(models) :]
     parser = make_serve_parser()
     read_settings(flags, parser)  # a wrong flag is found before a model is converted
-    return read_settings(flags, parser, [find_model(each) for each in models])
+    try:
+        return read_settings(flags, parser, [find_model(each) for each in models])
+    except OSError as error:
+        raise StartupError(describe_os(error)) from error
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a bundle, given itself or as a model of the hub. Raise StartupError."""
-    if Path(name).exists():
-        return Path(name)
+    """Return the folder of a bundle, given itself, as a checkpoint or as a model of the hub. Raise
+    StartupError."""
+    folder = Path(name)
+    if folder.exists():
+        return bundle_of(folder) if is_checkpoint(folder) else folder
     if HUB_ID.fullmatch(name):
         return find_bundle(name)
     raise StartupError(
