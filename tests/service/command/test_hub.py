@@ -12,6 +12,7 @@ import pytest
 
 from service.bundle.manifest import load_bundle
 from service.command.hub import find_bundle
+from service.command.serve import find_model
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
 from tests.hub import JUNK, hub_of
@@ -79,6 +80,31 @@ def test_a_model_that_cannot_be_converted_leaves_nothing(hub):
     assert [*place_of(hub).parent.iterdir()] == []
     files = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
     assert files == {"config.json", "README.md", "model.safetensors", "source.spm"}
+
+
+def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(hub, tiny, monkeypatch):
+    asked = []
+
+    def convert(command, **_):
+        *_, folder, bundle = command
+        asked.append(folder)
+        shutil.copytree(tiny, bundle)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("service.command.hub.subprocess.run", convert)
+    monkeypatch.chdir(hub.folder.parent)
+    first = find_model(hub.folder.name)
+    assert first.name == hub.folder.name
+    assert find_model(str(hub.folder)) == first
+    assert asked == [str(hub.folder)]
+    (hub.folder / "config.json").write_text("{}")
+    assert find_model(hub.folder.name) != first
+    assert find_model(str(tiny)) == tiny
+
+
+def test_commands_name_the_conversion_of_a_checkpoint(hub):
+    with pytest.raises(StartupError, match=f"run `heed convert {hub.folder} OUT`"):
+        load_bundle(hub.folder)
 
 
 def test_bundles_of_the_hub_are_referred_to_serve():
