@@ -27,6 +27,7 @@ def download(name: str) -> Path:
     from huggingface_hub import model_info, snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
     )
@@ -44,6 +45,8 @@ def download(name: str) -> Path:
             f"{name} is not a folder, and the Hugging Face hub cannot be reached: try again online,"
             " or give the folder of a checkpoint"
         ) from error
+    except HFValidationError as error:
+        raise InputError(f"not an id of the Hugging Face hub: {error}") from error
     except HfHubHTTPError as error:
         raise InputError(
             f"{name} is not a folder, and the Hugging Face hub answers {error.response.status_code}"
