@@ -12,6 +12,7 @@ from service.command.errors import reported
 from service.command.flags import (
     SEARCH,
     SELECTION,
+    OutputFile,
     Place,
     given,
     json_flag,
@@ -36,7 +37,7 @@ MEAN = {"reduce_heads": "mean", "reduce_layers": "mean"}
 
 
 def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    if path and path.suffix not in SUFFIXES:
+    if path and path.suffix.lower() not in SUFFIXES:
         raise click.BadParameter(f"{path} must end in one of {', '.join(SUFFIXES)}")
     return path
 
@@ -47,7 +48,7 @@ def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Pa
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     callback=check_suffix,
     help=f"File to write; its suffix says how: {', '.join(SUFFIXES)}.",
 )
@@ -76,7 +77,7 @@ def attention(
     body = {"source": text, "attention": selection, **given(values, SEARCH)}
     if target is not None:
         body["target"] = target
-    media_type = SUFFIXES[output.suffix] if output else JSON
+    media_type = SUFFIXES[output.suffix.lower()] if output else JSON
     with reported():
         answer = asyncio.run(attend(body, place, media_type))
         if output:

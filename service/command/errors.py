@@ -17,6 +17,8 @@ IN_FLAGS = {  # words for requests, and for commands
     'send "partial": true': "give --partial",
     "half a surrogate pair": "a byte that is not UTF-8",
     "send the header Authorization: Bearer KEY": "set HEED_API_KEY to it",
+    "so send a list of words": "so give each word by itself",
+    "send only": "give only",
 }
 
 
@@ -26,10 +28,10 @@ def report(message: str) -> None:
 
 @contextmanager
 def reported() -> Generator[None]:
-    """Exit with a line that says what is wrong."""
+    """Exit with a line that says what is wrong. Click ends a command whose reader has gone."""
     try:
         yield
-    except BrokenPipeError:  # nobody reads the output any more: click exits
+    except BrokenPipeError:
         raise
     except (ValidationError, StartupError, HeedError, OSError) as error:
         match error:
@@ -40,8 +42,13 @@ def reported() -> Generator[None]:
             case HeedError():
                 report(describe(error))
             case OSError():
-                report(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+                report(describe_os(error))
         raise click.exceptions.Exit(1) from error
+
+
+def describe_os(error: OSError) -> str:
+    """Return why the system refuses a file."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def describe(error: HeedError) -> str:
@@ -71,15 +78,20 @@ def names_texts(error: HeedError) -> bool:
 
 
 def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
-    """Return an error of a request whose sources have these places among all texts."""
+    """Return an error of a request whose sources have these places among all texts, in whose order
+    its faults are."""
 
-    def moved(fault: Fault) -> Fault:
+    def moved(fault: Fault) -> tuple[int, Fault]:
         _, name, *rest = fault.pointer.split("/")
         if name not in TEXTS or not rest:
-            return fault
-        return Fault(f"/{name}/{places[int(rest[0])]}", fault.detail)
+            return -1, fault
+        place = places[int(rest[0])]
+        return place, Fault(f"/{name}/{place}", fault.detail)
 
-    placed = error.change_faults(moved)
+    if not error.faults:
+        return error
+    in_order = sorted(map(moved, error.faults), key=lambda each: each[0])
+    placed = type(error).of([fault for _, fault in in_order], error.more)
     placed.advice = error.advice
     return placed
 

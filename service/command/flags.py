@@ -1,5 +1,6 @@
 """Flags of commands: fields of requests, of the same names."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -55,6 +56,24 @@ class Names(click.ParamType[Any]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[str]:
         return value.split(",")  # the request refuses unknown ones
+
+
+class OutputFile(click.Path):
+    """A file to write. Obstacles are found before the work begins."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"the folder {path.parent} does not exist", param, ctx)
+        if not os.access(path.parent, os.W_OK):
+            self.fail(f"the folder {path.parent} cannot be written to", param, ctx)
+        if path.exists() and not path.is_file():
+            self.fail(f"{path} is not a file", param, ctx)
+        return path
 
 
 REPEATED = object()  # texts, by a flag that may be given several times

@@ -93,13 +93,20 @@ def test_every_field_of_a_request_has_a_flag():
         (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
         (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
         (["attention", "ax", "--url", "a"], "heed: a does not answer as a service of Heed does: "),
-        (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
         (
-            ["serve", "./nothing"],
-            "heed: ./nothing is neither a folder nor an id of the Hugging Face",
+            ["serve", "nothing"],
+            "heed: the folder nothing does not exist, and this is not an id of the",
         ),
-        (["attention", "ax", "-o", "/nothing/a.png"], "heed: /nothing/a.png: No such file or dire"),
-        (["decode", "--output", "/nothing/a.tsv"], ".part: No such file or directory\n"),
+        (["serve", "./nothing"], "heed: the folder ./nothing does not exist"),
+        (["serve", "../nothing"], "heed: the folder ../nothing does not exist"),
+        (["serve", "owner/my--model"], "heed: owner/my--model is not a folder, nor an id of the"),
+        (["serve", f"a/{'b' * 99}"], "bbb is not a folder, nor an id of the hub: "),
+        (
+            ["decode", "New York7"],
+            "reads one word at a time, so give each word by itself; give only",
+        ),
+        (["decode", "é", "ax", "longer7"], "heed: source 1 has 'é' at offset 0"),
+        (["attention", "ax", "-o", "nowhere/a.png"], "the folder nowhere does not exist"),
         (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
     ],
 )
@@ -156,6 +163,7 @@ def test_heatmaps_of_selected_layers_and_heads(heed):
         (".safetensors", b""),
         (".svg", b"<svg"),
         (".png", b"\x89PNG"),
+        (".PNG", b"\x89PNG"),
         (".html", b"<!doctype html>"),
     ],
 )
@@ -243,6 +251,14 @@ main([{command!r}, "--help"])
     assert done.returncode == 2
     assert done.stderr.startswith("heed: torch is not installed: ")
     assert done.stderr.endswith(f"pip install 'heed-server[{extra}]'\n")
+    assert f"pipx install --force '.[{extra}]'" in done.stderr
+
+
+def test_completion_without_the_extra_prints_nothing(monkeypatch, capfd):
+    monkeypatch.delitem(sys.modules, "model.__main__", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)  # as if it were not installed
+    assert complete("heed convert --") == []
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.long
