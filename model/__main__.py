@@ -34,7 +34,7 @@ try:
     from model.train_command import train_command
 except ModuleNotFoundError as error:
     extra = "convert" if sys.argv[1:2] == ["convert"] else "model"
-    advice = f"run make .venv/dev, or pip install 'heed-server[{extra}]'"
+    advice = f"run pipx install --force '.[{extra}]', or pip install 'heed-server[{extra}]'"
     print(f"heed: {error.name} is not installed: {advice}", file=sys.stderr)
     sys.exit(2)
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 ARRAYS = "application/npz"
-PROBLEM = "application/problem+json"
 CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
 
 Source = str | Sequence[str] | Sequence[Sequence[int]]
@@ -123,8 +122,7 @@ class Attention(Part):
         head = "".join(f"<th>{escape(each.text)}</th>" for each in self.columns)
         lines = [f"<caption>{self.kind} attention</caption><tr><th></th>{head}</tr>"]
         for row, weights in zip(self.rows, matrix, strict=True):
-            shades = weights / (matrix.max() or 1)
-            cells = "".join(map(CELL.format, weights, shades))
+            cells = "".join(map(CELL.format, weights, weights / (matrix.max() or 1)))
             lines.append(f"<tr><th>{escape(row.text)}</th>{cells}</tr>")
         return f"<table>{''.join(lines)}</table>"
 
@@ -194,9 +192,8 @@ class Event(NamedTuple):
 
 
 class Heed(ExitStack):
-    """A service. Make one, and use it for all requests and in all threads: it keeps connections
-    open until `close`. A busy service is asked three times, but for a stream. Methods raise Refusal
-    for an error of the service, and those of httpx2 for others, such as a proxy's."""
+    """A service. Make one for all requests and threads: connections stay open until `close`. If it
+    is busy, all but streams ask three times. Methods raise Refusal, or else httpx2's errors."""
 
     def __init__(self, url: str = "http://127.0.0.1:8000", key: str | None = None) -> None:
         super().__init__()
@@ -207,7 +204,7 @@ class Heed(ExitStack):
         return checked(self._http.get("/v1/models")).json()["models"]
 
     def decode(self, source: Source, **options: Unpack[DecodeOptions]) -> list[Result]:
-        answer = self._post("/v1/decode", source=source, **options)
+        answer = self.post("/v1/decode", source=source, **options)
         return [Result.read(each) for each in answer.json()["results"]]
 
     def stream(self, source: Source, **options: Unpack[DecodeOptions]) -> Iterator[Event]:
@@ -224,7 +221,7 @@ class Heed(ExitStack):
         self, source: Source, target: Source | None = None, **options: Unpack[AttentionOptions]
     ) -> list[Attended]:
         """Return the attention between sources and the given targets, or those that are decoded."""
-        answer = self._post("/v1/attention", ARRAYS, source=source, target=target, **options)
+        answer = self.post("/v1/attention", ARRAYS, source=source, target=target, **options)
         arrays = np.load(io.BytesIO(answer.content))
         results: list[dict[str, Any]] = json.loads(str(arrays["meta"]))["results"]
         for i, result in enumerate(results):
@@ -233,20 +230,21 @@ class Heed(ExitStack):
         return [Attended.read(each) for each in results]
 
     def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
-        answer = self._post("/v1/score", source=source, target=target, **options)
+        answer = self.post("/v1/score", source=source, target=target, **options)
         return [Score.read(each) for each in answer.json()["results"]]
 
-    def _post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
-        headers = {"Accept": accept}
-        answer = self._http.post(path, json=body, headers=headers)
+    def post(self, path: str, accept: str = "application/json", **body: Any) -> httpx2.Response:
+        """Return an answer as it was sent."""
+        headers, content = {"Accept": accept, "Content-Type": "application/json"}, json.dumps(body)
+        answer = self._http.post(path, content=content, headers=headers)
         for _ in range(2):
             if answer.status_code in (429, 503):
                 time.sleep(int(answer.headers.get("Retry-After", 1)))
-                answer = self._http.post(path, json=body, headers=headers)
+                answer = self._http.post(path, content=content, headers=headers)
         return checked(answer)
 
 
 def checked(answer: httpx2.Response) -> httpx2.Response:
-    if answer.is_error and answer.headers.get("Content-Type") == PROBLEM:
+    if answer.headers.get("Content-Type") == "application/problem+json":
         raise Refusal(json.loads(answer.read()))
     return answer.raise_for_status()

@@ -63,7 +63,9 @@ def busy(refusals):
             body = json.dumps(problem).encode()
             self.send_response(status)
             self.send_header("Retry-After", "1")
-            self.send_header("Content-Type", "application/problem+json")
+            self.send_header(
+                "Content-Type", "application/problem+json" if status == 429 else "application/json"
+            )
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

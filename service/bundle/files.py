@@ -73,6 +73,8 @@ def describe_missing(root: Path) -> str:
     if inside:
         found = ", ".join(inside[:NAMED_BUNDLES]) + ("…" if len(inside) > NAMED_BUNDLES else "")
         return f"{root} is not a bundle, but holds some: give one or several of {found}"
+    if (root / "config.json").is_file():
+        return f"{root} is a checkpoint: run `heed convert {root} OUT`, and give the folder OUT"
     return (
         f"{root} is not a bundle: it has no bundle.json; write one with"
         " `python -m model export`, or `convert` for a checkpoint of another library"

@@ -6,7 +6,9 @@ of `model` are started here by name, as `python -m model` starts them.
 """
 
 import sys
+from contextlib import redirect_stderr, suppress
 from importlib import import_module
+from io import StringIO
 from typing import NoReturn
 
 import click
@@ -70,7 +72,10 @@ class ModelCommand(click.Command):
 
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        flags: list[str] = import_module("model.__main__").flags_of(self.name)
+        flags: list[str] = []
+        # without the extra there is nothing to offer, and a message would stand in the prompt
+        with suppress(ModuleNotFoundError, SystemExit), redirect_stderr(StringIO()):
+            flags = import_module("model.__main__").flags_of(self.name)
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 

@@ -1,23 +1,28 @@
-"""heed attention: what a text's target attends to, by an engine in this process."""
+"""heed attention: what a text's target attends to, by an engine in this process or a service."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from service.command.asking import open_model
 from service.command.errors import reported
 from service.command.flags import (
     SEARCH,
     SELECTION,
-    bundle_flag,
+    OutputFile,
+    Place,
     given,
     json_flag,
+    place_flags,
+    place_of,
     search_flags,
     selection_flags,
 )
 from service.command.heatmap import draw
-from service.formats.json import JSON, Document
+from service.formats.json import JSON
 
 SUFFIXES = {
     ".json": JSON,
@@ -32,7 +37,7 @@ MEAN = {"reduce_heads": "mean", "reduce_layers": "mean"}
 
 
 def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    if path and path.suffix not in SUFFIXES:
+    if path and path.suffix.lower() not in SUFFIXES:
         raise click.BadParameter(f"{path} must end in one of {', '.join(SUFFIXES)}")
     return path
 
@@ -43,19 +48,18 @@ def check_suffix(_: click.Context, __: click.Parameter, path: Path | None) -> Pa
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     callback=check_suffix,
     help=f"File to write; its suffix says how: {', '.join(SUFFIXES)}.",
 )
 @selection_flags
 @search_flags
-@bundle_flag
+@place_flags
 @json_flag
 def attention(
     text: str,
     target: str | None,
     output: Path | None,
-    bundle: Path | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -67,44 +71,25 @@ def attention(
 
     A terminal shows the mean of all layers and heads unless you select some; files have all.
     """
-    selection = given(values, SELECTION)
+    selection, place = given(values, SELECTION), place_of(values)
     if not (output or as_json or any(name in selection for name in SHAPE)):
         selection |= MEAN
     body = {"source": text, "attention": selection, **given(values, SEARCH)}
     if target is not None:
         body["target"] = target
+    media_type = SUFFIXES[output.suffix.lower()] if output else JSON
     with reported():
-        document = asyncio.run(attend(body, bundle))
-        write(document, output, as_json)
-
-
-async def attend(body: dict[str, Any], bundle: Path | None) -> Document:
-    """Return the service's answer. Raise as the service does."""
-    # imported here, since --help and completion do without
-    from service.api.endpoints.attention import AttentionRequest, run_attention
-    from service.api.reading.json_route import validate
-    from service.command.local import (
-        LocalEngine,
-        local_service,
-        make_call,
-        read_local_settings,
-    )
-
-    async with local_service(read_local_settings(bundle), LocalEngine) as service:
-        call = make_call(service, "/v1/attention")
-        return (await run_attention(validate(AttentionRequest, body), call)).write()
-
-
-def write(document: Document, output: Path | None, as_json: bool) -> None:
-    """Write to a file, as its suffix says, or to standard output."""
-    if output or as_json:
-        from service.formats.writers import WRITERS
-
-        pieces = WRITERS[SUFFIXES[output.suffix] if output else JSON](document)
+        answer = asyncio.run(attend(body, place, media_type))
         if output:
-            output.write_bytes(b"".join(pieces))
+            output.write_bytes(answer)
+        elif as_json:
+            click.echo(answer, nl=False)
         else:
-            click.echo(b"".join(pieces), nl=False)
-    else:
-        (result,) = document["results"]
-        click.echo(draw(result))
+            (result,) = json.loads(answer)["results"]
+            click.echo(draw(result))
+
+
+async def attend(body: dict[str, Any], place: Place, media_type: str) -> bytes:
+    """Return the service's answer. Raise as the service does."""
+    async with open_model(place) as model:
+        return await model.ask("/v1/attention", body, media_type)

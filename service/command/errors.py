@@ -1,11 +1,14 @@
 """Errors of commands, in one line on standard error."""
 
-from collections.abc import Generator, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from service.api.reading.faults import PARTIAL
 from service.errors import Fault, HeedError, StartupError
 
 TEXTS = ("source", "target")  # fields that are arguments or lines
@@ -13,6 +16,9 @@ IN_FLAGS = {  # words for requests, and for commands
     'send "split": "sentences"': "give --split sentences",
     'send "partial": true': "give --partial",
     "half a surrogate pair": "a byte that is not UTF-8",
+    "send the header Authorization: Bearer KEY": "set HEED_API_KEY to it",
+    "so send a list of words": "so give each word by itself",
+    "send only": "give only",
 }
 
 
@@ -22,10 +28,10 @@ def report(message: str) -> None:
 
 @contextmanager
 def reported() -> Generator[None]:
-    """Exit with a line that says what is wrong."""
+    """Exit with a line that says what is wrong. Click ends a command whose reader has gone."""
     try:
         yield
-    except BrokenPipeError:  # nobody reads the output any more: click exits
+    except BrokenPipeError:
         raise
     except (ValidationError, StartupError, HeedError, OSError) as error:
         match error:
@@ -36,8 +42,13 @@ def reported() -> Generator[None]:
             case HeedError():
                 report(describe(error))
             case OSError():
-                report(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+                report(describe_os(error))
         raise click.exceptions.Exit(1) from error
+
+
+def describe_os(error: OSError) -> str:
+    """Return why the system refuses a file."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def describe(error: HeedError) -> str:
@@ -49,16 +60,38 @@ def describe(error: HeedError) -> str:
     return text
 
 
-def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
-    """Return an error of a request whose sources have these places among all texts."""
+def error_of(problem: Mapping[str, Any]) -> HeedError:
+    """Return the error that a problem document tells of."""
+    detail: str = problem["detail"]
+    faults = [Fault(**each) for each in problem["errors"]]
+    counted = re.match(r"(\d+) faults, the first", detail)
+    more = int(counted[1]) - len(faults) if counted else 0
+    error = HeedError.of(faults, more) if faults else HeedError(detail)
+    error.status = problem["status"]
+    error.advice = PARTIAL if detail.endswith(PARTIAL) else ""
+    return error
 
-    def moved(fault: Fault) -> Fault:
+
+def names_texts(error: HeedError) -> bool:
+    """Return whether some of the texts of a request are at fault, rather than all of it."""
+    return any(fault.pointer.count("/") > 1 for fault in error.faults)
+
+
+def place_among(error: HeedError, places: Sequence[int]) -> HeedError:
+    """Return an error of a request whose sources have these places among all texts, in whose order
+    its faults are."""
+
+    def moved(fault: Fault) -> tuple[int, Fault]:
         _, name, *rest = fault.pointer.split("/")
         if name not in TEXTS or not rest:
-            return fault
-        return Fault(f"/{name}/{places[int(rest[0])]}", fault.detail)
+            return -1, fault
+        place = places[int(rest[0])]
+        return place, Fault(f"/{name}/{place}", fault.detail)
 
-    placed = error.change_faults(moved)
+    if not error.faults:
+        return error
+    in_order = sorted(map(moved, error.faults), key=lambda each: each[0])
+    placed = type(error).of([fault for _, fault in in_order], error.more)
     placed.advice = error.advice
     return placed
 

@@ -11,31 +11,58 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from service.command.batches import Decoded, decode_in_order
+from service.command.asking import Decoded, decode_in_order, open_model
 from service.command.errors import describe, report
-from service.command.lines import BATCH, batches_of, open_lines
-from service.command.local import local_service
+from service.command.flags import Place
 from service.errors import StartupError
-from service.formats.json import to_json
-from service.serving.client import EngineClient
-from service.settings.settings import Settings
+from service.formats.json import Document, to_json
 
+BATCH = 256  # lines that are decoded at once
 TOGETHER = 3  # batches in the engine
 REPORT_EVERY = 10.0  # seconds, where standard error is not a terminal
+ANSWER = ("source", "hypotheses", "source_tokens", "sentences", "error")  # fields of our lines
 SPACES = str.maketrans("\t\n\r", "   ")
+UTF8 = ("utf-8", "surrogateescape", "\n")  # bytes that are not UTF-8 are refused by tokenizers
 
 
 def kind_of(file: Path) -> str:
     """Return the end of a file's name that says what its lines are."""
-    return file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+    *_, before, last = ["", "", *(suffix.lower() for suffix in file.suffixes)]
+    return before if last == ".gz" else last
+
+
+@contextmanager
+def open_lines(file: Path | None = None) -> Generator[Iterator[str]]:
+    """Open a file, or standard input, as an iterator over its lines. It raises StartupError."""
+    with (
+        TextIOWrapper(sys.stdin.buffer, *UTF8)
+        if file is None
+        else gzip.open(file, "rt", 9, *UTF8)
+        if file.suffix.lower() == ".gz"
+        else file.open("r", -1, *UTF8)
+    ) as stream:
+        if file is None and stream.isatty():
+            report("reading lines from the terminal; Ctrl-D ends them")
+        try:
+            yield (line.rstrip("\r\n") for line in stream)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StartupError(f"{file} is not a whole gzip file: {error}") from error
+
+
+def batches_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    left = iter(lines)
+    while batch := [*islice(left, size)]:
+        yield batch
 
 
 @contextmanager
@@ -52,8 +79,15 @@ def open_texts(file: Path | None) -> Generator[Iterator[str]]:
             yield lines
 
 
+class Source(str):
+    """A text, with the other fields of its JSON object, which are written beside its target."""
+
+    __slots__ = ("others",)
+    others: dict[str, Any]
+
+
 def read_json(line: str, place: str) -> str:
-    """Return a JSON text, or the `source` of a JSON object. Raise StartupError."""
+    """Return a JSON text, or the `source` of a JSON object as Source. Raise StartupError."""
     try:
         value: Any = json.loads(line)
     except ValueError:
@@ -61,7 +95,21 @@ def read_json(line: str, place: str) -> str:
     text = value.get("source") if isinstance(value, dict) else value
     if not isinstance(text, str):
         raise StartupError(f"{place} is not a JSON text, nor an object with a text as source")
+    if isinstance(value, dict):
+        text = Source(text)
+        text.others = {name: value[name] for name in value if name not in ANSWER}
     return text
+
+
+def write_json(text: str, found: Document) -> bytes:
+    """Return a line of .jsonl: fields that were read, the source and what was found. Bytes that are
+    not UTF-8 become question marks."""
+    line = to_json({"source": text.encode(errors="replace").decode(), **found}) + b"\n"
+    if not (isinstance(text, Source) and text.others):
+        return line
+    # by Python's json: that of `line` has no integers of more than 64 bits
+    others = json.dumps(text.others, ensure_ascii=False, separators=(",", ":"))
+    return others[:-1].encode(errors="replace") + b"," + line[1:]
 
 
 def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
@@ -72,8 +120,7 @@ def write_lines(kind: str, decoded: Decoded) -> Iterator[bytes]:
         error = decoded.errors.get(place)
         if kind == ".jsonl":
             found = {"error": describe(error)} if error else result
-            source = text.encode(errors="replace").decode()  # JSON has no other bytes than UTF-8
-            yield to_json({"source": source, **found}) + b"\n"
+            yield write_json(text, found)
             continue
         target = "" if error else result["hypotheses"][0]["text"].translate(SPACES)
         line = f"{text.translate(SPACES)}\t{target}" if kind == ".tsv" else target
@@ -90,13 +137,11 @@ def encode_line(line: str) -> bytes:
 
 
 async def decode_file(
-    source: Path | None, output: Path, options: dict[str, Any], settings: Settings
+    source: Path | None, output: Path, options: dict[str, Any], place: Place
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    async with local_service(settings, EngineClient) as service:
-        (model,) = service.registry.served.values()
-        model_key = [model.bundle.version, model.engine.opened.precision]
-        mark = fingerprint(source, kind_of(output), options, model_key)
+    async with open_model(place, many=True) as model:
+        mark = fingerprint(source, kind_of(output), options, model.version)
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
         if done:
@@ -105,7 +150,7 @@ async def decode_file(
         failed = 0
         with open_texts(source) as texts, part.open("ab") as file:
             batches = batches_of(islice(texts, done, None), BATCH)
-            decoded = decode_in_order(service, batches, options, before=done, together=TOGETHER)
+            decoded = decode_in_order(model, batches, options, before=done, together=TOGETHER)
             async for each in decoded:
                 file.writelines(write_lines(kind_of(output), each))
                 file.flush()
@@ -118,16 +163,14 @@ async def decode_file(
     return failed
 
 
-def fingerprint(
-    source: Path | None, kind: str, options: Mapping[str, Any], model: Sequence[str]
-) -> str:
+def fingerprint(source: Path | None, kind: str, options: Mapping[str, Any], version: str) -> str:
     """Return a mark of all that decides about the lines of an output, but for those of standard
     input. With `partial` they are the same up to the first bad one: a command that it ended goes
     on."""
     state = source.stat() if source else None
     file = [str(source.resolve()), state.st_size, state.st_mtime_ns] if source and state else []
     others = {name: value for name, value in options.items() if name != "partial"}
-    content = json.dumps([file, kind, others, *model], sort_keys=True)
+    content = json.dumps([file, kind, others, version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -148,7 +191,7 @@ def count_whole_lines(part: Path) -> int:
 
 def finish(part: Path, output: Path) -> None:
     """Move the whole file to its place, compressed if its name ends in .gz."""
-    if output.suffix == ".gz":
+    if output.suffix.lower() == ".gz":
         packed = part.with_suffix(".gz")
         with part.open("rb") as plain, gzip.open(packed, "wb") as file:
             shutil.copyfileobj(plain, file)

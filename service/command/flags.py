@@ -1,8 +1,9 @@
 """Flags of commands: fields of requests, of the same names."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
 from pydantic import BaseModel
@@ -55,6 +56,24 @@ class Names(click.ParamType[Any]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[str]:
         return value.split(",")  # the request refuses unknown ones
+
+
+class OutputFile(click.Path):
+    """A file to write. Obstacles are found before the work begins."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"the folder {path.parent} does not exist", param, ctx)
+        if not os.access(path.parent, os.W_OK):
+            self.fail(f"the folder {path.parent} cannot be written to", param, ctx)
+        if path.exists() and not path.is_file():
+            self.fail(f"{path} is not a file", param, ctx)
+        return path
 
 
 REPEATED = object()  # texts, by a flag that may be given several times
@@ -125,7 +144,36 @@ bundle_flag = click.option(
     help="Folder of the model's bundle.  [default: HEED_BUNDLES, else the model that pronounces"
     " English words]",
 )
+url_flag = click.option(
+    "--url",
+    help="Ask the service at this address, such as http://localhost:8000, with the key HEED_API_KEY"
+    " if it asks for one.",
+)
+model_flag = click.option("--model", help="With --url: name of the model, of several.")
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print the service's JSON.")
+
+
+class Place(NamedTuple):
+    """Where a model is."""
+
+    bundle: Path | None
+    url: str | None
+    model: str | None
+
+
+def place_flags(command: Command) -> Command:
+    """Add the flags that `place_of` reads."""
+    return bundle_flag(url_flag(model_flag(command)))
+
+
+def place_of(values: Mapping[str, Any]) -> Place:
+    """Return the place that flags name. Raise UsageError if they contradict each other."""
+    place = Place(*(values[name] for name in Place._fields))
+    if place.url and place.bundle:
+        raise click.UsageError("give --bundle or --url: a service has models of its own")
+    if place.model and not place.url:
+        raise click.UsageError("--model chooses a model of a service: give its --url as well")
+    return place
 
 
 def given(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from service.arrays import FloatArray
-from service.text.tokenizer import Token
 
 SHADES = " ░▒▓█"
 LONGEST = 16  # characters of a label
 
 
 def draw(result: dict[str, Any]) -> str:
-    """Draw the heatmaps of a result of /v1/attention below one another."""
+    """Draw the heatmaps of a result of /v1/attention, in JSON, below one another."""
     lines = [f"{result['source']} → {result['target']}"]
     for block in result["attention"]:
         rows, columns = labels(block["rows"]), labels(block["columns"])
-        matrices = block["data"].reshape(-1, *block["shape"][-2:])
-        for title, weights in zip(titles(block), matrices, strict=True):
-            lines += ["", title, *heatmap(weights, rows, columns)]
+        weights: FloatArray = np.asarray(block["data"], np.float32)
+        matrices = weights.reshape(-1, *block["shape"][-2:])
+        for title, matrix in zip(titles(block), matrices, strict=True):
+            lines += ["", title, *heatmap(matrix, rows, columns)]
     return "\n".join(lines)
 
 
@@ -37,9 +37,9 @@ def titles(block: dict[str, Any]) -> Iterator[str]:
         yield from (f"{block['kind']} attention, {layer}, {head}" for head in heads)
 
 
-def labels(tokens: Sequence[Token]) -> list[str]:
+def labels(tokens: Sequence[dict[str, Any]]) -> list[str]:
     """Return the tokens, without characters that control terminals."""
-    texts = ("".join(c if c.isprintable() else " " for c in token.text) for token in tokens)
+    texts = ("".join(c if c.isprintable() else " " for c in token["text"]) for token in tokens)
     return [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
 
 

@@ -7,21 +7,26 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import structlog
 from anyio import CapacityLimiter
 from typing_extensions import override
 
+from service.api.answering.respond import Computed
 from service.api.reading.call import Call, Service
+from service.api.reading.json_route import validate
 from service.bundle.manifest import Bundle, load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine
 from service.engine.scheduler import Job
 from service.errors import StartupError
+from service.formats.json import JSON
+from service.formats.writers import WRITERS
 from service.http.limits import Admission, Budget, Deadline, Record, Share
 from service.http.middleware.metrics import RequestMetrics
 from service.serving.client import EngineClient, OnProgress
@@ -65,18 +70,53 @@ class LocalEngine(EngineClient):
         return [asyncio.wrap_future(job.result) for job in jobs]
 
 
-def read_local_settings(bundle: Path | None) -> Settings:
-    """Return the settings by variables, with this bundle if one is given. Raise ValidationError."""
+class LocalModel:
+    """The only model of a service without a server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        (model,) = service.registry.served.values()
+        self.version = f"{model.bundle.version} {model.engine.opened.precision}"
+
+    async def ask(self, path: str, body: Mapping[str, Any], accept: str = JSON) -> bytes:
+        """Return the service's answer. Raise HeedError."""
+        computed = await compute(path, body, make_call(self._service, path))
+        return b"".join(WRITERS[accept](computed.write()))
+
+
+async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
+    """Run the endpoint at this path. Its module is imported here, since others are not needed."""
+    match path:
+        case "/v1/attention":
+            from service.api.endpoints.attention import AttentionRequest, run_attention
+
+            return await run_attention(validate(AttentionRequest, body), call)
+        case "/v1/score":
+            from service.api.endpoints.score import ScoreRequest, run_score
+
+            return await run_score(validate(ScoreRequest, body), call)
+        case _:
+            from service.api.endpoints.decode import DecodeRequest, run_decode
+
+            return await run_decode(validate(DecodeRequest, body), call)
+
+
+@asynccontextmanager
+async def open_local(bundle: Path | None, *, many: bool) -> AsyncGenerator[LocalModel]:
+    """Open a bundle, or else that of the settings by variables. Raise ValidationError and
+    StartupError."""
     settings = Settings(max_sources=MOST, max_rows=MOST)
-    return settings.model_copy(update={"bundles": [bundle]}) if bundle else settings
+    if bundle:
+        settings = settings.model_copy(update={"bundles": [bundle]})
+    async with local_service(settings, EngineClient if many else LocalEngine) as service:
+        yield LocalModel(service)
 
 
 @asynccontextmanager
 async def local_service(
     settings: Settings, open_engine: Callable[[Bundle, Settings], EngineClient]
 ) -> AsyncGenerator[Service]:
-    """Open the bundle of the settings: LocalEngine starts sooner, and EngineClient, which has a
-    process of its own, is faster with many texts. Raise StartupError."""
+    """Open the bundle of the settings. Raise StartupError."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -1,14 +1,22 @@
-"""heed score: how probable targets are, by an engine in this process."""
+"""heed score: how probable targets are, by an engine in this process or a service."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import click
 
+from service.command.asking import ask_in_parts, open_model
 from service.command.errors import reported
-from service.command.flags import LANGUAGES, bundle_flag, given, json_flag, language_flags
-from service.command.lines import open_lines
+from service.command.files import open_lines
+from service.command.flags import (
+    LANGUAGES,
+    Place,
+    given,
+    json_flag,
+    language_flags,
+    place_flags,
+    place_of,
+)
 from service.formats.json import Document, to_json
 
 
@@ -16,11 +24,9 @@ from service.formats.json import Document, to_json
 @click.argument("text", required=False)
 @click.argument("target", required=False)
 @language_flags
-@bundle_flag
+@place_flags
 @json_flag
-def score(
-    text: str | None, target: str | None, bundle: Path | None, as_json: bool, **values: Any
-) -> None:
+def score(text: str | None, target: str | None, as_json: bool, **values: Any) -> None:
     """Print how probable TARGET is for TEXT: the sum of the log-probs of its tokens, a tab, and its
     perplexity. Without arguments, standard input has lines TEXT<TAB>TARGET.
 
@@ -29,11 +35,12 @@ def score(
     """
     if text is not None and target is None:
         raise click.UsageError("give a TARGET as well, or lines TEXT<TAB>TARGET on standard input")
+    place = place_of(values)
     pairs = [(text, target)] if text is not None else read_pairs()
     sources, targets = map(list, zip(*pairs, strict=True)) if pairs else ([], [])
     body = {"source": sources, "target": targets, **given(values, LANGUAGES)}
     with reported():
-        document = asyncio.run(score_all(body, bundle))
+        document = asyncio.run(score_all(body, place))
     if as_json:
         click.echo(to_json(document))
     else:
@@ -53,18 +60,7 @@ def read_pairs() -> list[tuple[str, str]]:
     return pairs
 
 
-async def score_all(body: dict[str, Any], bundle: Path | None) -> Document:
+async def score_all(body: dict[str, Any], place: Place) -> Document:
     """Return the service's answer. Raise as the service does."""
-    # imported here, since --help and completion do without
-    from service.api.endpoints.score import ScoreRequest, run_score
-    from service.api.reading.json_route import validate
-    from service.command.local import (
-        LocalEngine,
-        local_service,
-        make_call,
-        read_local_settings,
-    )
-
-    async with local_service(read_local_settings(bundle), LocalEngine) as service:
-        call = make_call(service, "/v1/score")
-        return (await run_score(validate(ScoreRequest, body), call)).write()
+    async with open_model(place) as model:
+        return await ask_in_parts(model, "/v1/score", body)

@@ -1,6 +1,13 @@
 """heed serve: `python -m service`, which also serves models of the Hugging Face hub."""
 
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from itertools import takewhile
 from pathlib import Path
 
@@ -9,15 +16,17 @@ from click.shell_completion import CompletionItem
 from typing_extensions import override
 
 from service.bundle.files import HUB_ID
-from service.command.hub import find_bundle
+from service.command.errors import describe_os, report
 from service.errors import StartupError
+from service.serving.client import run_module
 from service.settings.command_line import FlagParser, make_parser, read_settings
 from service.settings.settings import Settings
 
 ABOUT = (
-    "MODEL is the folder of a bundle, or the id of a model of the Hugging Face hub, such as"
-    " Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added. A model of the hub is"
-    " downloaded and converted once, and kept in ~/.cache/heed."
+    "MODEL is the folder of a bundle or of a checkpoint, or the id of a model of the Hugging Face"
+    " hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added. A checkpoint"
+    " is converted once, and a model of the hub downloaded before: bundles are kept in"
+    " ~/.cache/heed."
 )
 
 
@@ -53,16 +62,115 @@ def read_arguments(arguments: tuple[str, ...]) -> Settings:
     flags = arguments[len(models) :]
     parser = make_serve_parser()
     read_settings(flags, parser)  # a wrong flag is found before a model is converted
-    return read_settings(flags, parser, [find_model(each) for each in models])
+    try:
+        return read_settings(flags, parser, [find_model(each) for each in models])
+    except OSError as error:
+        raise StartupError(describe_os(error)) from error
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a bundle, given itself or as a model of the hub. Raise StartupError."""
-    if Path(name).exists():
-        return Path(name)
+    """Return the folder of a bundle, given itself, as a checkpoint or as a model of the hub. Raise
+    StartupError."""
+    folder = Path(name)
+    if folder.exists():
+        return bundle_of(folder) if is_checkpoint(folder) else folder
     if HUB_ID.fullmatch(name):
         return find_bundle(name)
     raise StartupError(
-        f"{name} is neither a folder nor an id of the Hugging Face hub: give the folder of a"
-        " bundle, or an id such as Helsinki-NLP/opus-mt-en-fr"
+        f"the folder {name} does not exist, and this is not an id of the Hugging Face hub: give the"
+        " folder of a bundle, or an id such as Helsinki-NLP/opus-mt-en-fr"
     )
+
+
+def find_bundle(name: str) -> Path:
+    """Return the bundle of a model, `owner/model` or `owner/model@revision`. Convert it if the
+    cache has none of this revision.
+
+    If the hub cannot be reached, return what the cache had for this revision last. Raise
+    StartupError.
+    """
+    model, _, revision = name.partition("@")
+    folder = cache() / model.replace("/", "--")
+    latest = folder / "refs" / (revision or "main").replace("/", "--")
+    commit = ask_commit(model, revision or "main", latest)
+    bundle = folder / commit / model.partition("/")[2]
+    with writing(folder):
+        convert_once(f"{model}@{commit}", bundle)
+        if not latest.is_file() or latest.read_text() != commit:  # else it may be read-only
+            latest.parent.mkdir(exist_ok=True)
+            latest.write_text(commit)
+    return bundle
+
+
+@contextmanager
+def writing(folder: Path) -> Generator[None]:
+    """Say what to do if this folder of the cache cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(
+            f"{folder} cannot be written ({error.strerror}): name another folder by XDG_CACHE_HOME"
+        ) from error
+
+
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and not (folder / "bundle.json").exists()
+
+
+def bundle_of(checkpoint: Path) -> Path:
+    """Return the bundle of a checkpoint's folder. Convert it if the cache has none of its files as
+    they are. Raise OSError and StartupError."""
+    folder = checkpoint.resolve()
+    files = sorted((each.name, each.stat()) for each in folder.iterdir() if each.is_file())
+    state = [(name, status.st_size, status.st_mtime_ns) for name, status in files]
+    mark = hashlib.sha256(repr((str(folder), state)).encode()).hexdigest()[:12]
+    bundle = cache() / "folders" / mark / folder.name
+    with writing(bundle.parent):
+        convert_once(str(folder), bundle)
+    return bundle
+
+
+def cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heed"
+
+
+def ask_commit(model: str, revision: str, latest: Path) -> str:
+    """Return the commit that a revision is at. Raise StartupError."""
+    from httpx2 import TransportError
+    from huggingface_hub import model_info
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        return str(model_info(model, revision=revision).sha)
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise StartupError(
+                f"{model} is not a folder here, and the Hugging Face hub answers {status} to it at"
+                f" {revision}: check name and revision; private and gated models need"
+                " `hf auth login`"
+            ) from error
+    except HFValidationError as error:
+        raise StartupError(f"{model} is not a folder, nor an id of the hub: {error}") from error
+    except (TransportError, OfflineModeIsEnabled):
+        pass
+    if latest.is_file():
+        return latest.read_text()
+    raise StartupError(
+        f"{model} at {revision} is not in {cache()}, and the Hugging Face hub cannot be reached:"
+        " try again online, or give the folder of a bundle"
+    )
+
+
+def convert_once(model: str, bundle: Path) -> None:
+    """Convert a model, unless its bundle is there, in a process of its own, whose memory ends with
+    it. It writes its progress to standard error, and the whole bundle or nothing. Exit as it does
+    if it fails."""
+    if (bundle / "bundle.json").is_file():
+        return
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    report(f"converting {model} to {bundle}")
+    command = [*run_module("service.command"), "convert", model, str(bundle)]
+    code = subprocess.run(command, check=False, stdout=2).returncode  # ours has the log
+    if code:
+        sys.exit(code)

@@ -49,7 +49,7 @@ runpy.run_module("model", run_name="__main__")
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    advice = "run make .venv/dev, or pip install 'heed-server[model]'"
+    advice = "run pipx install --force '.[model]', or pip install 'heed-server[model]'"
     assert done.stderr == f"heed: {missing} is not installed: {advice}\n"
 
 

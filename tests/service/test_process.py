@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_a_start_up_error_before_any_model_is_opened():
         port = taken.getsockname()[1]
         done = python("-m", "service", HEED_PORT=str(port), HEED_BUNDLES="/nowhere")
     assert done.returncode == 1
-    said = f"heed: port {port} of 127.0.0.1 is taken: choose another one with HEED_PORT\n"
+    said = f"heed: port {port} of 127.0.0.1 is taken: choose another one with --port or HEED_PORT\n"
     assert done.stderr == said
 
 

@@ -94,9 +94,10 @@ async def bind(settings: Settings) -> list[Listener]:
 
 def cannot_listen(settings: Settings, error: OSError) -> StartupError:
     if error.errno == errno.EADDRINUSE:
-        detail = "is taken: choose another one with HEED_PORT"
+        detail = "is taken: choose another one with --port or HEED_PORT"
     else:
-        detail = f"cannot be used ({error.strerror or error}): change HEED_HOST or HEED_PORT"
+        reason = error.strerror or error
+        detail = f"cannot be used ({reason}): change --host or --port, HEED_HOST or HEED_PORT"
     return StartupError(f"port {settings.port} of {settings.host} {detail}")
 
 

@@ -72,11 +72,11 @@ def test_json_is_the_service_s_own(heed, post, path, arguments, body):
 
 def test_every_field_of_a_request_has_a_flag():
     """But for those that only a service needs."""
-    fields = DecodeRequest.model_fields.keys() - {"model", "source", "stream", "attention"}
-    assert flags("decode") - {"source", "output"} == fields | {"bundle", "as_json"}
-    fields = AttentionRequest.model_fields.keys() - {"model", "source", "target", "partial"}
+    fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}
+    assert flags("decode") - {"source", "output"} == fields | {"bundle", "url", "as_json"}
+    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial"}
     fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
-    assert flags("attention") == fields | {"bundle", "as_json", "output"}
+    assert flags("attention") == fields | {"bundle", "url", "as_json", "output"}
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,23 @@ def test_every_field_of_a_request_has_a_flag():
         (["attention", "ax", "--heads", "first"], "'first' is not a list of integers such as 0,-1"),
         (["score", "ax"], "give a TARGET as well"),
         (["decode", "ax", "--bundle", ROOT], "is not a bundle"),
-        (["serve", "nothing"], "heed: nothing is neither a folder nor an id of the Hugging Face"),
+        (["decode", "ax", "--bundle", ROOT, "--url", "http://a"], "give --bundle or --url"),
+        (["score", "ax", "AE1", "--model", "a"], "--model chooses a model of a service"),
+        (["attention", "ax", "--url", "a"], "heed: a does not answer as a service of Heed does: "),
         (
-            ["serve", "./nothing"],
-            "heed: ./nothing is neither a folder nor an id of the Hugging Face",
+            ["serve", "nothing"],
+            "heed: the folder nothing does not exist, and this is not an id of the",
         ),
-        (["attention", "ax", "-o", "/nothing/a.png"], "heed: /nothing/a.png: No such file or dire"),
-        (["decode", "--output", "/nothing/a.tsv"], ".part: No such file or directory\n"),
+        (["serve", "./nothing"], "heed: the folder ./nothing does not exist"),
+        (["serve", "../nothing"], "heed: the folder ../nothing does not exist"),
+        (["serve", "owner/my--model"], "heed: owner/my--model is not a folder, nor an id of the"),
+        (["serve", f"a/{'b' * 99}"], "bbb is not a folder, nor an id of the hub: "),
+        (
+            ["decode", "New York7"],
+            "reads one word at a time, so give each word by itself; give only",
+        ),
+        (["decode", "é", "ax", "longer7"], "heed: source 1 has 'é' at offset 0"),
+        (["attention", "ax", "-o", "nowhere/a.png"], "the folder nowhere does not exist"),
         (["serve", "--port", "1", "a/b"], "models come before flags; heed serve --help lists all"),
     ],
 )
@@ -153,6 +163,7 @@ def test_heatmaps_of_selected_layers_and_heads(heed):
         (".safetensors", b""),
         (".svg", b"<svg"),
         (".png", b"\x89PNG"),
+        (".PNG", b"\x89PNG"),
         (".html", b"<!doctype html>"),
     ],
 )
@@ -240,6 +251,14 @@ main([{command!r}, "--help"])
     assert done.returncode == 2
     assert done.stderr.startswith("heed: torch is not installed: ")
     assert done.stderr.endswith(f"pip install 'heed-server[{extra}]'\n")
+    assert f"pipx install --force '.[{extra}]'" in done.stderr
+
+
+def test_completion_without_the_extra_prints_nothing(monkeypatch, capfd):
+    monkeypatch.delitem(sys.modules, "model.__main__", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)  # as if it were not installed
+    assert complete("heed convert --") == []
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import signal
 import subprocess
@@ -111,14 +112,6 @@ def test_half_a_surrogate_pair_in_json_is_a_bad_line(heed, tmp_path, output):
     assert bad.startswith(b"?\t" if output == "w.tsv" else b'{"source":"?","error":"source 1 ')
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"ax\nax\n")[:15]])
-def test_a_broken_gzip_file_is_refused(heed, tmp_path, content):
-    (tmp_path / "w.txt.gz").write_bytes(content)
-    refused = heed("decode", "--input", tmp_path / "w.txt.gz")
-    assert refused.exit_code == 1
-    assert f"heed: {tmp_path}/w.txt.gz is not a whole gzip file: " in refused.stderr
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [("{}", "w.jsonl:2 is not a JSON text, nor an object"), ("heed", "w.jsonl:2 is not a JSON")],
@@ -133,6 +126,10 @@ def test_json_without_a_text_is_refused(heed, tmp_path, line, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--output", "nowhere/w.txt"], "the folder nowhere does not exist"),
+        (["--output", ""], ". is not a file"),
+        (["--output", "w.CSV.gz"], "w.CSV.gz is of another format: give .tsv, .jsonl, or .txt"),
+        (["--input", ROOT / "package.json"], "does not exist"),
         (["ax", "--output", "w.tsv"], "give TEXTS, or files"),
         (["--output", "w.tsv", "--num-hypotheses", "2"], "an --output that ends in .jsonl"),
         (["--input", "nothing.txt"], "'nothing.txt' does not exist"),
@@ -142,6 +139,86 @@ def test_arguments_that_contradict_each_other(heed, arguments, said):
     refused = heed("decode", *arguments)
     assert refused.exit_code == 2
     assert said in refused.output
+
+
+@pytest.mark.parametrize("other", ["w.txt", "../{folder}/w.txt", "link", "hard_link"])
+def test_the_input_is_not_replaced(heed, tmp_path, other):
+    file = tmp_path / "w.txt"
+    file.write_text("ax\n")
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "hard_link").hardlink_to(file)
+    output = tmp_path / other.format(folder=tmp_path.name)
+    refused = heed("decode", "--input", file, "--output", output)
+    assert refused.exit_code == 2
+    assert f"--input {file} and --output {output} are the same file" in refused.output
+    assert file.read_text() == "ax\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"ax\n", gzip.compress(b"ax\n" * 99)[:-9], b"\x1f\x8b\x08" * 9]
+)
+def test_damaged_gzip_is_named(heed, tmp_path, content):
+    file = tmp_path / "w.gz"
+    file.write_bytes(content)
+    for arguments in (["--output", tmp_path / "w.tsv"], []):
+        refused = heed("decode", "--input", file, *arguments)
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith(f"heed: {file} is not a whole gzip file: ")
+
+
+def test_a_file_that_the_system_refuses_is_named(heed, tmp_path):
+    (tmp_path / "w.txt").write_text("ax\n")
+    output = tmp_path / ("w" * 250)  # the file with the end .part has a longer name than may be
+    refused = heed("decode", "--input", tmp_path / "w.txt", "--output", output)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"heed: {output}.")
+    assert refused.stderr.endswith(".part: File name too long\n")
+
+
+def test_other_fields_of_an_object_are_kept(heed, tmp_path):
+    others = {"id": 7, "note": "日本", "big": 10**30}
+    lines = [{**others, "source": "ax", "error": "old"}, {"source": "ax"}, {"id": 8, "source": "7"}]
+    (tmp_path / "w.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    output = tmp_path / "o.jsonl"
+    heed("decode", "--input", tmp_path / "w.jsonl", "--output", output, "--partial")
+    first, plain, failed = map(json.loads, output.read_text().splitlines())
+    assert first == others | plain
+    assert failed.keys() == {"id", "source", "error"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], ""),
+        (["--output", "w.txt"], "stopped: the same command goes on after the lines that are done"),
+    ],
+)
+def test_a_terminal_is_waited_for_until_the_first_interrupt(tmp_path, arguments, said):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "service.command", "decode", *arguments]
+    with (
+        os.fdopen(theirs) as terminal,
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        waits = process.stderr.readline()
+        assert waits == "heed: reading lines from the terminal; Ctrl-D ends them\n"
+        if not arguments:
+            os.write(ours, b"ax\n")
+            assert process.stdout.readline() == "AE1 K S\n"  # then it waits for another line
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == (130 if arguments else 1)
+    assert said in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from service.bundle.manifest import load_bundle
-from service.command.hub import find_bundle
+from service.command.serve import find_bundle, find_model
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
 from tests.hub import JUNK, hub_of
@@ -100,6 +100,31 @@ def test_weights_without_a_licence_are_not_downloaded(hub):
     said = "has no README.md that names its license: give --licence"
     assert said in done.stderr.splitlines()[-1]
     assert not any("/resolve/" in path for path in hub.asked)
+
+
+def test_a_checkpoint_is_converted_once_for_each_state_of_its_files(hub, tiny, monkeypatch):
+    asked = []
+
+    def convert(command, **_):
+        *_, folder, bundle = command
+        asked.append(folder)
+        shutil.copytree(tiny, bundle)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("service.command.serve.subprocess.run", convert)
+    monkeypatch.chdir(hub.folder.parent)
+    first = find_model(hub.folder.name)
+    assert first.name == hub.folder.name
+    assert find_model(str(hub.folder)) == first
+    assert asked == [str(hub.folder)]
+    (hub.folder / "config.json").write_text("{}")
+    assert find_model(hub.folder.name) != first
+    assert find_model(str(tiny)) == tiny
+
+
+def test_commands_name_the_conversion_of_a_checkpoint(hub):
+    with pytest.raises(StartupError, match=f"run `heed convert {hub.folder} OUT`"):
+        load_bundle(hub.folder)
 
 
 def test_bundles_of_the_hub_are_referred_to_serve():

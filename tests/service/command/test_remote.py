@@ -1,0 +1,190 @@
+"""heed --url: the answers of a service, also of one that is busy, starts again, or takes less."""
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import KEY, free_port
+
+ROOT = Path(__file__).parents[3]
+LINES = [f"line {i} {'x' * (i * 7 % 50)}" for i in range(600)]
+
+
+class Service(ThreadingHTTPServer):
+    """Answers texts in capitals, once it has met `failures`: statuses, or None to hang up."""
+
+    def __init__(self, failures=(), most=1000):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.failures, self.most, self.answered = [*failures], most, []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version, wbufsize = "HTTP/1.1", -1  # one packet for each answer
+
+    def do_GET(self):
+        self.send(200, {"models": [{"name": "loud", "version": "1", "precision": "fp32"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        failure = self.server.failures.pop(0) if self.server.failures else 200
+        if failure is None:
+            self.close_connection = True
+        elif failure == 502:
+            self.send(502, {}, "text/html")
+        elif len(body["source"]) > self.server.most:
+            self.send_problem(413)
+        elif failure != 200:
+            self.send_problem(failure)
+        else:
+            self.server.answered += body["source"]
+            results = [{"hypotheses": [{"text": each.upper()}]} for each in body["source"]]
+            usage = {"source_tokens": len(results), "target_tokens": 1}
+            self.send(200, {"model": "loud", "results": results, "usage": usage})
+
+    def send_problem(self, status):
+        problem = {"status": status, "code": "code", "detail": "not now", "errors": []}
+        self.send(status, problem, "application/problem+json")
+
+    def send(self, status, document, content_type="application/json"):
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Retry-After", "0")
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def running(*arguments):
+    with Service(*arguments) as service:
+        threading.Thread(target=service.serve_forever).start()
+        yield service
+        service.shutdown()
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    return ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+
+
+def read(files):
+    return files[-1].read_text().splitlines()
+
+
+CAPITALS = [line.upper() for line in LINES]
+
+
+@pytest.mark.parametrize("failures", [[429, 503], [429] * 9, [None], [502]], ids=str)
+def test_a_service_that_fails_for_a_while_loses_and_repeats_nothing(heed, files, failures):
+    with running(failures) as service:
+        done = heed("decode", *files, "--url", service.url)
+    assert done.exit_code == 0, done.output
+    assert read(files) == CAPITALS
+    assert sorted(service.answered) == sorted(LINES)
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_a_service_that_takes_fewer_texts_gets_fewer(heed, files, most):
+    with running((), most) as service:
+        assert heed("decode", *files, "--url", service.url).exit_code == 0
+        document = json.loads(heed("decode", "a", "b", "c", "--url", service.url, "--json").stdout)
+    assert read(files) == CAPITALS
+    assert [each["hypotheses"][0]["text"] for each in document["results"]] == ["A", "B", "C"]
+    assert document["usage"]["source_tokens"] == 3
+
+
+def test_a_service_that_stays_away_ends_the_command_which_goes_on_later(heed, files, monkeypatch):
+    monkeypatch.setattr("service.command.remote.PATIENCE", 0)
+    monkeypatch.setattr("service.command.files.TOGETHER", 1)  # the first batch is answered first
+    with running([200, *[503] * 1000]) as service:
+        ended = heed("decode", *files, "--url", service.url)
+        assert ended.exit_code == 1
+        assert ended.stderr == "heed: not now\n"
+        service.failures.clear()
+        done = heed("decode", *files, "--url", service.url)
+    assert "heed: going on after the 256 lines of " in done.stderr
+    assert read(files) == CAPITALS
+    assert sorted(service.answered) == sorted(LINES)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["decode", "heed", "knight"],
+        ["decode", "read", "--beam-size", "4", "--num-hypotheses", "2", "--json"],
+        ["decode", "ax", "--beam-size", "99"],
+        ["decode", "ax", "é", "--partial"],
+        ["decode", *("7" for _ in range(12))],
+        ["decode", "a" * 99],
+        ["attention", "photograph"],
+        ["attention", "ax", "AE1 K S", "--heads=0,1", "--kinds=cross,encoder", "--json"],
+        ["attention", "ax", "--layers", "3"],
+        ["score", "read", "R EH1 D"],
+    ],
+    ids=" ".join,
+)
+def test_a_service_answers_as_a_local_engine(heed, server, arguments):
+    found, expected = heed(*arguments, "--url", server), heed(*arguments)
+    assert found.output == expected.output
+    assert found.exit_code == expected.exit_code
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".svg"])
+def test_a_service_writes_files_of_attention(heed, server, tmp_path, suffix):
+    for name, place in (("local", []), ("remote", ["--url", server])):
+        heed("attention", "ax", "-o", tmp_path / (name + suffix), *place)
+    local, remote = (tmp_path / (name + suffix) for name in ("local", "remote"))
+    assert remote.read_bytes() == local.read_bytes()
+
+
+def test_bad_lines_are_skipped_by_choice(heed, server, tmp_path):
+    (tmp_path / "w.txt").write_bytes(b"ax\n" * 300 + b"7\n\xff\nheed\n")
+    files = ["--input", tmp_path / "w.txt", "--output", tmp_path / "w.tsv", "--url", server]
+    stopped = heed("decode", *files)
+    assert stopped.exit_code == 1
+    assert "source 301 has '7' at offset 0" in stopped.stderr
+    skipped = heed("decode", *files, "--partial")
+    assert skipped.exit_code == 1
+    assert "heed: source 301 has '7' at offset 0" in skipped.stderr
+    assert "heed: source 302 has a byte that is not UTF-8" in skipped.stderr
+    lines = (tmp_path / "w.tsv").read_bytes().splitlines()
+    assert lines[299:] == [b"ax\tAE1 K S", b"7\t", b"\xff\t", b"heed\tHH IY1 D"]
+
+
+def test_a_key_and_a_model(heed, protocol_server, monkeypatch):
+    arguments = ["decode", "knight", "--url", protocol_server]
+    assert "HEED_API_KEY" in heed(*arguments).stderr
+    monkeypatch.setenv("HEED_API_KEY", KEY)
+    assert "--model is required" in heed(*arguments).stderr
+    assert heed(*arguments, "--model", "g2p-en").stdout == "N AY1 T\n"
+
+
+def test_an_address_without_a_service_is_refused_at_once(heed):
+    url = f"http://127.0.0.1:{free_port()}"
+    said = heed("decode", "ax", "--url", url).stderr
+    assert said.startswith(f"heed: {url} does not answer as a service of Heed does: ")
+
+
+def test_a_service_is_asked_without_an_engine():
+    code = """
+import sys
+from service.command.__main__ import main
+main(["decode", "ax", "--url", sys.argv[1]], standalone_mode=False)
+print({"fastapi", "onnxruntime", "starlette"} & {*sys.modules})
+"""
+    with running() as service:
+        command = [sys.executable, "-c", code, service.url]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "AX\nset()\n"
