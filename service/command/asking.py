@@ -73,6 +73,7 @@ async def decode_in_order(
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)  # before the model is closed
 
 
 async def decode_batch(

@@ -28,7 +28,7 @@ from service.text.opening import open_tokenizers
 from tests.conftest import KEY, opened
 from tests.documentation import programs
 from tests.service.api.conftest import copy_of
-from tests.service.api.test_protocols import request_for
+from tests.service.http.asgi import request_for
 
 PAIR = {"src_lang": "eng_Latn", "tgt_lang": "heb_Hebr"}
 OURS = {"source_language": "eng_Latn", "target_language": "heb_Hebr"}

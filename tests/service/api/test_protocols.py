@@ -4,12 +4,11 @@ import asyncio
 import json
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from service.app import PROTOCOLS
 from service.errors import Invalid, Overloaded, PassFailed, Unauthorized, Unavailable
-from service.http.limits import Record
 from service.http.messages.problems import (
     Paths,
     answer_heed_error,
@@ -19,6 +18,7 @@ from service.http.messages.problems import (
 from service.settings.settings import DEFAULT_BUNDLE
 from tests.conftest import opened
 from tests.service.api.conftest import copy_of
+from tests.service.http.asgi import request_for
 
 APP = FastAPI()  # what answers to errors look at
 APP.state.paths = Paths("", [protocol.ERRORS for protocol in PROTOCOLS.values()], {}, {})
@@ -27,14 +27,8 @@ MODEL = "/models/g2p-en"
 UNAUTHORIZED, INVALID = Unauthorized("no key"), Invalid.at("/dimensions", "is 0")
 
 
-def request_for(path):
-    state = {"request_id": "mine", "record": Record()}
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
-    return Request({**scope, "server": ("localhost", 80), "state": state, "app": APP})
-
-
 def answer_to(path, error):
-    request = request_for(path)
+    request = request_for(path, APP)
     if isinstance(error, HTTPException):
         return asyncio.run(answer_http_exception({}, request, error))
     if isinstance(error, RuntimeError):

@@ -16,8 +16,8 @@ import pytest
 
 from service import client
 from service.client import Attention, Heed, Refusal, Token, checked
+from tests.busy import busy
 from tests.conftest import KEY
-from tests.test_clients import busy
 
 ALL = {"kinds": ["encoder", "decoder", "cross"]}
 
@@ -172,6 +172,13 @@ def test_a_busy_service_is_asked_three_times(refusals, requests, raised):
         heed.decode("heed")
     assert len(times) == requests
     assert all(later - earlier >= 1 for earlier, later in pairwise(times))
+
+
+@pytest.mark.parametrize("wait", ["Wed, 21 Oct 2099 07:28:00 GMT", "", "-5"])
+def test_a_wait_that_is_not_a_number_of_seconds_is_a_second(wait):
+    with busy(1, wait) as (address, times), Heed(address) as heed:
+        assert heed.post("/v1/decode").status_code == 200
+    assert len(times) == 2
 
 
 # In step with the OpenAPI document: what a method or a class leaves out, and what it adds

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from service.http.limits import Admission, Budget, Door, Record, RequestLimits
 from service.http.messages.problems import Paths
@@ -28,6 +28,11 @@ def door_before(app, most=20, timeout=60.0, clock=time.monotonic):
 def scope_of(method="POST", path="/v1/decode", headers=(), app=APP):
     scope = {"type": "http", "http_version": "1.1", "method": method, "path": path, "app": app}
     return scope | {"query_string": b"", "headers": [*headers]}
+
+
+def request_for(path, app=APP):
+    state = {"request_id": "mine", "record": Record()}
+    return Request({**scope_of("POST", path, app=app), "server": ("localhost", 80), "state": state})
 
 
 async def messages_of(app, scope, messages=(WHOLE,), sent=None):
