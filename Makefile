@@ -50,10 +50,10 @@ test-long: $(VENV)/ray $(FIXTURE)
 # Torch has one thread in each: waiting threads of one half would take the other's core.
 test-service test-others: export OMP_NUM_THREADS = 1
 test-service:
-	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service
+	$(BIN)/python -m pytest -m '$(SELECTED)' tests/service tests/benchmarks
 
 test-others:
-	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service
+	$(BIN)/python -m pytest -m '$(SELECTED)' --ignore tests/service --ignore tests/benchmarks
 
 # Peers of the benchmark that need an older transformers; `make bench` measures them if present.
 runtimes: $(VENV)/dev
