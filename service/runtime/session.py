@@ -2,9 +2,12 @@
 
 Axes: B sources, R rows of a step, S source length, T target length, L layers, H heads, M d_model,
 K best tokens.
+
+Gates (B, L, H) of the encoder, and (B or R, 2, L, H) of the decoder's self-attention and
+cross-attention, are factors of the heads' outputs. Only methods that get them use the gated graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import RLock
 from typing import cast
@@ -96,17 +99,24 @@ class Session:
             return DeviceCache(self._config, rows_per_source, self._mover)
         return Cache(self._config, rows_per_source, self._cache_type)
 
-    def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
+    def encode(
+        self, sources: Sequence[IntArray], gates: FloatArray | None = None
+    ) -> tuple[list[FloatArray], CrossCache]:
         """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
-        ids, lengths = self._padded(sources)
-        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
-        memory, *cross = self._run("encoder", self._encoded_names, feeds)
+        feeds, lengths = self._sources(sources, gates)
+        graph: GraphName = "encoder" if gates is None else "gated_encoder"
+        memory, *cross = self._run(graph, self._encoded_names, feeds)
         return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
             [*cross], lengths
         )
 
     def step(
-        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+        self,
+        cache: Cache | DeviceCache,
+        tokens: IntArray,
+        k: int,
+        logits: bool = False,
+        gates: FloatArray | None = None,
     ) -> Candidates:
         """Read a token (R,) a row at its position, and move every row on by one.
 
@@ -117,59 +127,97 @@ class Session:
         if last >= cache.capacity:
             cache.grow(last + 1)
         vocab_size = self._config.target_vocab_size
-        key = len(tokens), min(k, vocab_size), logits
+        graph: GraphName = "step" if gates is None else "gated_step"
+        key = graph, len(tokens), min(k, vocab_size), logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            bound = self.open("step"), self._cache_names, min(k, vocab_size)
+            bound = self.open(graph), self._cache_names, min(k, vocab_size)
             size = vocab_size if logits else None
             if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(cache, *bound, vocab_size=size)
+                cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
             else:
                 cache.bindings[key] = DeviceBinding(
                     cache, *bound, vocab_size=size, on_host=self._read_on_host
                 )
-        candidates = cache.bindings[key].run(tokens, cache.position)
+        candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
         cache.position += 1
         return candidates
 
     def attention(
-        self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]
+        self,
+        inputs: Sequence[IntArray],
+        crosses: Sequence[CrossCache],
+        gates: FloatArray | None = None,
+        by_norm: Sequence[bool] = (),
     ) -> list[tuple[FloatArray, FloatArray]]:
         """Return decoder attention (L, H, T, T) and cross-attention (L, H, T, S) of each target.
 
-        `inputs` are decoder input ids (T,); `crosses` are their sources, one each.
+        `inputs` are decoder input ids (T,); `crosses` are their sources, one each. With gates,
+        `by_norm` says for which targets weights are multiplied with the norms of the values.
         """
         feeds = self._teacher_forcing(inputs, crosses)
         layers = self._config.num_decoder_layers
-        kinds = ("decoder_attention", "cross_attention")
-        names = [f"{kind}_{layer}" for kind in kinds for layer in range(layers)]
-        weights = self._run("attention", names, feeds)
+        kinds = ("decoder", "cross")
+        names = names_of("attention", kinds, layers)
+        if gates is None:
+            weights = self._run("attention", names, feeds)
+        else:
+            feeds["target_ids"], feeds["gates"] = feeds["decoder_input_ids"], gates
+            # The log-probs are not needed here, but NaN anywhere reaches them (`_run`).
+            names += [*names_of("value_norms", kinds, layers), "token_log_probs"]
+            weights, norms = split(self._run("gated_decoder", names, feeds), 2 * layers)
+            multiply(weights, norms, by_norm)
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
         return [
             (stack_layers(weights[:layers], i, t, t), stack_layers(weights[layers:], i, t, s))
             for i, (t, s) in enumerate(lengths)
         ]
 
-    def encoder_attention(self, sources: Sequence[IntArray]) -> list[FloatArray]:
-        """Return encoder attention (L, H, S, S) of each source."""
-        ids, lengths = self._padded(sources)
-        names = [f"encoder_attention_{layer}" for layer in range(self._config.num_encoder_layers)]
-        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
-        weights = self._run("encoder_attention", names, feeds)
+    def encoder_attention(
+        self,
+        sources: Sequence[IntArray],
+        gates: FloatArray | None = None,
+        by_norm: Sequence[bool] = (),
+    ) -> list[FloatArray]:
+        """Return encoder attention (L, H, S, S) of each source; `by_norm` as in `attention`."""
+        feeds, lengths = self._sources(sources, gates)
+        layers = self._config.num_encoder_layers
+        names = names_of("attention", ["encoder"], layers)
+        if gates is None:
+            weights = self._run("encoder_attention", names, feeds)
+        else:
+            names += [*names_of("value_norms", ["encoder"], layers), "memory"]
+            weights, norms = split(self._run("gated_encoder", names, feeds), layers)
+            multiply(weights, norms, by_norm)
         return [stack_layers(weights, i, length, length) for i, length in enumerate(lengths)]
 
     def score(
-        self, inputs: Sequence[IntArray], targets: Sequence[IntArray], crosses: Sequence[CrossCache]
+        self,
+        inputs: Sequence[IntArray],
+        targets: Sequence[IntArray],
+        crosses: Sequence[CrossCache],
+        gates: FloatArray | None = None,
     ) -> list[FloatArray]:
         """Return the log-prob (T,) of each id of `targets` (T,) after the decoder input in the same
         place of `inputs` (T,)."""
         feeds = self._teacher_forcing(inputs, crosses)
         feeds["target_ids"], lengths = self._padded(targets)
-        (log_probs,) = self._run("score", ["token_log_probs"], feeds)
+        graph: GraphName = "score"
+        if gates is not None:
+            graph, feeds["gates"] = "gated_decoder", gates
+        (log_probs,) = self._run(graph, ["token_log_probs"], feeds)
         return [log_probs[i, :length] for i, length in enumerate(lengths)]
+
+    def _sources(
+        self, sources: Sequence[IntArray], gates: FloatArray | None
+    ) -> tuple[Feeds, IntArray]:
+        """Return the inputs of a pass over sources, and their lengths (B,)."""
+        ids, lengths = self._padded(sources)
+        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
+        return (feeds if gates is None else {**feeds, "gates": gates}), lengths
 
     def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
@@ -278,6 +326,25 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
             f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
+
+
+def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
+    return [f"{kind}_{what}_{layer}" for kind in kinds for layer in range(layers)]
+
+
+def split(arrays: Sequence[FloatArray], count: int) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Return the first `count` arrays and the next `count`."""
+    return [*arrays[:count]], [*arrays[count : 2 * count]]
+
+
+def multiply(
+    weights: Sequence[FloatArray], norms: Sequence[FloatArray], by_norm: Sequence[bool]
+) -> None:
+    """Multiply weights (B, H, T, S) of each layer with value norms (B, H, S), in place, in the rows
+    where `by_norm`. Kobayashi et al., "Attention is Not Only a Weight" (2020)."""
+    rows = np.flatnonzero(by_norm)
+    for each, lengths in zip(weights, norms, strict=True):
+        each[rows] *= lengths[rows, :, None]
 
 
 def stack_layers(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:
