@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from service.arrays import FloatArray, IntArray
-from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.attention import NO_ATTENTION, AttentionKind, Head, Selection
 from service.bundle.manifest import Bundle, GraphName
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
@@ -95,7 +95,8 @@ class Entry(NamedTuple):
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
     `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
     log-probs of `target_ids` are computed. If `streams`, the engine sends progress after each step.
-    `language` holds the ids of the target language, if the model's decoder starts with them.
+    `language` holds the ids of the target language, if the model's decoder starts with them. The
+    `ablated` heads give nothing.
     """
 
     source_ids: IntArray
@@ -105,6 +106,7 @@ class Entry(NamedTuple):
     scores: bool = False
     streams: bool = False
     language: tuple[int, ...] = ()
+    ablated: tuple[Head, ...] = ()
 
     @property
     def rows(self) -> int:
