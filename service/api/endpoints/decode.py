@@ -20,6 +20,7 @@ from service.api.answering.respond import (
 from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.stream import EVENT_STREAM, Stream
+from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -130,6 +131,7 @@ class DecodeRequest(Searching):
         description="Which attention weights to return with each hypothesis. {} selects all"
         " cross-attention; null returns none.",
     )
+    ablate: Ablate = Field(default=[])
     partial: Partial = False
     stream: bool = Field(
         default=False,
@@ -241,6 +243,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
     search = await call.compute_reading(read, options_size(body))
+    ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
@@ -255,6 +258,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
             selection=selection,
             streams=body.stream,
             language=languages.target_ids,
+            ablated=ablated,
         )
         for source in sources.tokens
     ]
