@@ -10,9 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.arrays import FloatArray
+from service.arrays import FloatArray, IntArray
+from service.bundle.alignment import Alignment
 from service.bundle.manifest import Config
 from service.text.tokenizer import Token
+from service.text.words import Word
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
@@ -162,15 +164,39 @@ def align(
     threshold: float | None,
     first: int,
 ) -> dict[str, Any] | list[Any]:
-    """Return the aligned pairs of source and target tokens for every matrix of (..., T, S).
+    """Return the aligned pairs of source and target tokens for every matrix of (..., T, S), as
+    `pair_tokens` does. The result is nested like the leading axes."""
+    if weights.ndim > 2:
+        return [align(matrix, rows, columns, threshold, first) for matrix in weights]
+    pairs = pair_tokens(weights, rows, columns, threshold, first)
+    return {"pairs": pairs, "pharaoh": pharaoh(pairs)}
+
+
+def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
+    """Return the model's alignment (T, S) of `count` generated tokens, given cross-attention
+    (L, H, N, S) of N steps, of which the one at `first` predicts the first of these tokens.
+
+    With shift 1, a token has the row of the step that reads it. If there is none, because the
+    target takes all positions, its last token keeps the row of the step that predicts it.
+    """
+    steps = np.minimum(np.arange(first, first + count) + alignment.shift, cross.shape[2] - 1)
+    picked = cross[np.ix_(alignment.layers, alignment.heads)]  # (l, h, N, S)
+    return picked[:, :, steps].mean((0, 1))
+
+
+def pair_tokens(
+    weights: FloatArray,
+    rows: Sequence[Token],
+    columns: Sequence[Token],
+    threshold: float | None = None,
+    first: int = 0,
+) -> IntArray:
+    """Return the aligned pairs (N, 2) of source and target tokens by their weights (T, S).
 
     With a `threshold`, a target token is aligned to every source token whose weight reaches it;
     without one, to the source token with the largest weight. Special tokens are never aligned.
-    `first` is the index, within the target, of the token in row 0. The result is nested like the
-    leading axes.
+    `first` is the index, within the target, of the token in row 0.
     """
-    if weights.ndim > 2:
-        return [align(matrix, rows, columns, threshold, first) for matrix in weights]
     targets = np.array([token.start is not None for token in rows], bool)
     sources = np.array([token.start is not None for token in columns], bool)
     inside = targets[:, None] & sources
@@ -179,5 +205,34 @@ def align(
         chosen = inside & (np.arange(len(columns)) == best)
     else:
         chosen = inside & (weights >= threshold)
-    pairs = np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
-    return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs.tolist())}
+    return np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
+
+
+def pair_words(pairs: IntArray, source: Sequence[Word], target: Sequence[Word]) -> IntArray:
+    """Return the aligned pairs (N, 2) of words: those that hold the tokens of a pair.
+
+    `source` and `target` are the words of both texts (service.text.words), whose tokens have the
+    indices of the pairs. A word may be in any number of pairs, and sorts by the target's.
+    """
+    sources, targets = words_of_tokens(source), words_of_tokens(target)
+    found = {
+        (there, here)
+        for token, aligned in pairs.tolist()
+        for there in targets.get(aligned, ())
+        for here in sources.get(token, ())
+    }
+    return np.array(sorted(found), np.int64).reshape(-1, 2)[:, ::-1]
+
+
+def words_of_tokens(words: Sequence[Word]) -> dict[int, list[int]]:
+    """Return the indices of the words that hold each token."""
+    holders: dict[int, list[int]] = {}
+    for index, word in enumerate(words):
+        for token in word.tokens:
+            holders.setdefault(token, []).append(index)
+    return holders
+
+
+def pharaoh(pairs: IntArray) -> str:
+    """Return pairs as the text that programs for alignments read: 0-0 1-2."""
+    return " ".join(f"{s}-{t}" for s, t in pairs.tolist())

@@ -18,6 +18,7 @@ from service.text.tokenizer import Tokens
 TOKEN_BYTES = 128
 NUMBER_BYTES = 16  # a float32 in arrays and as JSON
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
+ALIGNED = Selection({"cross": [0]}, [0])  # takes as much as an alignment
 FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
 SEND_LESS = "send fewer or shorter sequences"
@@ -145,6 +146,16 @@ def check_attention(
         f"may take {nbytes} bytes, for the answer or for the largest forward pass, and"
         f" the limit is {limit}: {advice}",
     )
+
+
+def check_aligned(
+    limit: int, model: Model, lengths: Sequence[Lengths], targets: int, advice: str
+) -> int:
+    """Return the bytes of the alignments of sources with `targets` targets each. Raise TooLarge if
+    they, or the largest forward pass, could exceed the limit. `advice` says how to get less."""
+    nbytes = attention_nbytes(model.manifest.config, ALIGNED, Counter(lengths), targets, 0)
+    check_answer_size(limit, nbytes, advice)
+    return nbytes
 
 
 def attention_nbytes(

@@ -81,6 +81,23 @@ def kinds_of(model: Model) -> list[AttentionKind]:
     return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
 
 
+def check_aligns(model: Model) -> None:
+    """Raise NotFound if the model cannot align its targets with their sources."""
+    manifest = model.manifest
+    why = ""
+    if "attention" not in model.engine.opened.graphs:
+        why = "its bundle lacks the attention graph, or HEED_ATTENTION is false; use another model"
+    elif "alignment" not in manifest.model_fields_set:
+        why = "its bundle does not say which attention aligns: run `heed align BUNDLE`"
+    elif manifest.alignment is None:
+        why = (
+            "its attention agrees with occlusion hardly more often than by chance; name layers and"
+            " heads of /v1/attention, or use another model"
+        )
+    if why:
+        raise NotFound("not_supported", f"model {model.name} has no alignment: {why}")
+
+
 def check_kinds(body: AttentionSelection) -> None:
     if len(set(body.kinds)) < len(body.kinds):
         raise Invalid.at("/attention/kinds", "names a kind twice: name each at most once")
