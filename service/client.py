@@ -34,7 +34,7 @@ class Selection(TypedDict, total=False):
     reduce_heads: Reduction
     reduce_layers: Reduction | Literal["rollout"]
     rows: Sequence[int]
-    alignment: Literal["argmax", "threshold"]
+    alignment: Literal["argmax", "threshold", "model"]
     threshold: float
     decimals: int
 

@@ -253,6 +253,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
             np.array(source.ids),
             search,
             selection=selection,
+            aligns=selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
         )
