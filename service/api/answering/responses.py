@@ -127,6 +127,15 @@ class Alternative(BaseModel):
     log_prob: float = Field(description="Natural logarithm of its probability.")
 
 
+class Committed(BaseModel):
+    """The beginning of a target that a longer source will not change."""
+
+    text: str = Field(description="Its text, with target_prefix.")
+    token_ids: list[int] = Field(
+        description="Its ids, with target_prefix: the target_prefix of the next request."
+    )
+
+
 class Hypothesis(BaseModel):
     text: str = Field(description="The target as text: with target_prefix, without special tokens.")
     tokens: list[str] = Field(
@@ -153,6 +162,13 @@ class Hypothesis(BaseModel):
     )
     attention: list[AttentionBlock] | None = Field(
         default=None, description="One block for each requested kind. Absent unless requested."
+    )
+    committed: Committed | None = Field(
+        default=None,
+        description="What may be shown or spoken. Absent unless source_final is false.",
+    )
+    tentative: str | None = Field(
+        default=None, description="The rest of `text`. Absent unless source_final is false."
     )
 
 
