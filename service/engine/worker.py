@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from service.arrays import FloatArray
-from service.attention import AttentionKind
+from service.arrays import FloatArray, IntArray
+from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.gates import (
@@ -22,7 +22,7 @@ from service.engine.scheduler import Job, PassSize, Queue, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
-from service.runtime.session import Session
+from service.runtime.session import Attended, Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
 
@@ -235,10 +235,12 @@ class Worker:
 
     def _teacher_force(self, jobs: list[Job]) -> None:
         """Run teacher forcing: decoder passes over whole targets, which give the attention of each
-        step as it was when the target was decoded, or the log-probs of given targets."""
+        step as it was when the target was decoded, alignments, or the log-probs of given
+        targets."""
         started = time.monotonic()
         for job in jobs:
             job.answer.attention = [{} for _ in job.targets]
+            job.answer.alignment = []
         self._attend_sources(jobs)
         self._attend_targets(jobs)
         scored = [job for job in jobs if job.entry.scores]
@@ -271,18 +273,19 @@ class Worker:
             entries = [job.entry for job in alike]
             sources = [entry.source_ids for entry in entries]
             gates = self._encoder_gates(entries) if weighs_encoder(entries[0]) else None
-            weights = self._session.encoder_attention(sources, gates, by_norm(entries))
-            for job, all_layers in zip(alike, weights, strict=True):
-                picked = job.entry.selection.pick("encoder", all_layers)
+            computed = self._session.encoder_attention(sources, gates)
+            for job, attended in zip(alike, computed, strict=True):
+                picked = job.entry.selection.pick("encoder", measured(job.entry, attended))
                 for attention in job.answer.attention:
                     attention["encoder"] = picked
 
     def _attend_targets(self, jobs: list[Job]) -> None:
-        """Write decoder and cross-attention, in as many passes as the targets need."""
+        """Write decoder and cross-attention, and alignments, in as many passes as the targets
+        need."""
         rows = [
             AttentionRow(job, target, weights)
             for job in jobs
-            if job.entry.selection.layers.keys() - {"encoder"}
+            if job.entry.aligns or job.entry.selection.layers.keys() - {"encoder"}
             for target, weights in zip(job.targets, job.answer.attention, strict=True)
         ]
         for alike in apart(rows, lambda row: row.gated):
@@ -295,19 +298,34 @@ class Worker:
     def _attend(self, rows: list[AttentionRow]) -> None:
         entries = [row.job.entry for row in rows]
         before = [[*self._manifest.start_ids(each.language), *each.prefix] for each in entries]
-        inputs = [np.array([*ids, *row.target[:-1]]) for ids, row in zip(before, rows, strict=True)]
+        inputs = [self._read(row, ids) for ids, row in zip(before, rows, strict=True)]
         crosses = [row.job.cross for row in rows if row.job.cross]
         gates = self._decoder_gates(entries) if rows[0].gated else None
-        computed = self._session.attention(inputs, crosses, gates, by_norm(entries))
+        computed = self._session.attention(inputs, crosses, gates)
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
-            selection = row.job.entry.selection
+            entry, selection = row.job.entry, row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
-            steps = selection.steps(len(row.target))
+            count = len(row.target)
+            steps = selection.steps(count)
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
-                row.weights["decoder"] = selection.pick("decoder", decoder, wanted)
+                # without a step for the alignment
+                shown = measured(entry, decoder)[..., : first + count]
+                row.weights["decoder"] = selection.pick("decoder", shown, wanted)
             if "cross" in selection.layers:
-                row.weights["cross"] = selection.pick("cross", cross, wanted)
+                row.weights["cross"] = selection.pick("cross", measured(entry, cross), wanted)
+            if entry.aligns and self._manifest.alignment:
+                aligned = align_steps(self._manifest.alignment, cross.weights, first, count)
+                row.job.answer.alignment.append(aligned)
+
+    def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:
+        """Return what the decoder reads of a target: all but its last token, which it reads too if
+        an alignment needs that step and there is a position for it."""
+        alignment = self._manifest.alignment
+        whole = row.job.entry.aligns and alignment and alignment.shift
+        longest = self._manifest.limits.max_target_length
+        ids = [*before, *row.target]
+        return np.array(ids[:longest] if whole else ids[:-1])
 
 
 def weighs_encoder(entry: Entry) -> bool:
@@ -315,8 +333,9 @@ def weighs_encoder(entry: Entry) -> bool:
     return ablates_encoder(entry) or entry.selection.measure == "norm"
 
 
-def by_norm(entries: Sequence[Entry]) -> list[bool]:
-    return [entry.selection.measure == "norm" for entry in entries]
+def measured(entry: Entry, attended: Attended) -> FloatArray:
+    """Return the attention as the entry's selection measures it."""
+    return attended.weights if entry.selection.measure == "weight" else attended.weighted_norms
 
 
 def as_failure(error: Exception) -> HeedError:

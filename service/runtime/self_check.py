@@ -16,7 +16,7 @@ from service.errors import StartupError
 from service.runtime.cache import CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
-from service.runtime.session import Session
+from service.runtime.session import Attended, Session
 from service.search.protocol import Candidates
 from service.search.rules import log_softmax
 
@@ -147,8 +147,8 @@ def steps(
 
 
 def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
-    for i, weights in enumerate(session.encoder_attention(sample_sources(torch))):
-        yield from compare_layers("encoder_attention", i, weights, torch)
+    for i, attended in enumerate(session.encoder_attention(sample_sources(torch))):
+        yield from compare_layers("encoder_attention", i, attended, torch)
 
 
 def compare_attention(session: Session, torch: Torch) -> Iterator[Pair]:
@@ -167,14 +167,13 @@ def compare_scores(session: Session, torch: Torch) -> Iterator[Pair]:
 
 
 def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Pair]:
-    """Compare what is decoded from a gated memory, then open gates and weights times norms."""
+    """Compare what is decoded from a gated memory, then weights and norms with open gates."""
     sources = sample_sources(torch)
     _, cross = session.encode(sources, gates_of(torch, "encoder_gates"))
     yield from compare_gated_steps(session, cross, torch, "encoder_gated_log_probs")
     gates = np.ones_like(gates_of(torch, "encoder_gates"))
-    measured = session.encoder_attention(sources, gates, [True] * len(sources))
-    for i, weights in enumerate(measured):
-        yield from compare_layers("encoder_attention", i, weights, torch, "encoder_value_norms")
+    for i, attended in enumerate(session.encoder_attention(sources, gates)):
+        yield from compare_layers("encoder_attention", i, attended, torch)
 
 
 def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
@@ -196,17 +195,17 @@ def compare_gated_steps(
 
 
 def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Pair]:
-    """Compare gated scores, then open gates and weights times norms."""
+    """Compare gated scores, then weights and norms with open gates."""
     inputs, crosses = targets_of(torch), crosses_of(session, torch)
     targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
     gates = gates_of(torch, "decoder_gates")
     for i, ours in enumerate(session.score(inputs, targets, crosses, gates)):
         theirs = torch["decoder_gated_log_probs"][i, : len(ours), -1]
         yield f"token_log_probs[{i}]", ours, theirs
-    measured = session.attention(inputs, crosses, np.ones_like(gates), [True] * len(inputs))
-    for i, (decoder, cross) in enumerate(measured):
-        yield from compare_layers("decoder_attention", i, decoder, torch, "decoder_value_norms")
-        yield from compare_layers("cross_attention", i, cross, torch, "cross_value_norms")
+    computed = session.attention(inputs, crosses, np.ones_like(gates))
+    for i, (decoder, cross) in enumerate(computed):
+        yield from compare_layers("decoder_attention", i, decoder, torch)
+        yield from compare_layers("cross_attention", i, cross, torch)
 
 
 def gates_of(torch: Torch, name: str) -> FloatArray:
@@ -225,15 +224,14 @@ COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
 }
 
 
-def compare_layers(
-    kind: str, i: int, weights: NDArray[Any], torch: Torch, norms: str = ""
-) -> Iterator[Pair]:
-    """Compare weights (L, H, queries, keys), times `norms` if they are named."""
-    for layer, ours in enumerate(weights):
+def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Iterator[Pair]:
+    for layer, ours in enumerate(attended.weights):  # (H, queries, keys)
         theirs = torch[f"{kind}_{layer}"][i, :, : ours.shape[1], : ours.shape[2]]
-        if norms:
-            theirs = theirs * torch[f"{norms}_{layer}"][i, :, None, : ours.shape[2]]
-        yield f"{norms or kind}_{layer}[{i}]", ours, theirs
+        yield f"{kind}_{layer}[{i}]", ours, theirs
+    norms = kind.replace("attention", "value_norms")
+    for layer, ours in enumerate(() if attended.norms is None else attended.norms):  # (H, keys)
+        theirs = torch[f"{norms}_{layer}"][i, :, : ours.shape[1]]
+        yield f"{norms}_{layer}[{i}]", ours, theirs
 
 
 def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:

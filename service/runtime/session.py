@@ -10,7 +10,7 @@ cross-attention, are factors of the heads' outputs. Only methods that get them u
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import RLock
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -42,6 +42,34 @@ NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
     " serve it with HEED_PRECISION=fp32, or export it again"
 )
+
+
+class Attended(NamedTuple):
+    """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
+    norms (L, H, S): |W v|, where v is a head's value and W its slice of the output projection."""
+
+    weights: FloatArray
+    norms: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        weights: Sequence[FloatArray],
+        norms: Sequence[FloatArray],
+        row: int,
+        queries: int,
+        keys: int,
+    ) -> "Attended":
+        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding."""
+        lengths = np.stack([layer[row, :, :keys] for layer in norms]) if norms else None
+        return cls(stack_layers(weights, row, queries, keys), lengths)
+
+    @property
+    def weighted_norms(self) -> FloatArray:
+        """Weights times norms (L, H, T, S). Kobayashi et al., "Attention is Not Only a Weight:
+        Analyzing Transformers with Vector Norms" (2020)."""
+        assert self.norms is not None
+        return self.weights * self.norms[:, :, None]
 
 
 class Session:
@@ -151,48 +179,45 @@ class Session:
         inputs: Sequence[IntArray],
         crosses: Sequence[CrossCache],
         gates: FloatArray | None = None,
-        by_norm: Sequence[bool] = (),
-    ) -> list[tuple[FloatArray, FloatArray]]:
+    ) -> list[tuple[Attended, Attended]]:
         """Return decoder attention (L, H, T, T) and cross-attention (L, H, T, S) of each target.
 
-        `inputs` are decoder input ids (T,); `crosses` are their sources, one each. With gates,
-        `by_norm` says for which targets weights are multiplied with the norms of the values.
+        `inputs` are decoder input ids (T,); `crosses` are their sources, one each.
         """
         feeds = self._teacher_forcing(inputs, crosses)
         layers = self._config.num_decoder_layers
         kinds = ("decoder", "cross")
-        names = names_of("attention", kinds, layers)
+        names, norms = (names_of(what, kinds, layers) for what in ("attention", "value_norms"))
         if gates is None:
-            weights = self._run("attention", names, feeds)
+            found = self._run("attention", names, feeds)
         else:
             feeds["target_ids"], feeds["gates"] = feeds["decoder_input_ids"], gates
             # The log-probs are not needed here, but NaN anywhere reaches them (`_run`).
-            names += [*names_of("value_norms", kinds, layers), "token_log_probs"]
-            weights, norms = split(self._run("gated_decoder", names, feeds), 2 * layers)
-            multiply(weights, norms, by_norm)
+            found = self._run("gated_decoder", [*names, *norms, "token_log_probs"], feeds)
+        own, cross, own_norms, cross_norms = (
+            found[i * layers : (i + 1) * layers] for i in range(4)
+        )
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
         return [
-            (stack_layers(weights[:layers], i, t, t), stack_layers(weights[layers:], i, t, s))
+            (Attended.of(own, own_norms, i, t, t), Attended.of(cross, cross_norms, i, t, s))
             for i, (t, s) in enumerate(lengths)
         ]
 
     def encoder_attention(
-        self,
-        sources: Sequence[IntArray],
-        gates: FloatArray | None = None,
-        by_norm: Sequence[bool] = (),
-    ) -> list[FloatArray]:
-        """Return encoder attention (L, H, S, S) of each source; `by_norm` as in `attention`."""
+        self, sources: Sequence[IntArray], gates: FloatArray | None = None
+    ) -> list[Attended]:
+        """Return encoder attention (L, H, S, S) of each source."""
         feeds, lengths = self._sources(sources, gates)
         layers = self._config.num_encoder_layers
-        names = names_of("attention", ["encoder"], layers)
+        names, norms = (
+            names_of(what, ["encoder"], layers) for what in ("attention", "value_norms")
+        )
         if gates is None:
-            weights = self._run("encoder_attention", names, feeds)
+            found = self._run("encoder_attention", names, feeds)
         else:
-            names += [*names_of("value_norms", ["encoder"], layers), "memory"]
-            weights, norms = split(self._run("gated_encoder", names, feeds), layers)
-            multiply(weights, norms, by_norm)
-        return [stack_layers(weights, i, length, length) for i, length in enumerate(lengths)]
+            found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
+        weights, value_norms = found[:layers], found[layers : 2 * layers]
+        return [Attended.of(weights, value_norms, i, n, n) for i, n in enumerate(lengths)]
 
     def score(
         self,
@@ -330,21 +355,6 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
 
 def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
     return [f"{kind}_{what}_{layer}" for kind in kinds for layer in range(layers)]
-
-
-def split(arrays: Sequence[FloatArray], count: int) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return the first `count` arrays and the next `count`."""
-    return [*arrays[:count]], [*arrays[count : 2 * count]]
-
-
-def multiply(
-    weights: Sequence[FloatArray], norms: Sequence[FloatArray], by_norm: Sequence[bool]
-) -> None:
-    """Multiply weights (B, H, T, S) of each layer with value norms (B, H, S), in place, in the rows
-    where `by_norm`. Kobayashi et al., "Attention is Not Only a Weight" (2020)."""
-    rows = np.flatnonzero(by_norm)
-    for each, lengths in zip(weights, norms, strict=True):
-        each[rows] *= lengths[rows, :, None]
 
 
 def stack_layers(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:

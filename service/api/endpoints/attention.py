@@ -173,6 +173,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
             search,
             target.ids if target else (),
             selection,
+            aligns=selection.aligns,
             language=languages.target_ids,
             ablated=ablated,
         )
