@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
+from service.errors import LONGEST_QUOTE
 
 Code = Literal[
     "unparsable",
@@ -185,6 +186,12 @@ class ProblemFault(BaseModel):
 
     pointer: str = Field(description="Where it is (RFC 6901).")
     detail: str = Field(description="What is wrong.")
+    unknown: list[str] | None = Field(
+        default=None,
+        description="What the vocabulary lacks: parts of the text that `pointer` names, each cut"
+        f" after {LONGEST_QUOTE} characters. Absent for other faults, and if the document would be"
+        " too large.",
+    )
 
 
 class Problem(BaseModel):

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from service.errors import (
+    Fault,
     HeedError,
     Overloaded,
     TooLarge,
@@ -44,10 +45,7 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         "instance": shorten(path, LONGEST_DETAIL),
         "code": error.code,
         "request_id": request_id,
-        "errors": [
-            {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
-            for fault in error.faults
-        ],
+        "errors": [*map(write_fault, error.faults)],
     }
     longest = LONGEST_DETAIL
     while len(content := encode_json(document)) > LARGEST:
@@ -55,7 +53,13 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         for part in (document, *document["errors"]):
             names = part.keys() & {"detail", "instance", "pointer"}
             part |= {name: shorten(part[name], longest) for name in names}
+            part.pop("unknown", None)
     return content
+
+
+def write_fault(fault: Fault) -> dict[str, Any]:
+    part = {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
+    return part | ({"unknown": [*map(shorten, fault.unknown)]} if fault.unknown else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
