@@ -37,7 +37,7 @@ def open_model(place: Place, *, many: bool = False) -> AbstractAsyncContextManag
         from service.command.remote import open_remote
 
         return open_remote(place.url, place.model)
-    from service.command.local import open_local  # loads FastAPI and ONNX Runtime
+    from service.command.local import open_local  # loads ONNX Runtime
 
     return open_local(place.bundle, many=many)
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from service.api.answering.respond import Computed
 from service.api.reading.call import Call, Service
-from service.api.reading.json_route import validate
+from service.api.reading.validation_errors import validate
 from service.bundle.manifest import Bundle, load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine

@@ -9,8 +9,9 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
-from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Scope
 
 from service.errors import (

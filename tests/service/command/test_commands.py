@@ -204,17 +204,20 @@ def test_completion(words, offered):
     assert sorted(complete(words)) == sorted(offered)
 
 
-def test_decode_imports_no_application_and_no_torch():
+def test_answers_need_neither_fastapi_nor_torch():
     code = """
 import contextlib, sys
 from service.command.__main__ import main
-with contextlib.suppress(SystemExit):
-    main(["decode", "heed"])
-assert not {"torch", "service.app", "model", "uvicorn", "huggingface_hub"} & {*sys.modules}
+for arguments in (["decode", "heed"], ["score", "heed", "D"], ["attention", "heed", "D"]):
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+unused = {"torch", "model", "fastapi", "service.app", "uvicorn", "httpx2", "huggingface_hub"}
+assert not unused & {*sys.modules}, unused & {*sys.modules}
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("HH IY1 D\n", "")
+    assert done.stdout.startswith("HH IY1 D\n-")
+    assert (done.stdout.splitlines()[2], done.stderr) == ("heed → D", "")
 
 
 def test_help_opens_no_engine():
