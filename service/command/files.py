@@ -140,7 +140,7 @@ async def decode_file(
     source: Path | None, output: Path, options: dict[str, Any], place: Place
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    async with open_model(place, many=True) as model:
+    async with open_model(place) as model:
         mark = fingerprint(source, kind_of(output), options, model.version)
         part = output.with_name(f"{output.name}.{mark}.part")
         done = count_whole_lines(part)
