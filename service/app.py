@@ -124,6 +124,7 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # many clients would follow without the body
         telemetry=telemetry_of(tracing, paths.QUIET),
         generate_unique_id_function=name_operation,
         default_response_class=JSONLine,
