@@ -39,6 +39,15 @@ def make_serve_parser() -> FlagParser:
     return parser
 
 
+def complete_value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the values of the flag before, or else let the shell complete folders: of models."""
+    parser, before = make_serve_parser(), ctx.params.get("arguments") or ("",)
+    if before[-1] in parser.flags:
+        values = parser.values_of(before[-1])
+        return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="dir")]
+
+
 class Serve(click.Command):
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -47,7 +56,7 @@ class Serve(click.Command):
 
 
 @click.command(cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
 def serve(arguments: tuple[str, ...]) -> None:
     from service.__main__ import main
 

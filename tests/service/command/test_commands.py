@@ -197,6 +197,11 @@ def complete(words):
         ("heed e", ["evaluate", "export"]),
         ("heed decode --top", ["--top-k", "--top-p", "--top-log-probs"]),
         ("heed serve --pr", ["--protocols", "--provider", "--precision"]),
+        ("heed serve --port 1 --precision f", ["fp32", "fp16"]),
+        ("heed serve --port ", []),
+        ("heed decode --split ", ["none", "sentences"]),
+        ("heed attention a --reduce-layers m", ["mean", "max"]),
+        ("heed attention a --kinds cross,e", ["cross,encoder"]),
         pytest.param("heed export --no", ["--notice"], marks=pytest.mark.long),
     ],
 )
