@@ -82,6 +82,8 @@ def test_every_field_of_a_request_has_a_flag():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["dekode", "ax"], "No such command 'dekode'. Did you mean decode?"),
+        (["frobnicate"], "No such command 'frobnicate'."),
         (["decode", "ax", "--beam-size", "99"], "heed: --beam-size must be at most 64\n"),
         (["decode", "ax", "é"], "heed: source 2 has 'é' at offset 0, which the vocabulary lacks"),
         (["decode", "a" * 99], "give --split sentences to decode its sentences one by one"),
