@@ -3,12 +3,10 @@
 Endpoints write JSON straight from arrays: these pydantic models only document it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
-from pydantic.json_schema import models_json_schema
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
 from service.errors import LONGEST_QUOTE
@@ -257,15 +255,3 @@ def describe_files(media_types: Iterable[str]) -> dict[int | str, dict[str, Any]
 
 def is_text(media_type: str) -> bool:
     return media_type.startswith("text/") or media_type.endswith("+xml")
-
-
-def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:
-    """Add the schemas of models, and of their fields, to a finished OpenAPI document. Schemas that
-    it already has stay as they are."""
-    _, found = models_json_schema(
-        [(model, "validation") for model in models], ref_template=REFERENCE
-    )
-    schemas = document["components"]["schemas"]
-    # FastAPI leaves out every null, too: with a default of null no field would be optional.
-    for name, schema in jsonable_encoder(found["$defs"], exclude_none=True).items():
-        schemas.setdefault(name, schema)

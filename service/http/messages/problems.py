@@ -9,8 +9,9 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
-from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
 from service.errors import (
@@ -183,6 +184,8 @@ async def answer_http_exception(
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
     if status == HTTPStatus.NOT_FOUND:
+        if not path_of(request.scope):  # a browser's address of the page, without its slash
+            return RedirectResponse(f"{prefix_of(request.scope)}/")
         detail = describe_unknown(request, names)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = methods_at(request, headers.get("Allow", "GET"))  # static files send no Allow
