@@ -19,7 +19,7 @@ from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
-from service.search.protocol import BeamProgress, Progress, TokenProgress
+from service.search.protocol import BeamProgress, Progress, TokenProgress, progress_size
 from service.serving.model import Model
 from service.wire import Answer, Entry
 
@@ -206,10 +206,3 @@ class EventWriter:
         if event.top_log_probs:
             token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
         return token
-
-
-def progress_size(progress: Progress) -> int:
-    """Tokens and alternatives that the events of this progress hold."""
-    if isinstance(progress, BeamProgress):
-        return sum(map(len, progress))
-    return sum(1 + len(event.top_log_probs) for event in progress)

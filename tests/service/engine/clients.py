@@ -50,21 +50,22 @@ class Peer:
             self.send(0, order)
 
     def receive(self):
-        """Return the next message and its number."""
+        """Return the next order or reply, and its number."""
         while not self._received:
             data = self._connection.recv(1 << 18)
             if not data:
                 raise EOFError
-            self._received += self._decoder.feed(data)
-        message = self._received.pop(0)
-        return message.number, message.load()
+            for message in self._decoder.feed(data):
+                content = message.load()
+                self._received += content if type(content) is list else [(message.number, content)]
+        return self._received.pop(0)
 
     def replies(self, count):
-        """Return the next `count` messages by their numbers."""
+        """Return the next `count` replies by their numbers."""
         return dict(self.receive() for _ in range(count))
 
     def rest(self):
-        """Return the messages until the other end closes the connection, by their numbers."""
+        """Return the replies until the other end closes the connection, by their numbers."""
         found = {}
         with suppress(EOFError):
             while True:

@@ -11,7 +11,7 @@ import pytest
 from service.errors import Unavailable
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
-from service.serving.client import MESSAGES_PER_TURN
+from service.serving.client import ANSWERS_PER_TURN
 from service.wire import FRAME, FRAME_HEADER, Answer, Cancel, Entry
 from tests.service.engine import engines
 from tests.service.engine.clients import SETTINGS, entries, fake_engine, running
@@ -61,7 +61,7 @@ def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundl
                 done.append(sum(future.done() for future in futures))
             return [after - before for before, after in itertools.pairwise(done)]
 
-    assert max(asyncio.run(run())) <= MESSAGES_PER_TURN
+    assert max(asyncio.run(run())) <= ANSWERS_PER_TURN
 
 
 def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle):
