@@ -241,6 +241,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
     search = await call.compute_reading(read, options_size(body))
+    call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
