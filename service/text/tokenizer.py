@@ -1,6 +1,7 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
 import codecs
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -38,6 +39,10 @@ NO_CODES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 WORDS = "this model reads one word at a time, so send a list of words"
+# Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
+# during which the library does not hold the interpreter's lock: it would for milliseconds.
+SHORT = 1 << 8
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else its first batch starts threads
 KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
@@ -162,7 +167,7 @@ class Tokenizer:
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         try:
-            encoding = call(lambda: self._library.encode(text, add_special_tokens=False))
+            encoding = self._encode(text)
         except LibraryError as error:
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
         if not len(encoding):
@@ -182,10 +187,16 @@ class Tokenizer:
         if self._composes and takes_long(read):
             return text
         with suppress(LibraryError):
-            encoding = call(lambda: self._library.encode(read, add_special_tokens=False))
+            encoding = self._encode(read)
             if len(encoding) > room:
                 return text[: encoding.offsets[room - 1][1]]
         return text
+
+    def _encode(self, text: str) -> Encoding:
+        """Return the library's tokens of a text. Raise LibraryError."""
+        if len(text) <= SHORT:
+            return call(lambda: self._library.encode(text, add_special_tokens=False))
+        return call(lambda: self._library.encode_batch([text], add_special_tokens=False)[0])
 
     def _describe_unknown(self, text: str, encoding: Encoding, refused: Set[int]) -> str:
         """Return the detail of the error about the tokens of a text that are refused."""

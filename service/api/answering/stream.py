@@ -99,8 +99,8 @@ class Stream:
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue) -> list[ProgressOf | None]:
-        """Wait for progress and return what there is, up to about MOST_WRITTEN, to be sent together;
-        return empty progress after PING_AFTER seconds. Raise DeadlineExceeded."""
+        """Wait for progress and return all that is there, or some MOST_WRITTEN, to be sent
+        together; return empty progress after PING_AFTER seconds. Raise DeadlineExceeded."""
         left = self.call.deadline.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
