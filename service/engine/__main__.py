@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -166,13 +166,15 @@ class EngineServer:
         calls this after each pass."""
         while self._collected:
             with self._sending:  # before they are taken, so that those of a job keep their order
-                replies = self._take()
-                try:
-                    frame = encode_replies([each.message[:2] for each in replies])
-                except CANNOT_PICKLE:  # one of them: each gets its own frame
-                    frames = [self._encode(*each.message) for each in replies]
-                    frame = b"".join(chain.from_iterable(frames))
-                self._write(frame)
+                if replies := self._take():
+                    self._write(self._encode_together(replies))
+
+    def _encode_together(self, replies: Sequence[Collected]) -> bytes:
+        """Return one frame or, if one of the replies cannot be pickled, a frame for each."""
+        try:
+            return encode_replies([each.message[:2] for each in replies])
+        except CANNOT_PICKLE:
+            return b"".join(chain.from_iterable(self._encode(*each.message) for each in replies))
 
     def _take(self) -> list[Collected]:
         """Remove and return the first replies; none if another thread has taken them."""

@@ -12,7 +12,7 @@ from service.attention import NO_ATTENTION
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.wire import Entry, FrameDecoder, Open, Opened, Submit, encode_message
+from service.wire import REPLIES, Entry, FrameDecoder, Open, Opened, Submit, encode_message
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 
@@ -57,7 +57,8 @@ class Peer:
                 raise EOFError
             for message in self._decoder.feed(data):
                 content = message.load()
-                self._received += content if type(content) is list else [(message.number, content)]
+                together = message.number == REPLIES and type(content) is list  # not an order
+                self._received += content if together else [(message.number, content)]
         return self._received.pop(0)
 
     def replies(self, count):
