@@ -233,6 +233,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     search = await call.compute_reading(read, options_size(body))
     check_growing(body, model, faults)
     ablated = read_ablation(body.ablate, model, faults)
+    call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
