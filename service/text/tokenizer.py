@@ -163,7 +163,7 @@ class Tokenizer:
         read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if unknown := [i for i, token in enumerate(read) if token.id in refused]:
-            raise Invalid.at(pointer, self._describe_unknown(text, read, unknown))
+            raise Invalid.of([self._unknown_fault(pointer, text, read, unknown)])
         if not (self._generated or has_letters(text) or self._has_signs(read)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
@@ -180,13 +180,17 @@ class Tokenizer:
                 return text[: encoding.offsets[room - 1][1]]
         return text
 
-    def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
-        """Return the detail of the error about these tokens of a text."""
+    def _unknown_fault(
+        self, pointer: str, text: str, read: Sequence[Token], unknown: Sequence[int]
+    ) -> Fault:
+        """Return the fault of a text with these unknown tokens."""
         places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
+        quotes = ", ".join(f"{typed!r} at offset {start}" for typed, start in places)
         between = [text[read[i].start : read[i].end].isspace() for i in unknown]
         advice = [WORDS] if any(between) and len(text.split()) > 1 else []
         advice += [] if advice and all(between) else [self._advice()]
-        return f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
+        detail = f"has {quotes}, which the vocabulary lacks: {'; '.join(advice)}"
+        return Fault(pointer, detail, [*dict.fromkeys(typed for typed, _ in places)])
 
     def _has_signs(self, read: Sequence[Token]) -> bool:
         """Return whether some token is visible and known. For a source without one, the model would
@@ -356,12 +360,12 @@ def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
     return closed
 
 
-def place(text: str, tokens: Sequence[Token], i: int) -> str:
-    """Quote the i-th token as it was typed, with its offset.
+def place(text: str, tokens: Sequence[Token], i: int) -> tuple[str, int]:
+    """Return the i-th token as it was typed, and its offset.
 
-    The quote reaches to the next token, so that combining marks stay with their letter.
+    The text reaches to the next token, so that combining marks stay with their letter.
     """
     start, end = tokens[i].start or 0, tokens[i].end or 0
     following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
     typed = text[start : max(end, following or 0)].strip() or text[start:end]
-    return f"{typed!r} at offset {start}"
+    return typed, start

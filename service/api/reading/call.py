@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from anyio import CapacityLimiter, WouldBlock
-from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from service.api.reading.faults import Faults
