@@ -56,6 +56,18 @@ EXAMPLES: Examples = {
             },
         },
     },
+    "norms": {
+        "summary": "What each letter gives each sound in the last layer: weights times norms",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "layers": [-1],
+                "reduce_heads": "mean",
+                "measure": "norm",
+                "decimals": 2,
+            },
+        },
+    },
     "rollout": {
         "summary": "Attention rollout: how all layers of the encoder together mix the letters",
         "value": {
