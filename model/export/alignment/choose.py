@@ -47,21 +47,26 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The two candidates that agree best on the `tokens` that are labelled, of all `candidates`.
-    `chance` is how often a random source token of the text is the right one."""
+    `sources` have such tokens. `chance` is how often a random token of the text is the right one.
+    """
 
     ranked: tuple[Ranked, ...]
     tokens: int
+    sources: int
     chance: float
     candidates: int
 
     @property
     def holds(self) -> bool:
         """Whether the best one may be called an alignment: it is right more often than wrong, and
-        chance would hardly make the best of so many candidates agree as often."""
+        chance would hardly make the best of so many candidates agree as often.
+
+        A source counts as one throw of chance, because its tokens may all be alike.
+        """
         best = self.ranked[0].agreement
         if not self.tokens or best < RIGHT or best <= self.chance:
             return False
-        return self.tokens * divergence(best, self.chance) >= log(self.candidates / DOUBT)
+        return self.sources * divergence(best, self.chance) >= log(self.candidates / DOUBT)
 
 
 def divergence(share: float, chance: float) -> float:
@@ -87,10 +92,11 @@ def choose(attended: Iterable[tuple[Array, Labels]], layers: int, heads: int) ->
     """Return the candidates that agree best with the labels of the pairs, given the weights
     (L, H, T + 1, S) of each."""
     offered = [*candidates(layers, heads)]
-    agreed, tokens, chance = np.zeros(len(offered)), 0, 0.0
+    agreed, tokens, sources, chance = np.zeros(len(offered)), 0, 0, 0.0
     for weights, labels in attended:
         if not len(labels.rows):
             continue
+        sources += 1
         tokens += len(labels.rows)
         chance += len(labels.rows) / len(labels.text)
         right = [(each.aligned(weights, labels) == labels.columns).sum() for each in offered]
@@ -98,4 +104,4 @@ def choose(attended: Iterable[tuple[Array, Labels]], layers: int, heads: int) ->
     shares = agreed / max(1, tokens)
     best = np.argsort(-shares, kind="stable")[:2]
     ranked = tuple(Ranked(offered[i], float(shares[i])) for i in best)
-    return Choice(ranked, tokens, chance / max(1, tokens), len(offered))
+    return Choice(ranked, tokens, sources, chance / max(1, tokens), len(offered))
