@@ -10,7 +10,7 @@ from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
-from service.attention import AttentionKind, HeadReduction, LayerReduction
+from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
 
 Code = Literal[
     "unparsable",
@@ -99,6 +99,9 @@ class AttentionBlock(BaseModel):
     reduce_heads: HeadReduction | None = Field(
         default=None, description="How heads were combined; absent if they were not."
     )
+    measure: Measure | None = Field(
+        default=None, description="norm if weights were multiplied with norms; absent if not."
+    )
     axes: list[str] = Field(
         description="Names of the axes of `data`: layer and head (unless combined), then the side"
         " of the rows and the side of the columns, each source or target."
@@ -112,7 +115,7 @@ class AttentionBlock(BaseModel):
     )
     data: Matrix | list[Matrix] | list[list[Matrix]] = Field(
         description="Attention weights after the softmax. Every row sums to 1, unless reduced by"
-        " max or rounded by decimals."
+        " max, rounded by decimals or measured by norms."
     )
     alignment: Alignment | list[Alignment] | list[list[Alignment]] | None = Field(
         default=None,
@@ -125,6 +128,15 @@ class Alternative(BaseModel):
     token: str = Field(description="The token as written in the vocabulary.")
     id: int = Field(description="Its id in the vocabulary.")
     log_prob: float = Field(description="Natural logarithm of its probability.")
+
+
+class Committed(BaseModel):
+    """The beginning of a target that a longer source will not change."""
+
+    text: str = Field(description="Its text, with target_prefix.")
+    token_ids: list[int] = Field(
+        description="Its ids, with target_prefix: the target_prefix of the next request."
+    )
 
 
 class Hypothesis(BaseModel):
@@ -153,6 +165,13 @@ class Hypothesis(BaseModel):
     )
     attention: list[AttentionBlock] | None = Field(
         default=None, description="One block for each requested kind. Absent unless requested."
+    )
+    committed: Committed | None = Field(
+        default=None,
+        description="What may be shown or spoken. Absent unless source_final is false.",
+    )
+    tentative: str | None = Field(
+        default=None, description="The rest of `text`. Absent unless source_final is false."
     )
 
 
