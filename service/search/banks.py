@@ -1,0 +1,89 @@
+"""Share out the beams of a source while phrases are missing (docs/adr/0029).
+
+Beams with as many tokens left to meet all phrases form a bank, and beams compete within their bank
+(dynamic beam allocation, Post and Vilar 2018; by rounds as Hu et al. 2019). Otherwise those that
+have begun a phrase, and so have said what the model did not want to say, would lose to the others.
+"""
+
+from collections.abc import Sequence
+
+from service.search.phrases import Phrases, State
+from service.search.protocol import DEAD, Beam
+
+
+class Banks:
+    """The beams of one source by what they lack."""
+
+    def __init__(self, phrases: Phrases, prefix: Sequence[int], beam_size: int) -> None:
+        self._phrases = phrases
+        self._states: list[State] = [phrases.read(prefix)] * beam_size  # (W,)
+        self._prefix = prefix
+        self._beam_size = beam_size  # W
+        self._would_end = False  # whether the model has wanted to end a target without a phrase
+
+    def follow(self, beams: Sequence[Beam]) -> None:
+        """Read the token of each row (W,)."""
+        states = self._states
+        self._states = [self._phrases.next(states[beam.parent], beam.token_id) for beam in beams]
+
+    def advancing(self, row: int) -> tuple[int, ...]:
+        """Return the tokens that bring a row nearer to its phrases."""
+        return self._phrases.advancing(self._states[row])
+
+    def lacks(self, beam: Beam) -> int:
+        """Return how many tokens a continuation still needs to meet all phrases."""
+        state = self._phrases.next(self._states[beam.parent], beam.token_id)
+        return self._phrases.remaining(state)
+
+    def unmet(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        return self._phrases.unmet(self._phrases.read([*self._prefix, *token_ids]))
+
+    def rivals(self, totals: Sequence[float]) -> list[float]:
+        """Return the totals (W,) of the rows for which the search should go on.
+
+        Once the model has wanted to end, a row that lacks a phrase does not count: it would go on
+        up to the limit, since it must not end.
+        """
+        return [
+            total
+            for total, state in zip(totals, self._states, strict=True)
+            if not (self._would_end and self._phrases.remaining(state))
+        ]
+
+    def share(self, continuations: Sequence[Beam], room: int, eos_id: int) -> list[Beam]:
+        """Return continuations in the order in which they get the W rows, endings first.
+
+        They come best first. First the best of each bank gets a row, then the second of each, and
+        so on; if rows are too few for a round, those with the best totals get them. `room` is how
+        many more tokens the source may get. The nearest bank gets a row in any case once the model
+        has wanted to end, or if there is only just room for what it lacks: so all phrases are met
+        if there is room, but no earlier than the model finds likely.
+        """
+        # STEP 1: sort into banks; a continuation must not end before all is met
+        banks: dict[int, list[Beam]] = {}
+        endings: list[tuple[int, Beam]] = []  # with their rank among those that have met all
+        for rank, beam in enumerate(continuations):
+            if beam.total == DEAD:
+                break
+            lacking = self.lacks(beam)
+            if beam.token_id != eos_id:
+                banks.setdefault(lacking, []).append(beam)
+            elif not lacking:
+                endings.append((len(endings) + len(banks.get(0, [])), beam))
+            elif not rank:
+                self._would_end = True
+        # STEP 2: one of each bank in turn
+        ranked = sorted(
+            (place, -beam.total, lacking, beam)
+            for lacking, bank in banks.items()
+            for place, beam in enumerate(bank)
+        )
+        taken = [lacking for _, _, lacking, _ in ranked[: self._beam_size]]
+        nearest = min(banks, default=0)
+        if banks and nearest not in taken and (self._would_end or min(taken) > room):
+            best = next(place for place, each in enumerate(ranked) if each[2] == nearest)
+            ranked.insert(self._beam_size - 1, ranked.pop(best))
+            taken[-1] = nearest
+        # STEP 3: endings count as if the bank without lack were a beam search of its own
+        rows = max(1, taken.count(0))
+        return [*(beam for rank, beam in endings if rank < rows), *(beam for *_, beam in ranked)]
