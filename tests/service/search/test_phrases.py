@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.search.phrases import Item, Phrase
-from tests.service.search.markov import EOS, Markov
+from tests.service.search.markov import Markov
 
 LETTERS = {0: "a", 1: "b", 3: "."}  # a phrase may start a word after 3, not after 0 and 1
 Tokens = st.lists(st.sampled_from([0, 1, 3]), min_size=1, max_size=3).map(tuple)
