@@ -10,14 +10,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.arrays import FloatArray
+from service.arrays import FloatArray, IntArray
+from service.bundle.alignment import Alignment
 from service.bundle.manifest import Config
-from service.text.tokenizer import Token
+from service.text.tokenizer import Token, Tokens
+from service.text.words import Word, find_words
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
 LayerReduction = Literal["none", "mean", "max", "rollout"]
-AlignmentMethod = Literal["argmax", "threshold"]
+AlignmentMethod = Literal["argmax", "threshold", "model"]
 
 AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "source"),
@@ -25,6 +27,7 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "cross": ("target", "source"),
 }
 PAIR = 64  # bytes of one aligned pair in an answer, as numbers and as Pharaoh text
+WORD = 64  # bytes of one word
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
@@ -32,7 +35,8 @@ REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 class Selection:
     """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
 
-    `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only.
+    `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only. The
+    alignment "model" is made of the attention that the bundle names, whichever is selected here.
     """
 
     layers: dict[AttentionKind, list[int]]
@@ -43,6 +47,11 @@ class Selection:
     alignment: AlignmentMethod | None = None
     threshold: float = 0.0
     decimals: int | None = None
+
+    @property
+    def aligns(self) -> bool:
+        """Whether the model's own alignment is asked for."""
+        return self.alignment == "model"
 
     def nbytes(self, source: int, steps: int, read: int) -> int:
         """Return the most bytes that the selected float32 weights and their alignment can take.
@@ -58,7 +67,9 @@ class Selection:
             matrices = heads * (len(layers) if self.reduce_layers == "none" else 1)
             queries, keys = rows[AXES[kind][0]], columns[AXES[kind][1]]
             total += 4 * matrices * queries * keys
-            if self.alignment and kind == "cross":
+            if self.aligns and kind == "cross":
+                total += (4 * source + WORD + 2 * PAIR) * read + WORD * source
+            elif self.alignment and kind == "cross":
                 total += PAIR * matrices * queries * (1 if self.alignment == "argmax" else keys)
         return total
 
@@ -128,7 +139,7 @@ class Selection:
             "columns": columns,
             "data": picked if self.decimals is None else picked.round(self.decimals),
         }
-        if self.alignment and kind == "cross":
+        if self.alignment and kind == "cross" and not self.aligns:
             threshold = None if self.alignment == "argmax" else self.threshold
             block["alignment"] = align(
                 picked, rows, columns, threshold, prefix_length + steps.start
@@ -162,15 +173,56 @@ def align(
     threshold: float | None,
     first: int,
 ) -> dict[str, Any] | list[Any]:
-    """Return the aligned pairs of source and target tokens for every matrix of (..., T, S).
+    """Return the aligned pairs of source and target tokens for every matrix of (..., T, S), as
+    `pair_tokens` does. The result is nested like the leading axes."""
+    if weights.ndim > 2:
+        return [align(matrix, rows, columns, threshold, first) for matrix in weights]
+    pairs = pair_tokens(weights, rows, columns, threshold, first)
+    return {"pairs": pairs, "pharaoh": pharaoh(pairs)}
+
+
+def align_texts(
+    weights: FloatArray, source: Tokens, target: Tokens, steps: slice, prefix_length: int
+) -> dict[str, Any]:
+    """Return the aligned pairs of tokens and of words, by the model's alignment (T, S) of the
+    tokens of a target after a prefix. Only these `steps` of it are aligned."""
+    rows = target.tokens[prefix_length:][steps]
+    pairs = pair_tokens(weights[steps], rows, source.tokens, first=prefix_length + steps.start)
+    words = {"source": find_words(source), "target": find_words(target)}
+    aligned = pair_words(pairs, *words.values())
+    listed = {
+        side: [{"text": each.text, "start": each.start, "end": each.end} for each in found]
+        for side, found in words.items()
+    }
+    both = {**listed, "pairs": aligned, "pharaoh": pharaoh(aligned)}
+    return {"pairs": pairs, "pharaoh": pharaoh(pairs), "words": both}
+
+
+def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
+    """Return the model's alignment (T, S) of `count` generated tokens, given cross-attention
+    (L, H, N, S) of N steps, of which the one at `first` predicts the first of these tokens.
+
+    With shift 1, a token has the row of the step that reads it. If there is none, because the
+    target takes all positions, its last token keeps the row of the step that predicts it.
+    """
+    steps = np.minimum(np.arange(first, first + count) + alignment.shift, cross.shape[2] - 1)
+    picked = cross[np.ix_(alignment.layers, alignment.heads)]  # (l, h, N, S)
+    return picked[:, :, steps].mean((0, 1))
+
+
+def pair_tokens(
+    weights: FloatArray,
+    rows: Sequence[Token],
+    columns: Sequence[Token],
+    threshold: float | None = None,
+    first: int = 0,
+) -> IntArray:
+    """Return the aligned pairs (N, 2) of source and target tokens by their weights (T, S).
 
     With a `threshold`, a target token is aligned to every source token whose weight reaches it;
     without one, to the source token with the largest weight. Special tokens are never aligned.
-    `first` is the index, within the target, of the token in row 0. The result is nested like the
-    leading axes.
+    `first` is the index, within the target, of the token in row 0.
     """
-    if weights.ndim > 2:
-        return [align(matrix, rows, columns, threshold, first) for matrix in weights]
     targets = np.array([token.start is not None for token in rows], bool)
     sources = np.array([token.start is not None for token in columns], bool)
     inside = targets[:, None] & sources
@@ -179,5 +231,35 @@ def align(
         chosen = inside & (np.arange(len(columns)) == best)
     else:
         chosen = inside & (weights >= threshold)
-    pairs = np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
-    return {"pairs": pairs, "pharaoh": " ".join(f"{s}-{t}" for s, t in pairs.tolist())}
+    return np.ascontiguousarray(np.argwhere(chosen)[:, ::-1] + (0, first))
+
+
+def pair_words(pairs: IntArray, source: Sequence[Word], target: Sequence[Word]) -> IntArray:
+    """Return the aligned pairs (N, 2) of words: those that hold the tokens of a pair.
+
+    `source` and `target` are the words of both texts (service.text.words), whose tokens have the
+    indices of the pairs. A word may be in any number of pairs, and sorts by the target's.
+    """
+    sources, targets = words_of_tokens(source), words_of_tokens(target)
+    found = {
+        (here, there)
+        for token, aligned in pairs.tolist()
+        for there in targets.get(aligned, ())
+        for here in sources.get(token, ())
+    }
+    by_target = sorted(found, key=lambda pair: pair[::-1])
+    return np.array(by_target, np.int64).reshape(-1, 2)
+
+
+def words_of_tokens(words: Sequence[Word]) -> dict[int, list[int]]:
+    """Return the indices of the words that hold each token."""
+    holders: dict[int, list[int]] = {}
+    for index, word in enumerate(words):
+        for token in word.tokens:
+            holders.setdefault(token, []).append(index)
+    return holders
+
+
+def pharaoh(pairs: IntArray) -> str:
+    """Return pairs as the text that programs for alignments read: 0-0 1-2."""
+    return " ".join(f"{s}-{t}" for s, t in pairs.tolist())

@@ -64,13 +64,16 @@ class Answer:
 
     `memory` is (S, M). `hypotheses` come best first. `attention` holds the selected and reduced
     weights, by kind, of each hypothesis or of the given target. `log_probs` (T,) has one number for
-    each id of a scored target. `seconds` is how long each stage took.
+    each id of a scored target. `alignment` holds a matrix (T, S) of each hypothesis or of the given
+    target: how much each of its tokens (rows, without target prefix) is aligned to each source
+    token. `seconds` is how long each stage took.
     """
 
     memory: FloatArray | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
     attention: list[Weights] = field(default_factory=list[Weights])
     log_probs: FloatArray | None = None
+    alignment: list[FloatArray] = field(default_factory=list[FloatArray])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -78,6 +81,7 @@ class Answer:
         """Count of numbers to write, which says how long writing the answer takes."""
         arrays = [weights for kinds in self.attention for weights in kinds.values()]
         arrays += [each for each in (self.memory, self.log_probs) if each is not None]
+        arrays += self.alignment
         tokens = sum(len(hypothesis.token_ids) for hypothesis in self.hypotheses)
         tops = (len(top) for hypothesis in self.hypotheses for top in hypothesis.top_log_probs)
         return tokens + ALTERNATIVE * sum(tops) + sum(array.size for array in arrays)
@@ -94,8 +98,10 @@ class Entry(NamedTuple):
 
     The source is encoded, then decoded if there is a `search`. Attention weights are computed if
     `selection` has layers: for `target_ids` if given, else for the hypotheses. With `scores`, the
-    log-probs of `target_ids` are computed. If `streams`, the engine sends progress after each step.
-    `language` holds the ids of the target language, if the model's decoder starts with them.
+    log-probs of `target_ids` are computed. If it `aligns`, so is the alignment of the same targets
+    as attention, by a model whose bundle says which attention aligns. If `streams`, the engine
+    sends progress after each step. `language` holds the ids of the target language, if the model's
+    decoder starts with them.
     """
 
     source_ids: IntArray
@@ -103,6 +109,7 @@ class Entry(NamedTuple):
     target_ids: Sequence[int] = ()
     selection: Selection = NO_ATTENTION
     scores: bool = False
+    aligns: bool = False
     streams: bool = False
     language: tuple[int, ...] = ()
 

@@ -60,6 +60,18 @@ def edit_tokenizer(bundle, file, change):
     seal(bundle)
 
 
+CANDIDATE = {"layers": [1], "heads": [2, 0], "shift": 0, "measure": "weight", "agreement": 0.5}
+ALIGNMENT = {**CANDIDATE, "sources": 40, "second": {**CANDIDATE, "layers": [0, 1]}}
+
+
+@pytest.fixture(scope="session")
+def aligned(tmp_path_factory):
+    """The tiny bundle with an alignment, although its weights are random."""
+    bundle = shutil.copytree(TINY, tmp_path_factory.mktemp("aligned") / "aligned")
+    edit_manifest(bundle, name="aligned", alignment=ALIGNMENT)
+    return bundle
+
+
 SOURCE_WORDS = {"red": "مرحبا", "green": "بالعالم", "blue": "hello"}
 TARGET_LETTERS = dict(zip("abcdefghi", "אבגדהוזחט", strict=True))
 SOURCE_CODES = ("arb_Arab", "eng_Latn", "fra_Latn", "zho_Hans", "zho_Hant", "en_XX", "xx1")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from service.bundle.alignment import Alignment, check_alignment
 from service.bundle.examples import Example, check_examples
 from service.bundle.files import (
     LARGEST_MANIFEST,
@@ -142,6 +143,7 @@ class Manifest(Part):
     tokenizers: Tokenizers
     precisions: Annotated[dict[PrecisionName, dict[GraphName, FileName]], Field(min_length=1)]
     origin: dict[str, Any]
+    alignment: Alignment | None = None  # null: looked for, and there is none
     files: Annotated[dict[FileName, File], Field(max_length=1000)]
 
     def start_ids(self, language: Sequence[int] = ()) -> list[int]:
@@ -233,6 +235,9 @@ def check_numbers(manifest: Manifest, path: Path) -> None:
     check_ids(manifest, path)
     check_limits(manifest, path)
     check_decoding(manifest, path)
+    if manifest.alignment:
+        config = manifest.config
+        check_alignment(manifest.alignment, config.num_decoder_layers, config.num_heads, path)
 
 
 def check_slots(manifest: Manifest, path: Path) -> set[Slot]:

@@ -72,12 +72,12 @@ class Batch:
         self._remove([i for i, job in enumerate(self.jobs) if job in gone])
 
     def _collect(self, source: int) -> Job:
-        """Return the job of a source that has ended, with its hypotheses and, if it asked for
-        attention, its cross-attention keys and values."""
+        """Return the job of a source that has ended, with its hypotheses and, if a pass over them
+        follows, its cross-attention keys and values."""
         job = self.jobs[source]
         job.answer.hypotheses = self._search.hypotheses(source)
         job.answer.seconds["decode"] = time.monotonic() - self._started[source]
-        if job.entry.selection.layers:
+        if job.needs_teacher_forcing:
             job.cross = self._cache.cross(source)
         return job
 

@@ -105,11 +105,12 @@ class Job:
     @property
     def needs_teacher_forcing(self) -> bool:
         """Return whether a pass over whole targets follows encoding and decoding."""
-        return self.entry.scores or bool(self.entry.selection.layers)
+        entry = self.entry
+        return entry.scores or entry.aligns or bool(entry.selection.layers)
 
     @property
     def targets(self) -> list[Sequence[int]]:
-        """Ids that are scored or whose attention is shown, each without its prefix."""
+        """Ids that are scored or aligned, or whose attention is shown, without prefix."""
         if self.entry.target_ids:
             return [self.entry.target_ids]
         return [hypothesis.token_ids for hypothesis in self.answer.hypotheses]

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from service.arrays import FloatArray
-from service.attention import AttentionKind
+from service.arrays import FloatArray, IntArray
+from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.scheduler import Job, PassSize, Queue, Scheduler
@@ -218,10 +218,12 @@ class Worker:
 
     def _teacher_force(self, jobs: list[Job]) -> None:
         """Run teacher forcing: decoder passes over whole targets, which give the attention of each
-        step as it was when the target was decoded, or the log-probs of given targets."""
+        step as it was when the target was decoded, alignments, or the log-probs of given
+        targets."""
         started = time.monotonic()
         for job in jobs:
             job.answer.attention = [{} for _ in job.targets]
+            job.answer.alignment = []
         self._attend_sources(jobs)
         self._attend_targets(jobs)
         self._score([job for job in jobs if job.entry.scores])
@@ -256,11 +258,12 @@ class Worker:
                 attention["encoder"] = picked
 
     def _attend_targets(self, jobs: list[Job]) -> None:
-        """Write decoder and cross-attention, in as many passes as the targets need."""
+        """Write decoder and cross-attention, and alignments, in as many passes as the targets
+        need."""
         rows = [
             AttentionRow(job, target, weights)
             for job in jobs
-            if job.entry.selection.layers.keys() - {"encoder"}
+            if job.entry.aligns or job.entry.selection.layers.keys() - {"encoder"}
             for target, weights in zip(job.targets, job.answer.attention, strict=True)
         ]
         while rows:
@@ -272,18 +275,32 @@ class Worker:
     def _attend(self, rows: list[AttentionRow]) -> None:
         entries = [row.job.entry for row in rows]
         before = [[*self._manifest.start_ids(each.language), *each.prefix] for each in entries]
-        inputs = [np.array([*ids, *row.target[:-1]]) for ids, row in zip(before, rows, strict=True)]
+        inputs = [self._read(row, ids) for ids, row in zip(before, rows, strict=True)]
         crosses = [row.job.cross for row in rows if row.job.cross]
         computed = self._session.attention(inputs, crosses)
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
-            selection = row.job.entry.selection
+            entry, selection = row.job.entry, row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
-            steps = selection.steps(len(row.target))
+            count = len(row.target)
+            steps = selection.steps(count)
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
+                decoder = decoder[..., : first + count]  # without a step for the alignment
                 row.weights["decoder"] = selection.pick("decoder", decoder, wanted)
             if "cross" in selection.layers:
                 row.weights["cross"] = selection.pick("cross", cross, wanted)
+            if entry.aligns and self._manifest.alignment:
+                aligned = align_steps(self._manifest.alignment, cross, first, count)
+                row.job.answer.alignment.append(aligned)
+
+    def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:
+        """Return what the decoder reads of a target: all but its last token, which it reads too if
+        an alignment needs that step and there is a position for it."""
+        alignment = self._manifest.alignment
+        whole = row.job.entry.aligns and alignment and alignment.shift
+        longest = self._manifest.limits.max_target_length
+        ids = [*before, *row.target]
+        return np.array(ids[:longest] if whole else ids[:-1])
 
 
 def as_failure(error: Exception) -> HeedError:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from service.bundle.alignment import Alignment, check_alignment
 from service.bundle.manifest import Manifest, check_numbers, load_bundle
 from service.errors import StartupError
-from tests.conftest import TINY, edit_manifest
+from tests.conftest import ALIGNMENT, CANDIDATE, TINY, edit_manifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle.md"
 
@@ -158,6 +159,17 @@ def translates(**codes):
             {"tokenizers": {"source": "a.json", "target": "b.json", "compose": False}},
             'no entry in "files"',
         ),
+        ({"alignment": {}}, "alignment.layers is required"),
+        ({"alignment": {**ALIGNMENT, "layers": []}}, "alignment.layers must have 1 or more items"),
+        ({"alignment": {**ALIGNMENT, "layers": [0, 2]}}, "alignment.layers names 2, .* has 0 to 1"),
+        ({"alignment": {**ALIGNMENT, "heads": [5]}}, "alignment.heads names 5, .* has 0 to 4"),
+        ({"alignment": {**ALIGNMENT, "heads": [1, 1]}}, "which names one twice: name each once"),
+        ({"alignment": {**ALIGNMENT, "shift": 2}}, "alignment.shift must be 0 or 1"),
+        ({"alignment": {**ALIGNMENT, "agreement": 1.1}}, "alignment.agreement must be at most 1"),
+        (
+            {"alignment": {**ALIGNMENT, "second": {**CANDIDATE, "layers": [9]}}},
+            "alignment.second.layers names 9",
+        ),
         ({"limits": {"max_source_length": 21, "max_target_length": 40}}, "the network has 20 pos"),
     ],
 )
@@ -176,8 +188,10 @@ def test_another_format_is_refused_with_the_way_out(copy, version):
         load_bundle(copy)
 
 
-def test_the_example_of_the_page_is_a_manifest():
-    (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def test_the_examples_of_the_page_are_an_alignment_and_a_manifest():
+    text = PAGE.read_text(encoding="utf-8")
+    (alignment, example) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    check_alignment(Alignment.model_validate_json(alignment), 4, 8, PAGE)
     manifest = Manifest.model_validate_json(example)
     check_numbers(manifest, PAGE)
     code = manifest.languages.target["fra_Latn"]

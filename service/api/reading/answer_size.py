@@ -18,6 +18,7 @@ from service.text.tokenizer import Tokens
 TOKEN_BYTES = 128
 NUMBER_BYTES = 16  # a float32 in arrays and as JSON
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
+ALIGNED = Selection({"cross": [0]}, [0])  # takes as much as an alignment
 FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
 SEND_LESS = "send fewer or shorter sequences"
@@ -99,16 +100,20 @@ def check_decoded(
     selected: AttentionSelection | None,
     selection: Selection,
     sources: Sequence[Tokens],
+    aligns: bool,
 ) -> int:
-    """Return the bytes that the hypotheses of all sources, and their attention, may take in this
-    process. Raise TooLarge if they could exceed the limit."""
-    tokens = check_hypotheses(limit, search, len(sources))
-    if selected is None:
-        return held_nbytes(0, tokens)
+    """Return the bytes that the hypotheses of all sources, their attention and their alignments may
+    take in this process. Raise TooLarge if they could exceed the limit."""
+    tokens, weights = check_hypotheses(limit, search, len(sources)), 0
     most, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, most, prefix) for source in sources]
-    both = check_attention(limit, model, selected, selection, lengths, SEND_LESS_OR_LOWER, search)
-    return held_nbytes(both - tokens, tokens)
+    advice = SEND_LESS_OR_LOWER
+    if selected:
+        weights = check_attention(limit, model, selected, selection, lengths, advice, search)
+        weights -= tokens
+    if aligns:
+        weights += check_aligned(limit, model, lengths, search.num_hypotheses, advice)
+    return held_nbytes(weights, tokens)
 
 
 def check_attention(
@@ -145,6 +150,16 @@ def check_attention(
         f"may take {nbytes} bytes, for the answer or for the largest forward pass, and"
         f" the limit is {limit}: {advice}",
     )
+
+
+def check_aligned(
+    limit: int, model: Model, lengths: Sequence[Lengths], targets: int, advice: str
+) -> int:
+    """Return the bytes of the alignments of sources with `targets` targets each. Raise TooLarge if
+    they, or the largest forward pass, could exceed the limit. `advice` says how to get less."""
+    nbytes = attention_nbytes(model.manifest.config, ALIGNED, Counter(lengths), targets, 0)
+    check_answer_size(limit, nbytes, advice)
+    return nbytes
 
 
 def attention_nbytes(

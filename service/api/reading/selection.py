@@ -20,10 +20,12 @@ ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
 def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Selection:
     """Return which weights `body` selects.
 
-    Raise NotFound if the model lacks a graph for them. Add a fault for each index out of range, and
-    for each field that contradicts another one.
+    Raise NotFound if the model lacks a graph for them, or an alignment. Add a fault for each index
+    out of range, and for each field that contradicts another one.
     """
     check_graphs(body, model)
+    if body.alignment == "model":
+        check_aligns(model)
     for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
         with faults.collect():
             check(body)
@@ -79,6 +81,23 @@ def kinds_of(model: Model) -> list[AttentionKind]:
     """Return the kinds of attention that the model can show."""
     graphs = model.engine.opened.graphs
     return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
+
+
+def check_aligns(model: Model) -> None:
+    """Raise NotFound if the model cannot align its targets with their sources."""
+    manifest = model.manifest
+    why = ""
+    if "attention" not in model.engine.opened.graphs:
+        why = "its bundle lacks the attention graph, or HEED_ATTENTION is false; use another model"
+    elif "alignment" not in manifest.model_fields_set:
+        why = "its bundle does not say which attention aligns: run `heed align BUNDLE`"
+    elif manifest.alignment is None:
+        why = (
+            "its attention agrees with occlusion hardly more often than by chance; name layers and"
+            " heads of /v1/attention, or use another model"
+        )
+    if why:
+        raise NotFound("not_supported", f"model {model.name} has no alignment: {why}")
 
 
 def check_kinds(body: AttentionSelection) -> None:
