@@ -95,6 +95,7 @@ SEARCH = LANGUAGES | {
     "allowed_targets": REPEATED,
     "target_prefix": str,
     "stop": REPEATED,
+    "required": REPEATED,
 }
 SELECTION = {
     "kinds": Names(get_args(AttentionKind)),

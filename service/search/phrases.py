@@ -5,21 +5,18 @@ So phrases may overlap, begin alike or lie in each other, and one that breaks of
 beginning of another if it can.
 """
 
-import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from service.text.words import WITHOUT_SPACES
+
 Symbol = tuple[int, bool]  # a token, and whether it follows a letter or a digit
 
 REMEMBERED = 1 << 10  # states whose tokens and rest are kept
 LETTERS = "LMN"  # categories of Unicode: letters, their marks, numbers
-# Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
-WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 
 
 class Phrase(NamedTuple):
