@@ -5,10 +5,11 @@ Beams with as many tokens left to meet all phrases form a bank, and beams compet
 have begun a phrase, and so have said what the model did not want to say, would lose to the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from service.search.phrases import Phrases, State
-from service.search.protocol import DEAD, Beam
+from service.search.protocol import DEAD, Beam, Candidates
 
 
 class Banks:
@@ -16,24 +17,53 @@ class Banks:
 
     def __init__(self, phrases: Phrases, prefix: Sequence[int], beam_size: int) -> None:
         self._phrases = phrases
-        self._states: list[State] = [phrases.read(prefix)] * beam_size  # (W,)
         self._prefix = prefix
         self._beam_size = beam_size  # W
+        self._set([phrases.read(prefix)] * beam_size)
         self._would_end = False  # whether the model has wanted to end a target without a phrase
 
     def follow(self, beams: Sequence[Beam]) -> None:
         """Read the token of each row (W,)."""
         states = self._states
-        self._states = [self._phrases.next(states[beam.parent], beam.token_id) for beam in beams]
+        self._set([self._phrases.next(states[beam.parent], beam.token_id) for beam in beams])
 
-    def advancing(self, row: int) -> tuple[int, ...]:
+    def _set(self, states: list[State]) -> None:
+        self._states = states  # (W,)
+        self._effects = [self._phrases.effects(state) for state in states]  # (W,)
+
+    def advancing(self, row: int) -> list[int]:
         """Return the tokens that bring a row nearer to its phrases."""
-        return self._phrases.advancing(self._states[row])
+        return self._effects[row].advancing
+
+    def continuations(
+        self, candidates: Candidates, first_row: int, totals: Sequence[float]
+    ) -> list[Beam]:
+        """Return the 2 W best continuations of each row, and those that advance, best first."""
+        found: list[Beam] = []
+        rows, count = slice(first_row, first_row + self._beam_size), 2 * self._beam_size
+        ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
+        lists = zip(totals, ids.tolist(), log_probs.tolist(), strict=True)
+        for row, (total, tokens, values) in enumerate(lists):
+            if total == DEAD:
+                continue
+            held = {*tokens}
+            if others := [token for token in self._effects[row].advancing if token not in held]:
+                assert candidates.logits is not None  # the search asked for them
+                logits = candidates.logits[first_row + row]  # (V,)
+                norm = logits.item(tokens[0]) - values[0]
+                tokens += others
+                values += [logits.item(token) - norm for token in others]
+            found += [
+                Beam(total + value, row, token, value)
+                for token, value in zip(tokens, values, strict=True)
+            ]
+        found.sort(reverse=True)
+        return found
 
     def lacks(self, beam: Beam) -> int:
-        """Return how many tokens a continuation still needs to meet all phrases."""
-        state = self._phrases.next(self._states[beam.parent], beam.token_id)
-        return self._phrases.remaining(state)
+        """Return how many tokens a continuation may still need to meet all phrases."""
+        effects = self._effects[beam.parent]
+        return effects.lacking.get(beam.token_id, effects.otherwise)
 
     def unmet(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         return self._phrases.unmet(self._phrases.read([*self._prefix, *token_ids]))
@@ -50,8 +80,8 @@ class Banks:
             if not (self._would_end and self._phrases.remaining(state))
         ]
 
-    def share(self, continuations: Sequence[Beam], room: int, eos_id: int) -> list[Beam]:
-        """Return continuations in the order in which they get the W rows, endings first.
+    def share(self, continuations: Sequence[Beam], room: int, eos_id: int) -> Iterator[Beam]:
+        """Yield continuations in the order in which they get the W rows, endings first.
 
         They come best first. First the best of each bank gets a row, then the second of each, and
         so on; if rows are too few for a round, those with the best totals get them. `room` is how
@@ -62,11 +92,13 @@ class Banks:
         # STEP 1: sort into banks; a continuation must not end before all is met
         banks: dict[int, list[Beam]] = {}
         endings: list[tuple[int, Beam]] = []  # with their rank among those that have met all
+        effects = self._effects
         for rank, beam in enumerate(continuations):
-            if beam.total == DEAD:
+            total, parent, token_id, _ = beam
+            if total == DEAD:
                 break
-            lacking = self.lacks(beam)
-            if beam.token_id != eos_id:
+            lacking = effects[parent].lacking.get(token_id, effects[parent].otherwise)
+            if token_id != eos_id:
                 banks.setdefault(lacking, []).append(beam)
             elif not lacking:
                 endings.append((len(endings) + len(banks.get(0, [])), beam))
@@ -86,4 +118,4 @@ class Banks:
             taken[-1] = nearest
         # STEP 3: endings count as if the bank without lack were a beam search of its own
         rows = max(1, taken.count(0))
-        return [*(beam for rank, beam in endings if rank < rows), *(beam for *_, beam in ranked)]
+        return chain((beam for rank, beam in endings if rank < rows), (each[3] for each in ranked))

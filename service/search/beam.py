@@ -43,12 +43,15 @@ class BeamState:
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
     is_over: bool = False
 
-    def continuations(self, candidates: Candidates, first_row: int, eos_id: int) -> list[Beam]:
+    def continuations(self, candidates: Candidates, first_row: int, eos_id: int) -> Iterable[Beam]:
         """Return the allowed continuations of all beams, best first, and store the alternatives.
 
         Enough are returned for W live beams, even if all that end a beam rank first. If phrases are
         required, they come in the order of `Banks.share`.
         """
+        if self.banks and self.rules.takes_best:
+            found = self.banks.continuations(candidates, first_row, self.totals)
+            return self.banks.share(found, self._room, eos_id)
         count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
         alternatives: list[Alternatives] = [[] for _ in self.totals]
@@ -63,10 +66,7 @@ class BeamState:
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
-        if self.banks:
-            room = self.options.max_new_tokens - len(self.steps) - 1
-            return self.banks.share(found, room, eos_id)
-        return found
+        return self.banks.share(found, self._room, eos_id) if self.banks else found
 
     def advance(self, continuations: Iterable[Beam], eos_id: int) -> list[Beam]:
         """Take a step and return the beams of the W rows; set `is_over` if it was the last one.
@@ -138,6 +138,11 @@ class BeamState:
     def _length(self) -> int:
         """Length of the beams in a score: the start ids that count, and the tokens so far."""
         return self.forced + len(self.steps)
+
+    @property
+    def _room(self) -> int:
+        """Tokens that fit behind the one of this step."""
+        return self.options.max_new_tokens - len(self.steps) - 1
 
     def _is_decided(self) -> bool:
         """Return whether W hypotheses are finished and the live beams can be dropped.
@@ -243,7 +248,9 @@ class BeamSearch:
         token_ids: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        ranked = self._continuations(candidates)
+        ranked: Iterable[Iterable[Beam]] = [()] * len(self._states)
+        if any(state.rules.plain for state in self._states):
+            ranked = self._continuations(candidates)
         for source, (state, best) in enumerate(zip(self._states, ranked, strict=True)):
             first_row = source * self._rows_per_source
             rows = range(first_row, first_row + self._rows_per_source)

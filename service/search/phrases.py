@@ -41,6 +41,14 @@ class State(NamedTuple):
     after_word: bool
 
 
+class Effects(NamedTuple):
+    """How many tokens may still be needed after each token, as `Phrases.remaining` counts them."""
+
+    lacking: dict[int, int]  # after the tokens that go on with a phrase, or begin one
+    otherwise: int  # after any other token
+    advancing: list[int]  # tokens after which less is needed than before
+
+
 def is_spaced_letter(character: str) -> bool:
     """Return whether a character is a letter or digit of a script with spaces between words."""
     is_letter = unicodedata.category(character)[0] in LETTERS
@@ -62,7 +70,7 @@ class Phrases:
         self._left: list[dict[int, int]] = [{}]  # of each node: fewest tokens that an item lacks
         self._ends_word = lru_cache(REMEMBERED)(self._find_whether_word_ends)
         self.remaining = lru_cache(REMEMBERED)(self._count_remaining)
-        self.advancing = lru_cache(REMEMBERED)(self._find_advancing)
+        self.effects = lru_cache(REMEMBERED)(self._find_effects)
         for number, item in enumerate(items):
             for phrase in item.phrases:
                 for after_word in self._places(phrase):
@@ -96,18 +104,15 @@ class Phrases:
         held = (self._longest[number] - left[number] for number in unmet if number in left)
         return sum(self._longest[number] for number in unmet) - max(held, default=0)
 
-    def _find_advancing(self, state: State) -> tuple[int, ...]:
-        """Return the tokens after which less remains."""
-        node, tokens = state.node, [token for token, _ in self._edges[state.node]]
+    def _find_effects(self, state: State) -> Effects:
+        node, tokens = state.node, {token for token, _ in self._edges[state.node]}
         while node:
             node = self._fails[node]
-            tokens += [token for token, _ in self._edges[node]]
+            tokens |= {token for token, _ in self._edges[node]}
+        lacking = {token: self.remaining(self.next(state, token)) for token in sorted(tokens)}
         remaining = self.remaining(state)
-        return tuple(
-            token
-            for token in sorted({*tokens})
-            if self.remaining(self.next(state, token)) < remaining
-        )
+        advancing = [token for token, after in lacking.items() if after < remaining]
+        return Effects(lacking, self.remaining(State(0, state.met, False)), advancing)
 
     def _places(self, phrase: Phrase) -> tuple[bool, ...]:
         """Return whether a letter or digit may precede a phrase: true, false or both."""

@@ -68,15 +68,15 @@ class Rules:
         self.phrases = Phrases(options.required, detokenize) if options.required else None
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
-        self.plain = not (  # the best candidates can be taken as they are
+        self.takes_best = not (  # the best candidates can be taken as they are
             self._bans
             or self._penalizes
             or self.stops
             or options.allowed_targets
             or options.samples
-            or options.required
             or options.top_log_probs
         )
+        self.plain = self.takes_best and not options.required
 
     def candidates(self, length: int) -> int | None:
         """Return how many of the most probable tokens a row needs after `length` generated ones.

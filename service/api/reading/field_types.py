@@ -216,7 +216,7 @@ PhraseText = Annotated[Unicode, AfterValidator(check_not_empty), Field(max_lengt
 Wanted = Annotated[
     Annotated[PhraseText, Tag("as text")]
     | Annotated[
-        list[PhraseText], Field(min_length=1, max_length=16, fail_fast=True), Tag("as list")
+        list[PhraseText], Field(min_length=1, max_length=8, fail_fast=True), Tag("as list")
     ],
     Discriminator(
         text_variant,
@@ -234,7 +234,7 @@ Stop = Annotated[
 ]
 
 
-Required = Annotated[list[Wanted], Field(max_length=64, fail_fast=True)]
+Required = Annotated[list[Wanted], Field(max_length=32, fail_fast=True)]
 GlossaryEntries = Annotated[dict[PhraseText, Wanted], BeforeValidator(check_entries)]
 
 

@@ -17,7 +17,7 @@ from service.text.tokenizer import Tokenizer, Tokens
 Asked = str | Sequence[str]
 
 BEAMS = 4  # where the model's own search has fewer: a single one would find only clumsy places
-MOST_ITEMS = 64  # of a source
+MOST_ITEMS = 32  # of a source
 # Signs after which a phrase is tokenized as in the middle of a text; a vocabulary may lack some
 SIGNS = ("(", '"', "-", "'", ",", ".")
 NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {name}"
