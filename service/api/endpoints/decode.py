@@ -94,6 +94,14 @@ EXAMPLES: Examples = {
             "suppress_tokens": [20],
         },
     },
+    "required": {
+        "summary": "Pronounce a word with a given sound, or with one of two",
+        "value": {"source": "read", "required": [["EH1", "EY1"]]},
+    },
+    "glossary": {
+        "summary": "Require a sound wherever a source has a word",
+        "value": {"source": ["read", "tomato"], "glossary": {"tomato": "AA1 T"}},
+    },
     "split": {
         "summary": "Pronounce each line, and keep the lines as they are",
         "value": {"source": "  attention\n\ntransformer\n", "split": "sentences"},
