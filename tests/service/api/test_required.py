@@ -110,7 +110,7 @@ def test_a_suppressed_token_is_named(post):
 
 
 def test_streams_keep_what_they_call_stable(client):
-    body = {"source": "read", "stream": True, **PHRASES}
+    body = {"model": "g2p-en", "source": "read", "stream": True, **PHRASES}
     events = events_of(client.post("/v1/decode", json=body).text)
     *beams, (_, done) = events
     text = done["results"][0]["hypotheses"][0]["text"]
