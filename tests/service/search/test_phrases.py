@@ -112,3 +112,42 @@ def test_every_answer_has_all_phrases_or_says_what_it_lacks(
         not any(phrase.starts_word for alternatives in phrases for phrase in alternatives)
     ):
         assert found[0].unmet == ()
+
+
+@given(
+    seed=st.integers(0, 999),
+    phrases=st.lists(
+        st.lists(st.integers(3, 39), min_size=1, max_size=3, unique=True).map(tuple),
+        min_size=1,
+        max_size=3,
+    ),
+    options=st.sampled_from(
+        [
+            {"top_log_probs": 2},
+            {"suppress_tokens": (0, 1)},
+            {"suppress_tokens": (0, 1), "renormalize": True},
+            {"repetition_penalty": 1.3},
+            {"repetition_penalty": 0.7},
+            {"stop_ids": frozenset([3, 4])},
+            {"min_new_tokens": 12},
+        ]
+    ),
+)
+def test_phrases_of_improbable_tokens_are_met_whatever_the_other_options(seed, phrases, options):
+    """Two beams have four candidates of 40 tokens, so most phrases are not among them."""
+    language = Markov(seed, size=40)
+    asked = {
+        "max_new_tokens": 20,
+        "beam_size": 2,
+        "required": items_of([[Phrase(phrase)] for phrase in phrases]),
+    }
+    (plain,) = language.search(**asked)
+    (ruled,) = language.search(**asked, **options)
+    for found in (plain, ruled):
+        assert found.unmet == ()
+        assert lacking([[Phrase(phrase)] for phrase in phrases], found.token_ids) == ()
+    before = [0, *plain.token_ids[:-1]]
+    said = language.log_probs[before, plain.token_ids]
+    np.testing.assert_allclose(plain.log_probs, said, rtol=1e-4)
+    if "top_log_probs" in options:
+        assert ruled.token_ids == plain.token_ids
