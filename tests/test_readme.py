@@ -1,4 +1,4 @@
-"""README, docs/quick-start.md, docs/api.md, docs/attention.md and the introduction of /docs answer as shown."""
+"""README and pages of docs (quick-start, api, attention) and the introduction of /docs answer as shown."""
 
 import re
 import shutil

@@ -23,6 +23,7 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
@@ -91,6 +92,14 @@ EXAMPLES: Examples = {
             "source": "read",
             "ablate": [{"kind": "cross", "layer": -1, "heads": [0, 1]}],
         },
+    },
+    "required": {
+        "summary": "Pronounce a word with a given sound, or with one of two",
+        "value": {"source": "read", "required": [["EH1", "EY1"]]},
+    },
+    "glossary": {
+        "summary": "Require a sound wherever a source has a word",
+        "value": {"source": ["read", "tomato"], "glossary": {"tomato": "AA1 T"}},
     },
     "split": {
         "summary": "Pronounce each line, and keep the lines as they are",
@@ -214,6 +223,9 @@ def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
         if body.split != "none":
             detail = "needs a whole source: omit it, or set source_final to true"
             faults.add(Invalid.at("/split", detail))
+        if body.required:
+            detail = "needs a whole source: omit it, or use glossary for words that have come"
+            faults.add(Invalid.at("/required", detail))
     elif body.hold is not None:
         detail = "has no effect on a whole source: set source_final to false, or omit hold"
         faults.add(Invalid.at("/hold", detail))
@@ -244,6 +256,8 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
+    read = partial(read_glossary, body, model, search, sources.tokens, faults)
+    searches = await call.compute_reading(read, glossary_size(body, sources.tokens))
     faults.raise_all(count_texts(body.source))
     limit, aligns = call.settings.max_answer_bytes, not body.source_final
     nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, aligns)
@@ -251,14 +265,14 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     entries = [
         Entry(
             np.array(source.ids),
-            search,
+            each,
             selection=selection,
             aligns=aligns or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
             ablated=ablated,
         )
-        for source in sources.tokens
+        for source, each in zip(sources.tokens, searches, strict=True)
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
