@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import compress, starmap
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
+from service.api.answering.aligned import read_aligned
 from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import (
@@ -20,7 +22,12 @@ from service.api.answering.respond import (
 from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
+from service.api.reading.answer_size import (
+    check_alignments,
+    check_decoded,
+    held_nbytes,
+    hypotheses_nbytes,
+)
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -28,13 +35,14 @@ from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
-from service.api.reading.selection import read_selection
+from service.api.reading.selection import check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
-from service.errors import DeadlineExceeded, Overloaded, PassFailed
+from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
+from service.text.markup.document import Kind
 from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
 
@@ -144,6 +152,22 @@ class DecodeRequest(Searching):
         " after the last clause mark that fits, else at the last space. Sentences without letters"
         " and digits stay as they are. Source must be a text or a list of texts.",
     )
+    markup: Kind | None = Field(
+        default=None,
+        description="Read each source as HTML or XML. A text with the tags inside is decoded"
+        " without them, and the model's alignment puts each tag around the words that belong to its"
+        " own: the answer has the same tags and is well-formed. Left as they are: elements with"
+        ' translate="no" or class="notranslate", and comments; in HTML also code, kbd, samp, var,'
+        " pre, script, style, svg, math and textarea; placeholders such as {name}, %s and %(name)d."
+        " Of HTML, the attributes alt, aria-label, placeholder and title are decoded too. Needs a"
+        " model with an alignment, and sources that are texts. null: sources have no markup.",
+    )
+    replace_unknown: bool = Field(
+        default=False,
+        description="In `text`, put the source word that is aligned to it in the place of each"
+        " token of unknown words; where the target has more of that word, only the source token."
+        " Tokens and log_probs stay as they are. Needs a model with an alignment.",
+    )
 
 
 @router.post(
@@ -179,14 +203,20 @@ async def decode(
 
 
 async def run_decode(
-    body: DecodeRequest, call: Call, pointer: str = "/source", *, whole: bool = False
+    body: DecodeRequest,
+    call: Call,
+    pointer: str = "/source",
+    *,
+    whole: bool = False,
+    apart: bool = False,
 ) -> Computed:
     """Decode the sources, which the body has at `pointer`. `whole`: decode sources again whose
-    targets the model's own max_new_tokens has cut.
+    targets the model's own max_new_tokens has cut. `apart`: decode each text between two tags by
+    itself, which needs no alignment.
 
     Raise the errors of the endpoint.
     """
-    model, entries, sources, write, faults = await prepare(body, call, pointer)
+    model, entries, sources, write, faults = await prepare(body, call, pointer, apart=apart)
     answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
         answers = await finish(call, model, entries, answers)
@@ -232,31 +262,39 @@ class Prepared(NamedTuple):
     faults: Faults
 
 
-async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> Prepared:
+async def prepare(
+    body: DecodeRequest, call: Call, pointer: str = "/source", *, apart: bool = False
+) -> Prepared:
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
+    if body.replace_unknown or (body.markup and not apart):
+        check_aligns(model)
+    check_streams(body, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     read = partial(
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
     search = await call.compute_reading(read, options_size(body))
     languages = read_languages(body, model, body.source, faults)
-    source = TextField(pointer, body.source, languages.source)
+    source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
     limit = call.settings.max_answer_bytes
+    aligns = [body.replace_unknown or sources.has_marks(i) for i in range(len(sources.tokens))]
     nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens)
+    nbytes += check_alignments(limit, model, search, compress(sources.tokens, aligns))
     await call.hold(nbytes)
     entries = [
         Entry(
             np.array(source.ids),
             search,
             selection=selection,
+            aligns=aligned,
             streams=body.stream,
             language=languages.target_ids,
         )
-        for source in sources.tokens
+        for source, aligned in zip(sources.tokens, aligns, strict=True)
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
@@ -264,6 +302,22 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         return write_partial(call, faults, sources.results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
-        return join_results(sources, write_decoded(model, answered), faults.failed)
+        document = write_decoded(model, answered)
+        if not (body.markup or body.replace_unknown):
+            return join_results(sources, document, faults.failed)
+        read = partial(read_aligned, model, replace_unknown=body.replace_unknown)
+        aligned = list(starmap(read, answered))
+        for result, targets in zip(document["results"], aligned, strict=True):
+            for hypothesis, target in zip(result["hypotheses"], targets, strict=True):
+                hypothesis["text"] = target.text
+        return join_results(sources, document, faults.failed, aligned)
 
     return Prepared(model, entries, sources, write, faults)
+
+
+def check_streams(body: DecodeRequest, faults: Faults) -> None:
+    """Add a fault if a stream would have to take text back that it has sent."""
+    asked = {"markup": body.markup, "replace_unknown": body.replace_unknown}
+    for name in [each for each, given in asked.items() if given and body.stream]:
+        detail = f"needs whole targets, of which a stream sends parts: omit stream or {name}"
+        faults.add(Invalid.at(f"/{name}", detail))
