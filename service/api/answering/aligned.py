@@ -41,11 +41,27 @@ def read_aligned(
         pairs = np.empty((0, 2), np.int64)
         if answer.alignment:
             rows = target.tokens[first:]
-            pairs = pair_tokens(answer.alignment[i], rows, source.tokens, first=first)
+            pairs = np.concatenate(
+                [
+                    pair_tokens(answer.alignment[i], rows, columns, first=first)
+                    for columns in (source.tokens, words_alone(source))
+                ]
+            )
         if unknown:
             target = replace_tokens(target, words_for(unknown, source, target, pairs))
         aligned.append(Aligned(target.text, places_of(source, target, pairs)))
     return aligned
+
+
+def words_alone(source: Tokens) -> list[Token]:
+    """Return tokens of which only those with letters have a place, so that a word of the target is
+    aligned to none of the signs, on which attention rests."""
+    return [
+        token
+        if token.start is not None and has_letters(source.text[token.start : token.end])
+        else Token(token.text, token.id, None, None)
+        for token in source.tokens
+    ]
 
 
 def places_of(source: Tokens, target: Tokens, pairs: IntArray) -> list[Pair]:

@@ -37,6 +37,21 @@ def words_of(text: str) -> list[Span]:
     return [Span(*found.span()) for found in WORD.finditer(text)]
 
 
+def trim(text: str, target: str, pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield pairs without the signs around words: a token may be a word with its comma. Leave out
+    pairs of a word with signs alone, to which attention goes that finds no word."""
+    for source, place_in_target in pairs:
+        here, there = letters_in(text, source), letters_in(target, place_in_target)
+        if (here is None) == (there is None):
+            yield Pair(here or source, there or place_in_target)
+
+
+def letters_in(text: str, span: Span) -> Span | None:
+    """Return the part of a span from its first to its last letter or digit; None without one."""
+    found = [at for at in range(*span) if text[at].isalnum()]
+    return Span(found[0], found[-1] + 1) if found else None
+
+
 class Votes:
     """Which parts of the source the pieces of a target belong to: each pair is a vote."""
 
@@ -112,6 +127,7 @@ class Placer:
     ) -> None:
         self._text, self._target, self._marks = text, target, marks
         self._words = words_of(text)
+        pairs = [*trim(text, target, pairs)]
         self._by_words = Votes(words_of(target), pairs)
         tokens = sorted({pair.target for pair in pairs if pair.target.start < pair.target.end})
         self._by_tokens = Votes(tokens, pairs)
