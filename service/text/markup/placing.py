@@ -182,7 +182,7 @@ class Placer:
         if at >= source.end:
             return room.end
         left, right = self._left(at, source.start), self._right(at, source.end)
-        before = self._text[at - 1] if mark.before is None else mark.before
+        before = self._text[at - 1] if mark.closing else mark.before
         following = next(iter(self._text[at : at + 2].split()), SPACE)[0]  # sign after a space
         if before.isalnum() or not following.isalnum():
             left, right = right, left  # it belongs to what comes before it
@@ -258,15 +258,14 @@ class Writer:
         self._at, self._last, self._leaf = end, text[-1], None
 
     def _write_leaf(self, mark: Mark) -> Iterator[str | int]:
-        if mark.before is not None:
+        if mark.shown:
             yield self._space_before(OBJECT) or space(mark.before, self._last, OPENING)
             self._last, self._leaf = OBJECT, mark
         yield from mark.opening
 
     def _space_before(self, character: str) -> str:
         """Return the space between the last leaf, if nothing came after it, and a character."""
-        after = self._leaf and self._leaf.after
-        return "" if after is None else space(after, character, CLOSING)
+        return space(self._leaf.after, character, CLOSING) if self._leaf else ""
 
 
 def space(beside: str, shown: str, tight: frozenset[str]) -> str:

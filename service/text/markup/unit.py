@@ -27,8 +27,8 @@ Written = list[str | int]  # markup, and the numbers of texts in it
 class Mark:
     """An element around text[start:end] with its tags, or a leaf, which has no end tag.
 
-    `parent` is the index of the element around it. A leaf that is shown has the characters beside
-    it in the source, SPACE, OBJECT or "" for none; other marks have None.
+    `parent` is the index of the element around it. `before` and `after` are the characters that
+    were beside a leaf: SPACE, OBJECT, or "" for none; `after` is known if it is `shown`.
     """
 
     start: int
@@ -36,8 +36,9 @@ class Mark:
     opening: Written
     closing: str
     parent: int | None
-    before: str | None = None
-    after: str | None = None
+    shown: bool = False
+    before: str = ""
+    after: str = ""
 
     @property
     def span(self) -> Span:
@@ -121,12 +122,12 @@ class UnitReader:
 
     def _show_leaf(self, mark: Mark, before: str) -> None:
         self._show(OBJECT)
-        mark.before, mark.after = before, ""
+        mark.shown, mark.before = True, before
         self._waiting = mark
 
     def _add_mark(self, opening: Written) -> Mark:
         parent = self._open[-1][0] if self._open else None
-        mark = Mark(self._length, self._length, [*opening], "", parent)
+        mark = Mark(self._length, self._length, [*opening], "", parent, before=self._last)
         self._marks.append(mark)
         return mark
 
@@ -143,11 +144,11 @@ class UnitReader:
         for each in inner:
             mark.opening += each.opening
         mark.opening += written
-        shown = [each for each in inner if each.before is not None]
+        shown = [each for each in inner if each.shown]
         if not shown:
             self._show_leaf(mark, before)
             return
-        mark.before, mark.after = shown[0].before, shown[-1].after
+        mark.shown, mark.before, mark.after = True, shown[0].before, shown[-1].after
         if self._waiting is shown[-1]:
             self._waiting = mark
 

@@ -21,6 +21,7 @@ def read_xml(source: str, pointer: str) -> list[Event]:
         reader.read(content)
     except ExpatError as error:
         column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
+        column = min(column, len(source.split("\n")[error.lineno - 1]))  # ROOT is no part of it
         why = str(error).partition(": ")[0]
         advice = "close each tag, and write &lt; for < and &amp; for &"
         where = f"line {error.lineno}, column {max(0, column) + 1}"
