@@ -95,17 +95,18 @@ def words_for(
     for k in unknown & sources.keys():
         token = place(source.tokens[sources[k]])
         word = spans.get(sources[k], token)
-        found[k] = token if word in known else strip(source.text, word, token)
+        is_word = word not in known and has_letters(source.text[token.start : token.end])
+        found[k] = strip(source.text, word) if is_word else token
     return {
         k: "" if found.get(k - 1) == span else source.text[span.start : span.end]
         for k, span in found.items()
     }
 
 
-def strip(text: str, word: Span, token: Span) -> Span:
-    """Return a word without the signs around it, such as quotes; the token if it has only signs."""
+def strip(text: str, word: Span) -> Span:
+    """Return a word without the signs around it, such as quotes."""
     letters = [at for at in range(*word) if text[at].isalnum()]
-    return Span(letters[0], letters[-1] + 1) if letters else token
+    return Span(letters[0], letters[-1] + 1)
 
 
 def replace_tokens(target: Tokens, words: Mapping[int, str]) -> Tokens:

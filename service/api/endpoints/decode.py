@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress, starmap
+from itertools import starmap
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -21,13 +21,9 @@ from service.api.answering.respond import (
 )
 from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
+from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.reading.answer_size import (
-    check_alignments,
-    check_decoded,
-    held_nbytes,
-    hypotheses_nbytes,
-)
+from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -45,6 +41,8 @@ from service.serving.model import Model
 from service.text.markup.document import Kind
 from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
+
+DEFAULT_HOLD = 4  # tokens: two words of pieces, or so
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -142,6 +140,19 @@ class DecodeRequest(Searching):
     stream: bool = Field(
         default=False,
         description="Send the answer as server-sent events while it is generated.",
+    )
+    source_final: bool = Field(
+        default=True,
+        description="false: the source will grow. Each hypothesis then says how much of it is"
+        " committed: what is aligned to the source before its last `hold` tokens. Send what is"
+        " committed as target_prefix with the longer source, and the whole source with true."
+        " Needs split none and a model whose bundle names its alignment.",
+    )
+    hold: int | None = Field(
+        default=None,
+        ge=1,
+        description="With source_final false: how many of the source's last tokens, special ones"
+        " left out, may still change their meaning. More give a better target later. null: 4.",
     )
     split: Split = Field(
         default="none",
@@ -252,6 +263,24 @@ async def finish(
     return every
 
 
+def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
+    """Raise NotFound if the source will grow and the model cannot align. Add a fault for each field
+    that contradicts source_final."""
+    if not body.source_final:
+        check_aligns(model)
+        whole = {
+            "split": body.split != "none",
+            "markup": body.markup,
+            "replace_unknown": body.replace_unknown,
+        }
+        for name in [each for each, given in whole.items() if given]:
+            detail = "needs a whole source: omit it, or set source_final to true"
+            faults.add(Invalid.at(f"/{name}", detail))
+    elif body.hold is not None:
+        detail = "has no effect on a whole source: set source_final to false, or omit hold"
+        faults.add(Invalid.at("/hold", detail))
+
+
 class Prepared(NamedTuple):
     """The entries of a request, and a function that makes the document of their answers."""
 
@@ -276,21 +305,23 @@ async def prepare(
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
     search = await call.compute_reading(read, options_size(body))
+    check_growing(body, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
     limit = call.settings.max_answer_bytes
-    aligns = [body.replace_unknown or sources.has_marks(i) for i in range(len(sources.tokens))]
-    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens)
-    nbytes += check_alignments(limit, model, search, compress(sources.tokens, aligns))
+    every = not body.source_final or body.replace_unknown
+    aligns = [every or sources.has_marks(i) for i in range(len(sources.tokens))]
+    some = any(aligns)
+    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, some)
     await call.hold(nbytes)
     entries = [
         Entry(
             np.array(source.ids),
             search,
             selection=selection,
-            aligns=aligned,
+            aligns=aligned or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
         )
@@ -303,6 +334,8 @@ async def prepare(
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
         document = write_decoded(model, answered)
+        if not body.source_final:
+            add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
         if not (body.markup or body.replace_unknown):
             return join_results(sources, document, faults.failed)
         read = partial(read_aligned, model, replace_unknown=body.replace_unknown)

@@ -1,7 +1,7 @@
 """Limit the size of an answer before any of it is computed."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -100,16 +100,20 @@ def check_decoded(
     selected: AttentionSelection | None,
     selection: Selection,
     sources: Sequence[Tokens],
+    aligns: bool,
 ) -> int:
-    """Return the bytes that the hypotheses of all sources, and their attention, may take in this
-    process. Raise TooLarge if they could exceed the limit."""
-    tokens = check_hypotheses(limit, search, len(sources))
-    if selected is None:
-        return held_nbytes(0, tokens)
+    """Return the bytes that the hypotheses of all sources, their attention and their alignments may
+    take in this process. Raise TooLarge if they could exceed the limit."""
+    tokens, weights = check_hypotheses(limit, search, len(sources)), 0
     most, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, most, prefix) for source in sources]
-    both = check_attention(limit, model, selected, selection, lengths, SEND_LESS_OR_LOWER, search)
-    return held_nbytes(both - tokens, tokens)
+    advice = SEND_LESS_OR_LOWER
+    if selected:
+        weights = check_attention(limit, model, selected, selection, lengths, advice, search)
+        weights -= tokens
+    if aligns:
+        weights += check_aligned(limit, model, lengths, search.num_hypotheses, advice)
+    return held_nbytes(weights, tokens)
 
 
 def check_attention(
@@ -156,19 +160,6 @@ def check_aligned(
     nbytes = attention_nbytes(model.manifest.config, ALIGNED, Counter(lengths), targets, 0)
     check_answer_size(limit, nbytes, advice)
     return nbytes
-
-
-def check_alignments(
-    limit: int, model: Model, search: SearchOptions, sources: Iterable[Tokens]
-) -> int:
-    """Return the bytes that the alignments of sources with all their hypotheses may take in this
-    process. Raise TooLarge if they could exceed the limit."""
-    most, prefix = search.max_new_tokens, len(search.target_prefix)
-    lengths = [measure(model, source, most, prefix) for source in sources]
-    if not lengths:
-        return 0
-    targets = search.num_hypotheses
-    return held_nbytes(check_aligned(limit, model, lengths, targets, SEND_LESS_OR_LOWER))
 
 
 def attention_nbytes(
