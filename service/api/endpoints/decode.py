@@ -23,6 +23,7 @@ from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
+from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -136,6 +137,7 @@ class DecodeRequest(Searching):
         description="Which attention weights to return with each hypothesis. {} selects all"
         " cross-attention; null returns none.",
     )
+    ablate: Ablate = Field(default=[])
     partial: Partial = False
     stream: bool = Field(
         default=False,
@@ -306,6 +308,7 @@ async def prepare(
     )
     search = await call.compute_reading(read, options_size(body))
     check_growing(body, model, faults)
+    ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
@@ -324,6 +327,7 @@ async def prepare(
             aligns=aligned or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
+            ablated=ablated,
         )
         for source, aligned in zip(sources.tokens, aligns, strict=True)
     ]
