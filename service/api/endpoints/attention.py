@@ -2,20 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, respond, write_partial
+from service.api.answering.respond import Computed, write_partial
 from service.api.answering.responses import (
-    PROBLEMS,
     AttentionBlock,
     FailedResult,
     ModelResponse,
-    describe_files,
 )
 from service.api.answering.serialize import write_attention
 from service.api.reading.ablation import Ablate, read_ablation
@@ -31,22 +27,17 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
-from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
 from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
 from service.errors import Invalid
-from service.formats.json import JSON, Document
-from service.formats.writers import SINGLE_SOURCE, WRITERS
-from service.http.middleware.answers import negotiate
+from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire import Entry
-
-router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 EXAMPLES: Examples = {
     "decoded": {
@@ -118,34 +109,6 @@ class AttentionAnswer(ModelResponse):
     )
 
 
-@router.post(
-    "/v1/attention",
-    response_model=AttentionAnswer,
-    responses=describe_files(each for each in WRITERS if each != JSON),
-    summary="Show attention weights",
-    tags=["attention"],
-)
-async def attention(
-    body: Annotated[AttentionRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
-) -> Response:
-    """Return the attention weights of every source with its target: the target that you send or, if
-    you send none, the one that the model decodes.
-
-    The Accept header selects the format:
-
-    - application/json, the default.
-    - application/npz (read by numpy.load) and application/safetensors: one array per kind, named
-      `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
-    - image/svg+xml and image/png: heatmaps, for a single source.
-    - text/html: an interactive page in one file.
-
-    With `partial` the answer is always JSON.
-    """
-    media_type = negotiate_format(call, body)
-    return await respond(call, await run_attention(body, call), media_type)
-
-
 async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = False) -> Computed:
     """Compute the attention of each source. `padded`: all will be padded to the largest.
 
@@ -186,16 +149,6 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
         return write_partial(call, faults, results, asked, partial(write_attention, model))
 
     return Computed(write, answers, faults.size)
-
-
-def negotiate_format(call: Call, body: AttentionRequest) -> str:
-    """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
-    if body.partial:
-        return negotiate(call, [JSON], "with partial the answer is")
-    single = count_texts(body.source) == 1
-    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
-    what = "the answer is" if single else "answers for several sources are"
-    return negotiate(call, offered, what)
 
 
 async def read_targets(

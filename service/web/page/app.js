@@ -102,16 +102,16 @@ async function showDecoding(step = undefined) {
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
-    const { decoding } = pickedModel();
+    const { decoding, limits } = pickedModel();
     const request = decodeRequest(controls, decoding);
-    if (controls.split.checked) return showDocument(request, signal);
+    if (controls.split.checked) return showDocument({ ...request, split: "sentences" }, signal);
     const root = JSON.stringify({ ...request, stream: undefined });
     // A branch belongs to the answer that it left.
     if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
     const asked = JSON.stringify([request, prefix()]);
     if (decoded?.asked !== asked) {
       const answer = await decodeAlong(request, prefix(), decoding, signal, showText)
-        .catch((error) => explain(error, request, signal));
+        .catch((error) => explain(error, request, limits, signal));
       controls.target_prefix.value = answer.request.target_prefix ?? "";
       decoded = { root, asked, ...answer };
     }
@@ -123,7 +123,7 @@ async function showDecoding(step = undefined) {
 /** Decodes the sentences of a document; a click on one decodes it alone. */
 async function showDocument(request, signal) {
   const { text, pairs } = await decodeDocument(request, signal)
-    .catch((error) => explain(error, request, signal));
+    .catch((error) => explain(error, request, pickedModel().limits, signal));
   wanted = new URLSearchParams();
   clear();
   showText(text);

@@ -4,6 +4,7 @@ Languages have the codes that their model gives them.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
@@ -33,9 +34,10 @@ from service.api.protocols.libretranslate.pairs import (
     sources_into,
 )
 from service.api.reading.call import Call
-from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
+from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
 from service.api.reading.selection import can_align
+from service.api.reading.validation_errors import validate
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
@@ -205,7 +207,7 @@ def texts_of(q: str | list[str]) -> list[str]:
 
 def name_format(fault: Fault) -> Fault:
     """Return a fault of our field for markup as one of format."""
-    return Fault("/format", fault.detail) if fault.pointer == "/markup" else fault
+    return replace(fault, pointer="/format") if fault.pointer == "/markup" else fault
 
 
 def write_translation(body: TranslateRequest, results: Sequence[Document]) -> Document:
