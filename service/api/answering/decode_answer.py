@@ -49,7 +49,9 @@ class DecodeResult(BaseModel):
     )
     source_tokens: int = Field(description="Tokens of the source, special tokens included.")
     sentences: list[DecodedSentence] | None = Field(
-        default=None, description="The sentences in their order. Absent unless split."
+        default=None,
+        description="The sentences in their order, or with markup the texts of the document. Absent"
+        " unless split or markup.",
     )
 
 
