@@ -104,6 +104,10 @@ EXAMPLES: Examples = {
         "summary": "Generate at most three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},
     },
+    "markup": {
+        "summary": "Pronounce the words of a document, and keep its tags at the sounds",
+        "value": {"source": ["<b>attention</b>", "photo<b>graph</b>"], "markup": "xml"},
+    },
     SIMPLE: {"value": {"source": "Hello"}},
 }
 
@@ -161,8 +165,8 @@ class DecodeRequest(Searching):
         description="Read each source as HTML or XML. A text with the tags inside is decoded"
         " without them, and the model's alignment puts each tag around the words that belong to its"
         " own: the answer has the same tags and is well-formed. Left as they are: elements with"
-        ' translate="no" or class="notranslate"; code, kbd, samp, var, pre, script, style, svg, math'
-        " and textarea; comments; placeholders such as {name}, %s and %(name)d."
+        ' translate="no" or class="notranslate"; code, kbd, samp, var, pre, script, style, svg,'
+        " math and textarea; comments; placeholders such as {name}, %s and %(name)d."
         " Of HTML, the attributes alt, aria-label, placeholder and title are decoded too. Needs a"
         " model with an alignment, and sources that are texts. null: sources have no markup.",
     )
