@@ -19,6 +19,7 @@ CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:
 Source = str | Sequence[str] | Sequence[Sequence[int]]
 Kind = Literal["encoder", "decoder", "cross"]
 Reduction = Literal["none", "mean", "max"]
+Measure = Literal["weight", "norm"]
 
 
 class ModelOptions(TypedDict, total=False):
@@ -33,13 +34,24 @@ class Selection(TypedDict, total=False):
     heads: Literal["all"] | Sequence[int]
     reduce_heads: Reduction
     reduce_layers: Reduction | Literal["rollout"]
+    measure: Measure
     rows: Sequence[int]
     alignment: Literal["argmax", "threshold", "model"]
     threshold: float
     decimals: int
 
 
-class AttentionOptions(ModelOptions, total=False):
+class AblatedHeads(TypedDict):
+    kind: Kind
+    layer: int
+    heads: Literal["all"] | Sequence[int]
+
+
+class ScoreOptions(ModelOptions, total=False):
+    ablate: Sequence[AblatedHeads]
+
+
+class AttentionOptions(ScoreOptions, total=False):
     attention: Selection
     max_new_tokens: int
     beam_size: int
@@ -100,8 +112,8 @@ class Token(Part):
 
 @dataclass(frozen=True, eq=False)
 class Attention(Part):
-    """Weights of one kind, with the axes `axes`. In a notebook it is a heatmap: the mean of all its
-    layers and heads."""
+    """Weights of one kind, times norms if that is their `measure`, with the axes `axes`. In a
+    notebook it is a heatmap: the mean of all its layers and heads."""
 
     kind: Kind
     layers: list[int]
@@ -112,6 +124,7 @@ class Attention(Part):
     weights: NDArray[np.float32]
     reduce_layers: Reduction | Literal["rollout"] | None = None
     reduce_heads: Reduction | None = None
+    measure: Measure = "weight"
     alignment: Any = None
 
     @classmethod
@@ -234,7 +247,7 @@ class Heed(ExitStack):
                 block["data"] = arrays[f"{i}.0.{block['kind']}"]
         return [Attended.read(each) for each in results]
 
-    def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
+    def score(self, source: Source, target: Source, **options: Unpack[ScoreOptions]) -> list[Score]:
         answer = self.post("/v1/score", source=source, target=target, **options)
         return [Score.read(each) for each in answer.json()["results"]]
 

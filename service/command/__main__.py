@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
     "train": ("train a model on pairs of texts", "model"),
     "evaluate": ("compare a model's answers with the right ones", "model"),
     "export": ("make a bundle of a trained model", "model"),
+    "align": ("find which attention of a bundle aligns", "model"),
 }
 
 

@@ -70,7 +70,8 @@ def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Extend the picture downwards by the heatmaps of a block."""
     data: Floats = block["data"]
     largest = float(data.max())
-    add_scale(picture, f"{block['kind']} attention: rows attend to columns", largest)
+    measure = ", by norm" if block.get("measure") == "norm" else ""
+    add_scale(picture, f"{block['kind']} attention{measure}: rows attend to columns", largest)
     titles = titles_of(block)
     rows, columns = (
         [shortened_title(token.text, LONGEST_LABEL) for token in block[axis]]

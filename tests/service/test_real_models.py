@@ -66,6 +66,33 @@ def test_texts_are_those_of_the_models_own_code(converted):
     assert decode(bundle, FEW[kind], "fp32") == own(kind, FEW[kind])
 
 
+@pytest.mark.parametrize(
+    "converted", [pytest.param("ruaccent", marks=pytest.mark.long)], indirect=True
+)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_letters_are_aligned_with_those_that_they_copy(converted, precision):
+    """The model copies every letter, so that the right alignment is known."""
+    _, bundle = converted
+    right = letters = 0
+    wanted = {"alignment": "model", "reduce_heads": "mean", "reduce_layers": "mean"}
+    with opened(bundle, precision=precision) as client:
+        answer = client.post("/v1/attention", json={"source": SENTENCES[::7], "attention": wanted})
+    for result in answer.json()["results"]:
+        source, target = result["source"], result["target"]
+        if target.replace("'", "") != source:
+            continue
+        copied = [i for i, letter in enumerate(target) if letter != "'"]
+        expected = {place: i for i, place in enumerate(copied)}  # both without special tokens
+        start = result["attention"][0]["columns"].index(
+            next(t for t in result["attention"][0]["columns"] if t["start"] == 0)
+        )
+        letters += len(source)
+        for token, place in result["attention"][0]["alignment"]["pairs"]:
+            right += expected.get(place) == token - start
+    assert letters > 1500
+    assert right >= 0.97 * letters
+
+
 @pytest.mark.parametrize("converted", [EXACT, DEFAULT[1]], indirect=True)
 def test_the_tutorial_shows_the_answer(converted):
     (call,) = curl_calls(SECTION)

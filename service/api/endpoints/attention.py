@@ -45,13 +45,25 @@ EXAMPLES: Examples = {
         "value": {"source": "thought", "attention": {"layers": [-1]}},
     },
     "alignment": {
-        "summary": "Align sounds with letters, by the mean of all layers and heads",
+        "summary": "Align sounds with letters, by the attention that aligns best in this model",
         "value": {
             "source": "thought",
             "attention": {
                 "reduce_heads": "mean",
                 "reduce_layers": "mean",
-                "alignment": "argmax",
+                "alignment": "model",
+                "decimals": 2,
+            },
+        },
+    },
+    "norms": {
+        "summary": "What each letter gives each sound in the last layer: weights times norms",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "layers": [-1],
+                "reduce_heads": "mean",
+                "measure": "norm",
                 "decimals": 2,
             },
         },

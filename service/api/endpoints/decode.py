@@ -88,6 +88,13 @@ EXAMPLES: Examples = {
             "suppress_tokens": [20],
         },
     },
+    "ablation": {
+        "summary": "Pronounce a word with two heads of the last cross-attention switched off",
+        "value": {
+            "source": "read",
+            "ablate": [{"kind": "cross", "layer": -1, "heads": [0, 1]}],
+        },
+    },
     "split": {
         "summary": "Pronounce each line, and keep the lines as they are",
         "value": {"source": "  attention\n\ntransformer\n", "split": "sentences"},
