@@ -79,6 +79,8 @@ class DecodeOptions(AttentionOptions, total=False):
     source_final: bool
     hold: int
     split: Literal["none", "sentences"]
+    markup: Literal["html", "xml"]
+    replace_unknown: bool
 
 
 class Refusal(Exception):

@@ -28,33 +28,64 @@ class Line(NamedTuple):
     translation: str
 
 
+class Part(NamedTuple):
+    """What a part of a line is called in both languages, such as its month."""
+
+    english: str
+    translation: str
+
+
 def lines(seed: int) -> Iterator[Line]:
     """Yield random lines without end."""
+    for language, form, parts in drawn(seed):
+        yield Line(language, *write(language, form, parts))
+
+
+def marked_lines(seed: int) -> Iterator[Line]:
+    """Yield the same lines with a tag around each part, in both languages: <year>2024</year>."""
+    for language, form, parts in drawn(seed):
+        marked = {
+            name: Part(*(f"<{name}>{text}</{name}>" for text in part))
+            for name, part in parts.items()
+        }
+        yield Line(language, *write(language, form, marked))
+
+
+def drawn(seed: int) -> Iterator[tuple[str, str, dict[str, Part]]]:
+    """Yield the language, the form and the parts of random lines."""
     chance = random.Random(seed)
     while True:
         form, language, name = chance.choice(FORMS), chance.choice([*CODES]), chance.choice(names())
         day = FIRST_DAY + timedelta(chance.randrange(DAYS))
         amount = int(10 ** chance.uniform(0, DIGITS))
         code = CODES[language]
-        english = form.format(
-            day=format_date(day, "long", "en"),
-            amount=format_decimal(amount, locale="en"),
-            name=name["en"],
-        )
-        translation = form.replace(":", " :" if code == "fr" else ":").format(
-            day=day_in_words(day, code), amount=num2words(amount, lang=code), name=name[code]
-        )
-        yield Line(language, english, translation)
+        parts = {
+            "month": Part(*(format_date(day, "MMMM", each) for each in ("en", code))),
+            "date": Part(str(day.day), day_in_words(day.day, code)),
+            "year": Part(str(day.year), num2words(day.year, lang=code, to="year")),
+            "amount": Part(format_decimal(amount, locale="en"), num2words(amount, lang=code)),
+            "name": Part(name["en"], name[code]),
+        }
+        yield language, form, parts
 
 
-def day_in_words(day: date, code: str) -> str:
-    month = format_date(day, "MMMM", code)
-    year = num2words(day.year, lang=code, to="year")
+def write(language: str, form: str, parts: dict[str, Part]) -> tuple[str, str]:
+    """Return a line in English and in the language."""
+    english = {name: part.english for name, part in parts.items()}
+    translation = {name: part.translation for name, part in parts.items()}
+    day = "{date} de {month} de {year}" if language == "spa" else "{date} {month} {year}"
+    spaced = form.replace(":", " :" if language == "fra" else ":")
+    return (
+        form.replace("{day}", "{month} {date}, {year}").format(**english),
+        spaced.replace("{day}", day).format(**translation),
+    )
+
+
+def day_in_words(day: int, code: str) -> str:
     if code == "de":
-        return f"{num2words(day.day, lang=code, to='ordinal')}r {month} {year}"  # fünfter März
+        return f"{num2words(day, lang=code, to='ordinal')}r"  # fünfter
     first = {"fr": "premier", "es": "primero"}[code]
-    number = first if day.day == 1 else num2words(day.day, lang=code)
-    return f"{number} de {month} de {year}" if code == "es" else f"{number} {month} {year}"
+    return first if day == 1 else num2words(day, lang=code)
 
 
 @cache

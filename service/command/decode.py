@@ -26,7 +26,7 @@ from service.command.flags import (
 )
 from service.formats.json import Document, to_json
 
-OWN = ("num_hypotheses", "top_log_probs", "split", "partial")
+OWN = ("num_hypotheses", "top_log_probs", "split", "markup", "replace_unknown", "partial")
 OTHER_KINDS = (".csv", ".json", ".ndjson", ".xlsx", ".parquet", ".zip", ".bz2", ".xz", ".zst")
 
 
@@ -52,6 +52,17 @@ def check_kind(_: click.Context, __: click.Parameter, path: Path | None) -> Path
     "--split",
     type=click.Choice(["none", "sentences"]),
     help="sentences: decode each sentence by itself, and put the targets into their places.",
+)
+@click.option(
+    "--markup",
+    type=click.Choice(["html", "xml"]),
+    help="Decode the texts of HTML or XML, and put the tags where their words went.",
+)
+@click.option(
+    "--replace-unknown",
+    is_flag=True,
+    default=None,
+    help="Put the aligned source word in the place of each token of unknown words.",
 )
 @click.option(
     "--partial", is_flag=True, default=None, help="Go on after a text that cannot be decoded."

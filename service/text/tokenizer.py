@@ -256,6 +256,18 @@ class Tokenizer:
             tokens.append(Token(self.name(token_id), token_id, start, len(text)))
         return Tokens(text, tokens)
 
+    @property
+    def unknown(self) -> frozenset[int]:
+        """The ids that stand for text outside the vocabulary."""
+        return frozenset(self._unknown)
+
+    @property
+    def stand_in(self) -> int | None:
+        """An id whose text is letters or digits that no space comes before, unless the library
+        writes one between all tokens; None if no id is like this."""
+        ids = (i for i in range(self._size) if i not in self._special_ids | self._unknown)
+        return next((i for i in ids if self.name(i).isalnum()), None)
+
     def reader(self) -> Callable[[int], str]:
         """Return a function that takes ids one after the other and returns what each adds to the
         text. A character that needs several ids comes whole, with the last of them. The function

@@ -24,6 +24,11 @@ class DecodedSentence(BaseModel):
     end: int = Field(description="Position after its last character in the source.")
     hypotheses: list[Hypothesis] = Field(description="As without split.")
     source_tokens: int = Field(description="Tokens of the sentence, special tokens included.")
+    source: str | None = Field(
+        default=None,
+        description="What was decoded, without markup. With markup, the sentences are those of a"
+        " text that has each text of the document in a line. Absent unless markup.",
+    )
 
 
 class JoinedHypothesis(BaseModel):
@@ -49,7 +54,9 @@ class DecodeResult(BaseModel):
     )
     source_tokens: int = Field(description="Tokens of the source, special tokens included.")
     sentences: list[DecodedSentence] | None = Field(
-        default=None, description="The sentences in their order. Absent unless split."
+        default=None,
+        description="The sentences in their order, or with markup the texts of the document. Absent"
+        " unless split or markup.",
     )
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.api.reading.texts import Sources
+from service.api.answering.aligned import Aligned
+from service.api.reading.texts import Sources, Text
 from service.attention import AttentionKind, align_texts
 from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.serving.model import Model
+from service.text.markup.document import Translated
 from service.text.sentences import Span, replace
 from service.text.tokenizer import Token, Tokens
 from service.wire import Answer, Entry
@@ -76,36 +78,59 @@ def write_hypothesis(
     return written
 
 
-def join_results(sources: Sources, document: Document, failed: Container[int]) -> Document:
+def join_results(
+    sources: Sources,
+    document: Document,
+    failed: Container[int],
+    aligned: Sequence[Sequence[Aligned]] = (),
+) -> Document:
     """Return the answer of /v1/decode for whole sources, given `document`, that for their
-    sentences. Neither has the results that have `failed`."""
+    sentences. Neither has the results that have `failed`.
+
+    `aligned` has the target of each hypothesis of each sentence, if they are put into markup.
+    """
     if not sources.texts:
         return document
     sentences: dict[int, list[dict[str, Any]]] = {
         i: [] for i in range(len(sources.texts)) if i not in failed
     }
-    valid = (fields for fields in sources.event_fields if fields["result"] not in failed)
+    targets: dict[int, list[Sequence[Aligned]]] = {i: [] for i in sentences}
+    valid = [fields for fields in sources.event_fields if fields["result"] not in failed]
     for fields, result in zip(valid, document["results"], strict=True):
         span = {"start": fields["start"], "end": fields["end"]}
         sentences[fields["result"]].append({**span, **result})
-    joined = [join_sentences(sources.texts[i], each) for i, each in sentences.items()]
+    for fields, each in zip(valid, aligned, strict=False):
+        targets[fields["result"]].append(each)
+    joined = [join_sentences(sources.texts[i], each, targets[i]) for i, each in sentences.items()]
     return {**document, "results": joined}
 
 
-def join_sentences(text: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+def join_sentences(
+    text: Text, results: list[dict[str, Any]], aligned: Sequence[Sequence[Aligned]]
+) -> dict[str, Any]:
     spans = [Span(result["start"], result["end"]) for result in results]
+    if text.document:
+        for result, span in zip(results, spans, strict=True):
+            result["source"] = text.text[span.start : span.end]
     # A text without sentences stays as it is.
     ranked: Iterable[tuple[Any, ...]] = [()]
     if results:
         ranked = zip(*(result["hypotheses"] for result in results), strict=False)
+
+    def write(rank: int, texts: Sequence[str]) -> str:
+        if text.document is None:
+            return replace(text.text, spans, texts)
+        own = [Translated(span, *each[rank]) for span, each in zip(spans, aligned, strict=True)]
+        return text.document.write(own)
+
     hypotheses = [
         {
-            "text": replace(text, spans, [each["text"] for each in joined]),
+            "text": write(rank, [each["text"] for each in joined]),
             "score": np.float32(sum(float(each["score"]) for each in joined)),
             "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
             **join_unmet(each.get("unmet", []) for each in joined),
         }
-        for joined in ranked
+        for rank, joined in enumerate(ranked)
     ]
     tokens = sum(result["source_tokens"] for result in results)
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}

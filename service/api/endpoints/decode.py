@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from service.api.answering.aligned import read_aligned
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import (
     Computed,
@@ -31,6 +33,7 @@ from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
 from service.formats.json import Document
 from service.serving.model import Model
+from service.text.markup.document import Kind
 from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
 
@@ -117,6 +120,10 @@ EXAMPLES: Examples = {
         "summary": "Generate at most three sounds",
         "value": {"source": "photograph", "max_new_tokens": 3},
     },
+    "markup": {
+        "summary": "Pronounce the words of a document, and keep its tags at the sounds",
+        "value": {"source": ["<b>attention</b>", "photo<b>graph</b>"], "markup": "xml"},
+    },
     SIMPLE: {"value": {"source": "Hello"}},
 }
 
@@ -169,17 +176,39 @@ class DecodeRequest(Searching):
         " after the last clause mark that fits, else at the last space. Sentences without letters"
         " and digits stay as they are. Source must be a text or a list of texts.",
     )
+    markup: Kind | None = Field(
+        default=None,
+        description="Read each source as HTML or XML. A text with the tags inside is decoded"
+        " without them, and the model's alignment puts each tag around the words that belong to its"
+        " own: the answer has the same tags and is well-formed. Left as they are: elements with"
+        ' translate="no" or class="notranslate"; code, kbd, samp, var, pre, script, style, svg,'
+        " math and textarea; comments; placeholders such as {name}, %s and %(name)d."
+        " Of HTML, the attributes alt, aria-label, placeholder and title are decoded too. Needs a"
+        " model with an alignment, and sources that are texts. null: sources have no markup.",
+    )
+    replace_unknown: bool = Field(
+        default=False,
+        description="In `text`, put the source word that is aligned to it in the place of each"
+        " token of unknown words; where the target has more of that word, only the source token."
+        " Tokens and log_probs stay as they are. Needs a model with an alignment.",
+    )
 
 
 async def run_decode(
-    body: DecodeRequest, call: Call, pointer: str = "/source", *, whole: bool = False
+    body: DecodeRequest,
+    call: Call,
+    pointer: str = "/source",
+    *,
+    whole: bool = False,
+    apart: bool = False,
 ) -> Computed:
     """Decode the sources, which the body has at `pointer`. `whole`: decode sources again whose
-    targets the model's own max_new_tokens has cut.
+    targets the model's own max_new_tokens has cut. `apart`: decode each text between two tags by
+    itself, which needs no alignment.
 
     Raise the errors of the endpoint.
     """
-    model, entries, sources, write, faults = await prepare(body, call, pointer)
+    model, entries, sources, write, faults = await prepare(body, call, pointer, apart=apart)
     answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
         answers = await finish(call, model, entries, answers)
@@ -220,9 +249,14 @@ def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
     that contradicts source_final."""
     if not body.source_final:
         check_aligns(model)
-        if body.split != "none":
+        whole = {
+            "split": body.split != "none",
+            "markup": body.markup,
+            "replace_unknown": body.replace_unknown,
+        }
+        for name in [each for each, given in whole.items() if given]:
             detail = "needs a whole source: omit it, or set source_final to true"
-            faults.add(Invalid.at("/split", detail))
+            faults.add(Invalid.at(f"/{name}", detail))
         if body.required:
             detail = "needs a whole source: omit it, or use glossary for words that have come"
             faults.add(Invalid.at("/required", detail))
@@ -241,10 +275,15 @@ class Prepared(NamedTuple):
     faults: Faults
 
 
-async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> Prepared:
+async def prepare(
+    body: DecodeRequest, call: Call, pointer: str = "/source", *, apart: bool = False
+) -> Prepared:
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
+    if body.replace_unknown or (body.markup and not apart):
+        check_aligns(model)
+    check_streams(body, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     read = partial(
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
@@ -254,25 +293,28 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     ablated = read_ablation(body.ablate, model, faults)
     call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
-    source = TextField(pointer, body.source, languages.source)
+    source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
     read = partial(read_glossary, body, model, search, sources.tokens, faults)
     searches = await call.compute_reading(read, glossary_size(body, sources.tokens))
     faults.raise_all(count_texts(body.source))
-    limit, aligns = call.settings.max_answer_bytes, not body.source_final
-    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, aligns)
+    limit = call.settings.max_answer_bytes
+    every = not body.source_final or body.replace_unknown
+    aligns = [every or sources.has_marks(i) for i in range(len(sources.tokens))]
+    some = any(aligns)
+    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, some)
     await call.hold(nbytes)
     entries = [
         Entry(
             np.array(source.ids),
             each,
             selection=selection,
-            aligns=aligns or selection.aligns,
+            aligns=aligned or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
             ablated=ablated,
         )
-        for source, each in zip(sources.tokens, searches, strict=True)
+        for source, each, aligned in zip(sources.tokens, searches, aligns, strict=True)
     ]
 
     def write(answers: Sequence[Answer]) -> Document:
@@ -283,6 +325,21 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         document = write_decoded(model, answered)
         if not body.source_final:
             add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
-        return join_results(sources, document, faults.failed)
+        if not (body.markup or body.replace_unknown):
+            return join_results(sources, document, faults.failed)
+        read = partial(read_aligned, model, replace_unknown=body.replace_unknown)
+        aligned = list(starmap(read, answered))
+        for result, targets in zip(document["results"], aligned, strict=True):
+            for hypothesis, target in zip(result["hypotheses"], targets, strict=True):
+                hypothesis["text"] = target.text
+        return join_results(sources, document, faults.failed, aligned)
 
     return Prepared(model, entries, sources, write, faults)
+
+
+def check_streams(body: DecodeRequest, faults: Faults) -> None:
+    """Add a fault if a stream would have to take text back that it has sent."""
+    asked = {"markup": body.markup, "replace_unknown": body.replace_unknown}
+    for name in [each for each, given in asked.items() if given and body.stream]:
+        detail = f"needs whole targets, of which a stream sends parts: omit stream or {name}"
+        faults.add(Invalid.at(f"/{name}", detail))

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge
+from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge, shorten
+from service.text.markup.document import Document, Kind, check_markup, read_document
 from service.text.sentences import Span, cut, split
 from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode
 
@@ -23,13 +24,20 @@ REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
 class TextField(NamedTuple):
     """A field of the body that holds texts or lists of ids, and the tokenizer that reads it.
 
-    `remedy` says what to do about a text that is too long, in addition to shortening it.
+    `remedy` says what to do about a text that is too long, in addition to shortening it. `markup`
+    is that of the texts; `apart`: what stands between two tags is a text of its own.
     """
 
     pointer: str
     value: TextsOrIds
     tokenizer: Tokenizer
     remedy: str = ""
+    markup: Kind | None = None
+    apart: bool = False
+
+    def place(self, result: int) -> str:
+        """Return the pointer to the text of this index."""
+        return self.pointer if isinstance(self.value, str) else f"{self.pointer}/{result}"
 
 
 async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
@@ -118,6 +126,13 @@ def tokenize_item(field: TextField, item: str | list[int], pointer: str) -> Toke
         raise TooLarge.at(pointer, error.faults[0].detail + field.remedy) from None
 
 
+class Text(NamedTuple):
+    """A text to split; that of a document if it has markup."""
+
+    text: str
+    document: Document | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """A part of a text that is decoded apart. Its tokens have their offsets in the whole text."""
@@ -138,7 +153,12 @@ class Sources:
     tokens: list[Tokens]
     results: list[int]
     event_fields: list[dict[str, int]]
-    texts: list[str] = field(default_factory=list[str])
+    texts: list[Text] = field(default_factory=list[Text])
+
+    def has_marks(self, i: int) -> bool:
+        """Return whether marks are placed in the target of the i-th of `tokens`."""
+        document = self.texts[self.results[i]].document if self.texts else None
+        return document is not None and document.has_marks(self.event_fields[i]["start"])
 
 
 async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
@@ -147,26 +167,49 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     Add the errors of invalid sources to `faults`. Also add an error if ids are to be split, or if
     there are more sentences than a request may have sources.
     """
-    if how == "none":
+    if how == "none" and source.markup is None:
         tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
         return Sources(tokens, valid, [{"result": i} for i in valid])
-    texts: list[str] = []
+    given: list[str] = []
     with faults.collect():
-        texts = texts_of(source)
+        given = texts_of(source, "split" if source.markup is None else "markup")
     started, limit = time.monotonic(), call.settings.max_sources
-    size = sum(map(len, texts))
+    size = sum(map(len, given))
+    if how == "none":
+        source = source._replace(remedy=REMEDY)
 
-    def work() -> list[Sentence]:
+    def work() -> tuple[list[Text], list[Sentence]]:
+        texts: list[Text] = []
         with faults.collect():
-            return split_texts(source, texts, limit, faults)
-        return []
+            texts = read_documents(source, given, faults)
+            return texts, split_texts(source, texts, how, limit, faults)
+        return texts, []
 
-    read = await call.compute_reading(work, size)
+    texts, read = await call.compute_reading(work, size)
     call.record.end_stage("tokenize", started)
     results = [sentence.result for sentence in read]
     tokens = [sentence.tokens for sentence in read]
     return Sources(tokens, results, event_fields_of(read), texts)
+
+
+def read_documents(source: TextField, given: Sequence[str], faults: Faults) -> list[Text]:
+    """Return the texts with what their markup says; texts with faults are empty. Raise TooLarge."""
+    kind = source.markup
+    if kind is None:
+        return [Text(text) for text in given]
+    check_markup(given, kind, source.pointer)
+    texts: list[Text] = []
+    wanted = source.tokenizer.has_text
+    for result, text in enumerate(given):
+        texts.append(Text(""))
+        try:
+            check_unicode(text, source.place(result))
+            read = read_document(text, kind, wanted, source.place(result), whole=not source.apart)
+            texts[-1] = Text(read.text, read)
+        except Invalid as error:
+            faults.add(error, result)
+    return texts
 
 
 def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
@@ -177,17 +220,17 @@ def event_fields_of(read: Sequence[Sentence]) -> list[dict[str, int]]:
     ]
 
 
-def texts_of(source: TextField) -> list[str]:
+def texts_of(source: TextField, option: str) -> list[str]:
     items = [source.value] if isinstance(source.value, str) else source.value
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) < len(items):
-        detail = "needs texts to split, but source holds ids: send texts, or omit split"
-        raise Invalid.at("/split", detail)
+        detail = f"needs texts, but source holds ids: send texts, or omit {option}"
+        raise Invalid.at(f"/{option}", detail)
     return texts
 
 
 def split_texts(
-    source: TextField, texts: Sequence[str], limit: int, faults: Faults
+    source: TextField, texts: Sequence[Text], how: Split, limit: int, faults: Faults
 ) -> list[Sentence]:
     """Return the sentences of the texts without an error. Add the errors of the other texts to
     `faults`: at most MOST_FAULTS for each text if the request is partial, else for all together.
@@ -197,7 +240,7 @@ def split_texts(
     spans: list[list[Span]] = []
     found = 0
     for text in texts:
-        spans.append([*islice(split(text), limit + 1)])
+        spans.append([*islice(parts_of(text, how), limit + 1)])
         found += max(1, len(spans[-1]))  # a text without any still has a result
         check_count(source, found, limit)
     read: list[Sentence | None] = []
@@ -205,7 +248,7 @@ def split_texts(
     for result, (text, spans_of_text) in enumerate(zip(texts, spans, strict=True)):
         valid: list[Sentence | None] = []
         errors: list[HeedError] = []
-        for outcome in read_text(source, result, text, spans_of_text):
+        for outcome in read_text(source, result, text, spans_of_text, how):
             if isinstance(outcome, HeedError):
                 errors.append(outcome)
             else:
@@ -222,6 +265,13 @@ def split_texts(
     return [sentence for sentence in read if sentence]
 
 
+def parts_of(text: Text, how: Split) -> Iterator[Span]:
+    """Yield the sentences of a text or, if it is not split, the texts of its document."""
+    if text.document and how == "none":
+        return (unit.span for unit in text.document.units)
+    return split(text.text)
+
+
 def check_count(source: TextField, found: int, limit: int) -> None:
     if found > limit:
         limits = f"{limit} sentences, which is the limit: send fewer at a time"
@@ -229,7 +279,7 @@ def check_count(source: TextField, found: int, limit: int) -> None:
 
 
 def read_text(
-    source: TextField, result: int, text: str, spans: Sequence[Span]
+    source: TextField, result: int, given: Text, spans: Sequence[Span], how: Split
 ) -> Iterator[Sentence | HeedError | None]:
     """Yield the sentences of a text, or the errors of those that the tokenizer refuses.
 
@@ -238,7 +288,7 @@ def read_text(
     either, skip none. Yield None for a skipped part of a long sentence: to find it takes as long as
     to find others.
     """
-    pointer = source.pointer if isinstance(source.value, str) else f"{source.pointer}/{result}"
+    pointer, text = source.place(result), given.text
     try:
         check_unicode(text, pointer)
     except Invalid as error:
@@ -247,7 +297,7 @@ def read_text(
     encode = encoder_of(source.tokenizer, pointer, text)
 
     def fits(span: Span) -> bool:
-        return not isinstance(encode(span), TooLarge)
+        return how == "none" or not isinstance(encode(span), TooLarge)
 
     def has_text(span: Span) -> bool:
         return source.tokenizer.has_text(text[span.start : span.end])
@@ -260,8 +310,12 @@ def read_text(
         outcome = encode(span)
         if isinstance(outcome, Tokens):
             yield Sentence(result, span, shift(outcome, span.start))
+        elif given.document:
+            where = f"(in the text {shorten(text[span.start : span.end])!r}, where offsets count)"
+            yield locate(outcome, where, source.remedy if isinstance(outcome, TooLarge) else "")
         else:
-            yield locate(outcome, span.start)
+            where = f"(in the sentence at offset {span.start}, from which other offsets count)"
+            yield locate(outcome, where)
 
 
 def encoder_of(
@@ -291,10 +345,11 @@ def shift(tokens: Tokens, by: int) -> Tokens:
     return Tokens(tokens.text, list(map(shifted, tokens.tokens)))
 
 
-def locate(error: Invalid | TooLarge, start: int) -> HeedError:
-    """Return the error of a sentence, with the sentence's offset in the text in each detail.
+def locate(error: Invalid | TooLarge, where: str, remedy: str = "") -> HeedError:
+    """Return the error of a part of a text, with its place, and a remedy, in each detail.
 
-    Offsets that a detail already names still count from the start of the sentence.
+    Offsets that a detail already names still count from the start of the part.
     """
-    where = f"(in the sentence at offset {start}, from which other offsets count)"
-    return error.change_faults(lambda fault: replace(fault, detail=f"{where} {fault.detail}"))
+    return error.change_faults(
+        lambda fault: replace(fault, detail=f"{where} {fault.detail}{remedy}")
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from service.api.reading.faults import Faults
-from service.api.reading.texts import TextField, split_texts, tokenize_fields
+from service.api.reading.texts import Text, TextField, split_texts, tokenize_fields
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, TooLarge
 from service.settings.settings import DEFAULT_BUNDLE
@@ -51,7 +51,7 @@ def read_all(how, own, texts, *, partial=False):
     source = TextField("/source", texts, counting)
     if how == "sentences":
         with faults.collect():
-            split_texts(source, texts, LIMIT, faults)
+            split_texts(source, [*map(Text, texts)], how, LIMIT, faults)
     else:
         tokenize_fields([source], faults)
     return counting, faults

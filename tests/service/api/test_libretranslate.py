@@ -1,6 +1,8 @@
 """Translations by the stock client of LibreTranslate and by forms, compared with /v1/decode."""
 
 import json
+import re
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -10,8 +12,9 @@ import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from tests.conftest import KEY, opened, sender
+from tests.conftest import ALIGNMENT, KEY, edit_manifest, opened, sender
 
+TAG = re.compile("<[^>]*>")
 PAIR = {"source": "eng_Latn", "target": "heb_Hebr"}
 URLENCODED = "application/x-www-form-urlencoded"
 FIRST_SENTENCE = "(in the sentence at offset 0, from which other offsets count)"
@@ -225,17 +228,13 @@ def test_what_is_wrong_with_a_body_is_said(http, content_type, content, part):
         ({"q": ["hello", "hello word"]}, f"q/1 {FIRST_SENTENCE} has"),
         (
             {"q": ["***", "<b>hello</b>hello word"], "format": "html"},
-            f"q/1 (in the text 'hello word') {FIRST_SENTENCE} has",
+            "q/1 (in the text 'hello word', where offsets count) has 'word' at offset 6",
         ),
         ({"q": ["hello"] * 257}, "splits into more than 256 sentences"),
         ({"q": "hello", "format": "pdf"}, "format must be 'text' or 'html'"),
         ({"q": "hello", "alternatives": 64}, "alternatives must be at most 63"),
         ({"q": "hello", "formt": "html"}, "formt is not a field: did you mean format?"),
         ({"q": ["<b>" * 2501] * 2, "format": "html"}, "q has 5002 tags, and the limit is 5000"),
-        (
-            {"q": "<b>" * 79, "format": "html", "alternatives": 63},
-            "q has 5056 tags, counted for each of 64 translations, and the limit is 5000",
-        ),
     ],
 )
 def test_wrong_fields_are_named(translate, fields, part):
@@ -262,10 +261,39 @@ def test_alternatives_are_the_next_hypotheses(translate, decode, count):
     assert documents["alternatives"] == [expected[1:], []]
 
 
-def test_html_is_translated_between_its_tags(translate, decode):
+def test_html_is_translated_between_its_tags_by_a_model_that_cannot_align(translate, decode):
     page = "<p>hello\n <b>one two</b> <code>one</code><br>three"
     first, second, third = (decode(each)[0] for each in ("hello", "one two", "three"))
-    translated = f"<p>{first} <b>{second}</b> <code>one</code><br>{third}</p>"
+    translated = f"<p>{first}\n <b>{second}</b> <code>one</code><br>{third}</p>"
     status, document = translate(page, format="html")
     assert (status, document["translatedText"]) == (200, translated)
     assert translate("<hr>", format="html")[1] == {"translatedText": "<hr>"}
+
+
+@pytest.fixture(scope="module")
+def aligning(translator, tmp_path_factory):
+    """Translate by a model that can align: (q, **fields) -> status, document."""
+    bundle = shutil.copytree(translator, tmp_path_factory.mktemp("aligning") / "translator")
+    edit_manifest(bundle, alignment=ALIGNMENT)
+    with opened(bundle, protocols="libretranslate") as client:
+        send = sender(client, **PAIR)
+        yield lambda q, **fields: send("/translate", q=q, **fields)
+
+
+def every(answer):
+    """All translations of an answer for one text, best first."""
+    status, document = answer
+    assert status == 200, document
+    return [document["translatedText"], *document.get("alternatives", [])]
+
+
+@pytest.mark.parametrize("fields", [{}, {"alternatives": 2}])
+def test_html_is_translated_with_its_tags_inside_by_a_model_that_can_align(aligning, fields):
+    page = '<p>hello <b class="c">one <i>two</i></b></p>\n<p>three <code>x</code> one</p>'
+    pages = every(aligning(page, format="html", **fields))
+    firsts, seconds = (every(aligning(each, **fields)) for each in ("hello one two", "three one"))
+    for written, first, second in zip(pages, firsts, seconds, strict=True):
+        assert sorted(TAG.findall(written)) == sorted(TAG.findall(page))
+        above, below = TAG.sub("", written).split("\n")
+        assert above == first
+        assert "".join(below.replace("x", "").split()) == second

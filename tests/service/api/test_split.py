@@ -144,7 +144,7 @@ def test_a_sentence_without_clauses_is_split_at_spaces(marked):
 @pytest.mark.parametrize(
     ("body", "status", "detail"),
     [
-        ({"source": [[5, 6]]}, 422, "/split needs texts to split, but source holds ids: send"),
+        ({"source": [[5, 6]]}, 422, "/split needs texts, but source holds ids: send"),
         ({"source": "heed\n\nb7"}, 422, f"/source {at(6)} has '7' at offset 1"),
         ({"source": ["a", f"b\n{'a' * 65}"]}, 413, f"/source/1 {at(2)} has 65 tokens; the limit"),
         (

@@ -17,7 +17,8 @@ class TranslateRequest(Strict):
     target: str = Field(max_length=64, description="Code of the language to translate into.")
     format: Literal["text", "html"] = Field(
         default="text",
-        description="html: translate the texts between tags, and leave the tags as they are.",
+        description="html: translate the texts of HTML. A model that can align translates a text"
+        " with the tags inside as a whole, another one each part between two tags by itself.",
     )
     alternatives: int = Field(
         default=0, ge=0, le=63, description="How many other translations to return, at most."
@@ -28,6 +29,10 @@ class TranslateRequest(Strict):
     secret: str | None = Field(
         default=None, description="Has no effect. LibreTranslate's own page sends it."
     )
+
+    @property
+    def markup(self) -> Literal["html"] | None:
+        return "html" if self.format == "html" else None
 
 
 class DetectRequest(Strict):

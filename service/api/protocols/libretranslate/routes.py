@@ -3,9 +3,8 @@
 Languages have the codes that their model gives them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Response
@@ -27,12 +26,6 @@ from service.api.protocols.libretranslate.bodies import (
 )
 from service.api.protocols.libretranslate.detection import Detected, beginning, detector_of
 from service.api.protocols.libretranslate.forms import MULTIPART, URL_ENCODED, read_form
-from service.api.protocols.libretranslate.html_texts import (
-    Wanted,
-    check_html,
-    html_texts_of,
-    replace_texts,
-)
 from service.api.protocols.libretranslate.pairs import (
     NO_LANGUAGES,
     Unsupported,
@@ -43,11 +36,13 @@ from service.api.protocols.libretranslate.pairs import (
 from service.api.reading.call import Call
 from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
+from service.api.reading.selection import can_align
 from service.api.reading.validation_errors import validate
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json
 from service.http.middleware.answers import negotiate
+from service.text.markup.document import check_markup, read_document
 from service.text.tokenizer import check_unicode, has_letters
 
 TRANSLATE = "/translate"
@@ -115,46 +110,48 @@ async def translate(call: Call) -> Response:
     negotiate(call, [JSON])
     body = await read_request(call, TranslateRequest)
     check_key(call, body.api_key)
-    given = texts_at(body.q)
-    size = sum(map(len, given.values()))
-
-    def split_all(wanted: Wanted) -> dict[str, list[str]]:
-        if body.format == "html":
-            check_html([*given.values()], 1 + body.alternatives, "/q")
-        return {at: parts_of(text, body.format, wanted, at) for at, text in given.items()}
-
     every = pairs_of(call.service.registry.served.values())
     source, detected = body.source, None
     if source == AUTO and AUTO not in (codes := sources_into(every, body.target)):
-        parts = await call.compute_reading(partial(split_all, has_letters), size)
-        detected = (await detect_languages(call, codes, chain(*parts.values())))[0]
+        detected = (await detect_languages(call, codes, await read_texts(call, body)))[0]
         source = detected.language
     model = choose_model(every, source, body.target)
-    wanted = model.source.has_text
-    parts = await call.compute_reading(partial(split_all, wanted), size)
     own = model.manifest.decoding.beam_size
     asked = DecodeRequest.model_construct(
         model=model.name,
-        source=[*chain(*parts.values())],
+        source=body.q,
         source_language=None if source == AUTO else source,
         target_language=body.target,
         beam_size=max(own, 1 + body.alternatives),
         num_hypotheses=1 + body.alternatives,
+        markup=body.markup,
         split="sentences",
     )
     try:
-        decoded = await run_decode(asked, call, "/q", whole=True)
+        decoded = await run_decode(asked, call, "/q", whole=True, apart=not can_align(model))
     except (Invalid, TooLarge) as error:
-        raise error.change_faults(partial(name_text, parts, body.format)) from None
+        raise error.change_faults(name_format) from None
 
     def write() -> Document:
-        document = write_translation(body, given, parts, wanted, decoded.write()["results"])
-        return document | write_detected(body, detected)
+        return write_translation(body, decoded.write()["results"]) | write_detected(body, detected)
 
-    if body.format == "html":  # which is parsed again
-        document = await call.compute_reading(write, size)
-        return await respond(call, Computed(lambda: document, decoded.answers, size))
+    size = decoded.size + (sum(map(len, texts_of(body.q))) if body.markup else 0)
     return await respond(call, Computed(write, decoded.answers, size))
+
+
+async def read_texts(call: Call, body: TranslateRequest) -> list[str]:
+    """Return the texts of a request, without their markup. Raise Invalid or TooLarge."""
+    given, kind = texts_of(body.q), body.markup
+    if kind is None:
+        return given
+
+    def work() -> list[str]:
+        check_markup(given, kind, "/q")
+        for text in given:
+            check_unicode(text, "/q")
+        return [read_document(text, kind, has_letters, "/q").text for text in given]
+
+    return await call.compute_reading(work, sum(map(len, given)))
 
 
 async def detect_languages(
@@ -204,57 +201,19 @@ def check_key(call: Call, given: str | None) -> None:
         keys.check(authorization)
 
 
-def texts_at(q: str | list[str]) -> dict[str, str]:
-    """Return the texts by their places in the body."""
-    return {"/q": q} if isinstance(q, str) else {f"/q/{i}": text for i, text in enumerate(q)}
+def texts_of(q: str | list[str]) -> list[str]:
+    return [q] if isinstance(q, str) else q
 
 
-def parts_of(text: str, kind: str, wanted: Wanted, pointer: str) -> list[str]:
-    """Return the parts of a text to translate: all of it, or, in HTML, what stands between tags and
-    is `wanted`. Texts of white space are left out. Raise Invalid."""
-    check_unicode(text, pointer)
-    if kind == "html":
-        return html_texts_of(text, wanted)
-    return [text] if text.strip() else []
+def name_format(fault: Fault) -> Fault:
+    """Return a fault of our field for markup as one of format."""
+    return replace(fault, pointer="/format") if fault.pointer == "/markup" else fault
 
 
-def name_text(parts: Mapping[str, Sequence[str]], kind: str, fault: Fault) -> Fault:
-    """Return a fault of a part, /q/INDEX among all parts, as a fault of the part's text."""
-    if not fault.pointer.startswith("/q/"):
-        return fault
-    owners = [(pointer, part) for pointer, own in parts.items() for part in own]
-    pointer, part = owners[int(fault.pointer.removeprefix("/q/"))]
-    where = f"(in the text {shorten(part)!r}) " if kind == "html" else ""
-    return Fault(pointer, where + fault.detail)
-
-
-def join(text: str, kind: str, wanted: Wanted, results: Sequence[Document]) -> Iterator[str]:
-    """Yield the translations of a text, best first, given those of its parts."""
-    if not results:
-        yield text
-    for hypotheses in zip(*(result["hypotheses"] for result in results), strict=False):
-        targets = [each["text"] for each in hypotheses]
-        yield replace_texts(text, targets, wanted) if kind == "html" else targets[0]
-
-
-def is_truncated(results: Sequence[Document]) -> bool:
-    """Return whether one of the hypotheses of a text was cut."""
-    hypotheses = chain.from_iterable(result["hypotheses"] for result in results)
-    return any(each["finish_reason"] == "length" for each in hypotheses)
-
-
-def write_translation(
-    body: TranslateRequest,
-    given: Mapping[str, str],
-    parts: Mapping[str, Sequence[str]],
-    wanted: Wanted,
-    results: Sequence[Document],
-) -> Document:
-    """Return the answer, given the texts, and the results of their parts one after the other."""
-    left = iter(results)
-    translated = {at: list(islice(left, len(parts[at]))) for at in given}
-    ranked = [list(join(text, body.format, wanted, translated[at])) for at, text in given.items()]
-    truncated = list(map(is_truncated, translated.values()))
+def write_translation(body: TranslateRequest, results: Sequence[Document]) -> Document:
+    """Return the answer, given the result of each text."""
+    ranked = [[each["text"] for each in result["hypotheses"]] for result in results]
+    truncated = [is_truncated(result["hypotheses"]) for result in results]
     best = [each[0] for each in ranked]
     others = [[each for each in dict.fromkeys(texts) if each != texts[0]] for texts in ranked]
     single = isinstance(body.q, str)
@@ -264,6 +223,11 @@ def write_translation(
     if any(truncated):
         document["truncated"] = truncated[0] if single else truncated
     return document
+
+
+def is_truncated(hypotheses: Sequence[Document]) -> bool:
+    """Return whether one of the hypotheses of a text was cut."""
+    return any(each["finish_reason"] == "length" for each in hypotheses)
 
 
 @router.post(
@@ -285,7 +249,7 @@ async def detect(call: Call) -> list[Detected]:
     codes = dict.fromkeys(code for each in every for code in each.sources if code != AUTO)
     if not codes:
         raise Invalid("no model of this service takes a source language, so none is detected")
-    return await detect_languages(call, tuple(codes), [*texts_at(body.q).values()])
+    return await detect_languages(call, tuple(codes), texts_of(body.q))
 
 
 @router.get("/languages", summary="List the languages as LibreTranslate does")

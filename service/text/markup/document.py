@@ -1,0 +1,183 @@
+"""Take the texts out of a document, and put their targets, with the tags, into their place.
+
+A text is what stands between two breaks, such as a whole paragraph with the words in its inline
+elements, or the value of an attribute.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from service.errors import TooLarge
+from service.text.markup.events import Close, Event, Leaf, Open, escape, escape_value
+from service.text.markup.html import check_html, read_html
+from service.text.markup.placing import Pair, place, words_of
+from service.text.markup.unit import Mark, UnitReader, Written, edges
+from service.text.markup.xml import read_xml
+from service.text.sentences import Span
+
+Kind = Literal["html", "xml"]
+Wanted = Callable[[str], bool]  # whether a text is translated
+
+MOST_TAGS = 5000  # of a request; nested ones take Lexbor quadratic time
+INVALID_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def check_markup(sources: Sequence[str], kind: Kind, pointer: str) -> None:
+    """Raise TooLarge for more markup, in all sources together, than is read and placed quickly."""
+    tags = sum(source.count("<") for source in sources)
+    if tags > MOST_TAGS:
+        detail = (
+            f"has {tags} tags, and the limit is {MOST_TAGS}: send less {kind.upper()} at a time"
+        )
+        raise TooLarge.at(pointer, detail)
+    if kind == "html":
+        check_html(sources, pointer)
+
+
+class Translated(NamedTuple):
+    """The target of a part of a document's text, with pairs of places that belong together: those
+    of the source count from the start of the document's text, those of the target from its own."""
+
+    span: Span
+    target: str
+    pairs: Sequence[Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A text of a document, at its place in `Document.text`."""
+
+    text: str
+    span: Span
+    marks: Sequence[Mark]
+    escape: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`text` has each unit in a line. `parts` are the document's markup and, by their numbers, the
+    units between it. Units come after those of attributes in their own tags."""
+
+    kind: Kind
+    text: str
+    units: Sequence[Unit]
+    parts: Sequence[str | int]
+
+    def has_marks(self, at: int) -> bool:
+        """Return whether the unit around an offset of `text` has marks."""
+        unit = bisect_right(self.units, at, key=lambda unit: unit.span.start) - 1
+        return bool(self.units[unit].marks)
+
+    def write(self, translated: Sequence[Translated]) -> str:
+        """Return the document with these targets, which come in the order of their spans. What has
+        no target stays as it is."""
+        left = list(reversed(translated))
+        written: list[str] = []
+
+        def fill(parts: Iterable[str | int]) -> str:
+            return "".join(written[each] if isinstance(each, int) else each for each in parts)
+
+        for unit in self.units:
+            own: list[Translated] = []
+            while left and left[-1].span.start < unit.span.end:
+                own.append(left.pop())
+            target, pairs = join(self.text, unit.span, own)
+            if self.kind == "xml":
+                target = INVALID_IN_XML.sub(REPLACEMENT, target)
+            written.append(fill(place(unit.text, unit.marks, target, pairs, unit.escape)))
+        return fill(self.parts)
+
+
+def join(text: str, unit: Span, translated: Sequence[Translated]) -> tuple[str, list[Pair]]:
+    """Return the target of a unit, and its pairs with the unit's own text. What stands between the
+    translated parts belongs to itself."""
+    target = ""
+    pairs: list[Pair] = []
+    start = unit.start
+    for part in [*translated, None]:
+        gap = text[start : part.span.start if part else unit.end]
+        moved = (start - unit.start, len(target))
+        pairs += (Pair(*map(shift, (word, word), moved)) for word in words_of(gap))
+        target += gap
+        if part:
+            moved = (-unit.start, len(target))
+            pairs += (Pair(*map(shift, pair, moved)) for pair in part.pairs)
+            target += part.target
+            start = part.span.end
+    return target, pairs
+
+
+def shift(span: Span, by: int) -> Span:
+    return Span(span.start + by, span.end + by)
+
+
+def read_document(
+    source: str, kind: Kind, wanted: Wanted, pointer: str, *, whole: bool = True
+) -> Document:
+    """Read a document. If not `whole`, every tag is a break: none must then be placed in a text.
+
+    Raise Invalid for what is not XML, or if the parser of HTML is not installed.
+    """
+    reader = DocumentReader(wanted, whole)
+    reader.read(read_html(source) if kind == "html" else read_xml(source, pointer))
+    return Document(kind, "\n".join(unit.text for unit in reader.units), reader.units, reader.parts)
+
+
+class DocumentReader:
+    def __init__(self, wanted: Wanted, whole: bool) -> None:
+        self.units: list[Unit] = []
+        self.parts: list[str | int] = []
+        self._wanted = wanted
+        self._whole = whole
+        self._length = 0  # of the units, with a line break after each
+
+    def read(self, events: Iterable[Event]) -> None:
+        for breaks, run in groupby(events, self._breaks):
+            if breaks:
+                self.parts += (part for event in run for part in self._number(event))
+            else:
+                texts = [*run]
+                self.parts += self._read_unit(texts, list(map(self._number, texts)), escape)
+
+    def _breaks(self, event: Event) -> bool:
+        if isinstance(event, Close):
+            return event.of.breaks or not self._whole
+        return not isinstance(event, str) and (event.breaks or not self._whole)
+
+    def _number(self, event: Event) -> Written:
+        """Return an event as it is written. The attributes in it become units."""
+        match event:
+            case str():
+                return [escape(event)]
+            case Close():
+                return [event.of.end]
+            case Open(parts) | Leaf(parts):
+                written: Written = []
+                for part in parts:
+                    written += [part] if isinstance(part, str) else self._read_value(part.text)
+                return written
+
+    def _read_value(self, text: str) -> Written:
+        return self._read_unit([text], [[escape_value(text)]], escape_value)
+
+    def _read_unit(
+        self, run: Sequence[Event], written: Sequence[Written], write: Callable[[str], str]
+    ) -> Written:
+        """Return the number of the unit that these events make, between the white space around it;
+        if its text is not wanted, return the events as they are written."""
+        reader = UnitReader(placeholders=self._whole)
+        for event, parts in zip(run, written, strict=True):
+            reader.add(event, parts)
+        text, marks = reader.finish()
+        if not self._wanted(text):
+            return [part for each in written for part in each]
+        span = Span(self._length, self._length + len(text))
+        self._length = span.end + 1
+        self.units.append(Unit(text, span, marks, write))
+        lead, trail = edges(run)
+        return [lead, len(self.units) - 1, trail]

@@ -1,0 +1,131 @@
+"""Read XML, or a part of an XML document, with expat: in linear time, and without entities of its
+own, which could expand without end."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from xml.parsers.expat import ExpatError, ParserCreate
+
+from service.errors import Invalid
+from service.text.markup.events import Close, Event, Leaf, Open, is_kept
+
+ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any number of elements
+WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
+
+
+def read_xml(source: str, pointer: str) -> list[Event]:
+    """Return the events of XML. Raise Invalid for XML that is not well-formed."""
+    whole = source.startswith(WHOLE)
+    content = (source if whole else ROOT + source + END).encode()
+    reader = Reader()
+    try:
+        reader.read(content)
+    except ExpatError as error:
+        column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
+        column = min(column, len(source.split("\n")[error.lineno - 1]))  # ROOT is no part of it
+        why = str(error).partition(": ")[0]
+        advice = "close each tag, and write &lt; for < and &amp; for &"
+        where = f"line {error.lineno}, column {max(0, column) + 1}"
+        raise Invalid.at(pointer, f"is not XML ({why} at {where}): {advice}") from error
+    events = list(merge_texts(events_of(content, reader.found)))
+    events = events if whole else events[1:-1]
+    mark_breaks(events)
+    return events
+
+
+class Reader:
+    """Collects what expat reports: the byte at which it begins, its kind and its text."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, str, str]] = []
+        parser = self._parser = ParserCreate("utf-8")
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = lambda _name: self._add("end")
+        parser.CharacterDataHandler = lambda text: self._add("text", text)
+        parser.StartCdataSectionHandler = lambda: self._add("dropped")  # its text is escaped
+        parser.EndCdataSectionHandler = lambda: self._add("dropped")
+        parser.SkippedEntityHandler = lambda _name, _parameter: self._add("leaf")
+        parser.CommentHandler = lambda _text: self._add("hidden")
+        parser.ProcessingInstructionHandler = lambda _target, _text: self._add("hidden")
+        parser.XmlDeclHandler = lambda _version, _encoding, _standalone: self._add("hidden")
+        parser.StartDoctypeDeclHandler = self._start_doctype
+
+    def read(self, content: bytes) -> None:
+        """Raise ExpatError for what is not XML."""
+        self._parser.Parse(content, True)
+        self.found.append((len(content), "dropped", ""))
+
+    def _add(self, kind: str, text: str = "") -> None:
+        self.found.append((self._parser.CurrentByteIndex, kind, text))
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._add("kept" if is_kept(name, attributes) else "start")
+
+    def _start_doctype(
+        self, _name: str, _system: str | None, _public: str | None, internal: bool
+    ) -> None:
+        self._add("hidden")
+        if internal:  # which may declare entities
+            error = ExpatError("declarations in the document type")
+            error.lineno, error.offset = self._parser.CurrentLineNumber, 0
+            raise error
+
+
+def events_of(content: bytes, found: list[tuple[int, str, str]]) -> Iterator[Event]:
+    """Yield the events of what was found, with their markup as `content` has it."""
+    opened: list[Open] = []
+    kept: list[str] = []  # of an element that is left as it is
+    depth = 0
+    for (start, kind, text), (stop, _, _) in pairwise(found):
+        raw = content[start:stop].decode()
+        if kind == "kept" or depth:
+            kept.append(raw)
+            depth += (kind in ("kept", "start")) - (kind == "end")
+            if not depth:
+                yield Leaf(["".join(kept)])
+                kept.clear()
+        elif kind == "start":
+            opened.append(Open([raw], "", breaks=True))
+            yield opened[-1]
+        elif kind == "end":
+            opened[-1].end = raw
+            yield Close(opened.pop())
+        elif kind == "text":
+            yield text
+        elif kind != "dropped":
+            yield Leaf([raw], shown=kind == "leaf")
+
+
+def merge_texts(events: Iterable[Event]) -> Iterator[Event]:
+    """Join the pieces in which expat reports a text, such as line breaks and entities."""
+    for is_text, group in groupby(events, lambda event: isinstance(event, str)):
+        if is_text:
+            yield "".join(each for each in group if isinstance(each, str))
+        else:
+            yield from group
+
+
+def mark_breaks(events: Sequence[Event]) -> None:
+    """Mark the elements that are part of a text: text stands beside them, or beside an element
+    around them. Among elements alone, an element has a text of its own."""
+    root = Open([], "", breaks=True)
+    mixed = {id(around) for event, around in with_parents(events, root) if is_beside(event)}
+    for event, around in with_parents(events, root):
+        if isinstance(event, Open) and id(around) in mixed:
+            event.breaks = False
+            mixed.add(id(event))
+
+
+def with_parents(events: Iterable[Event], root: Open) -> Iterator[tuple[Event, Open]]:
+    """Yield each event with the element around it."""
+    around = [root]
+    for event in events:
+        if isinstance(event, Close):
+            around.pop()
+        yield event, around[-1]
+        if isinstance(event, Open):
+            around.append(event)
+
+
+def is_beside(event: Event) -> bool:
+    """Return whether an event is text, and more than the line breaks and indents of elements."""
+    return isinstance(event, str) and bool(event.strip() or "\n" not in event)
