@@ -47,10 +47,10 @@ def button(page, name):
 
 
 PICKED = [
-    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "layer 2; mean of heads 0 to 3"),
-    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "layer 2; mean of heads 0 to 3"),
-    ({"#layer": "0"}, {"layers": [0]}, "layer 0; mean of heads 0 to 3"),
-    ({"#head": "max"}, {"reduce_heads": "max"}, "layer 2; max of heads 0 to 3"),
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "mean of layers 0 to 3; mean of heads 0 to 3"),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "mean of layers 0 to 2; mean of heads 0 to 3"),
+    ({"#layer": "0"}, {"layers": [0], "reduce_layers": None}, "layer 0; mean of heads 0 to 3"),
+    ({"#head": "max"}, {"reduce_heads": "max"}, "mean of layers 0 to 2; max of heads 0 to 3"),
     (
         {"#head": "1", "#layer": "max"},
         {"heads": [1], "reduce_heads": None, "layers": "all", "reduce_layers": "max"},
@@ -71,8 +71,8 @@ def test_reductions_are_what_the_service_answers(page, address, picked, selectio
         page.locator(picker).select_option(value)
     kind = selection.get("kinds", ["cross"])[0]
     expect(page.locator("#heatmap figcaption")).to_have_text(f"{kind} attention, {title}")
-    expected = {"kinds": [kind], "layers": [LAST_LAYER], "heads": "all", "reduce_heads": "mean"}
-    expected |= selection
+    expected = {"kinds": [kind], "layers": "all", "heads": "all"}
+    expected |= {"reduce_heads": "mean", "reduce_layers": "mean", **selection}
     expected = {name: value for name, value in expected.items() if value is not None}
     assert asked[-1] == expected
     block = attend(address, source="heed", target="HH IY1 D", attention=expected)
@@ -123,7 +123,10 @@ def test_a_header_of_the_grid_reduces_its_row_or_column(page, name, title):
 def test_the_grid_is_walked_by_arrow_keys(page):
     page.locator("#kind").focus()
     page.keyboard.press("Shift+Tab")
-    expect(button(page, f"layer {LAST_LAYER}, all heads")).to_be_focused()  # what is shown
+    expect(button(page, "all layers, all heads")).to_be_focused()  # what is shown
+    for _ in range(LAST_LAYER + 1):
+        page.keyboard.press("ArrowDown")
+    expect(button(page, f"layer {LAST_LAYER}, all heads")).to_be_focused()
     for key in ("ArrowRight", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowUp"):
         page.keyboard.press(key)
     expect(button(page, "layer 1, head 1")).to_be_focused()
@@ -145,7 +148,7 @@ def test_back_returns_to_the_former_head_and_forward_to_the_next(page):
     page.go_back()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     page.go_back()
-    expect(title).to_have_text("cross attention, layer 2; mean of heads 0 to 3")
+    expect(title).to_have_text("cross attention, mean of layers 0 to 2; mean of heads 0 to 3")
     page.go_forward()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     expect(page.locator("#source")).to_have_value("heed")
@@ -158,7 +161,9 @@ def strokes(page):
 
 
 def test_lines_have_a_colour_for_each_head_with_a_legend(page):
+    button(page, f"layer {LAST_LAYER}, all heads").click()
     legend = page.locator("#bipartite .heads > span")
+    expect(legend).to_have_count(len(HEADS))
     assert [text.strip() for text in legend.all_inner_texts()] == [f"head {i}" for i in HEADS]
     swatches = page.locator("#bipartite .heads line").evaluate_all(
         "lines => lines.map((line) => getComputedStyle(line).stroke)"
@@ -202,7 +207,7 @@ def test_what_is_shown_is_not_drawn_again(page):
 
 
 def test_arrow_keys_move_over_the_weights_and_say_them(page, address):
-    selection = {"layers": [LAST_LAYER], "reduce_heads": "mean", "reduce_layers": "mean"}
+    selection = {"reduce_heads": "mean", "reduce_layers": "mean"}
     block = attend(address, source="heed", target="HH IY1 D", attention=selection)
     page.locator("#heatmap [role=application]").focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
@@ -241,4 +246,38 @@ def test_a_text_too_long_for_the_grid_is_asked_for_one_head_at_a_time(visit):
     expect(page.locator("#overview canvas")).to_have_count(0)
     button(page, "layer 1, head 3").click()
     expect(page.locator("#heatmap figcaption")).to_have_text("cross attention, layer 1; head 3")
-    assert [each["layers"] for each in asked] == [[LAST_LAYER], [1]]
+    assert [each["layers"] for each in asked] == ["all", [1]]
+
+
+def test_the_page_opens_on_the_attention_that_aligns_and_marks_its_heads(page):
+    """Of the default model it is the mean of all; a bundle may name others, or none."""
+    place = [page.locator(picker).input_value() for picker in ("#layer", "#head")]
+    assert place == ["mean", "mean"]
+    expect(page.locator("#overview .aligning")).to_have_count((LAST_LAYER + 1) * len(HEADS))
+    expect(page.locator("#aligning")).to_contain_text("The mean of the marked heads aligns")
+    page.locator("#kind").select_option("encoder")
+    expect(page.locator("#aligning")).to_be_empty()
+    expect(page.locator("#overview .aligning")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("alignment", "place", "marked", "said"),
+    [
+        ({"layers": [1], "heads": [3]}, ["1", "3"], ["layer 1, head 3"], "The marked head aligns"),
+        (None, ["2", "mean"], [], "No head of this model is known to align."),
+    ],
+)
+def test_another_alignment_is_opened_on_and_marked(page, address, alignment, place, marked, said):
+    def change(route):
+        answer = route.fetch()
+        document = answer.json()
+        for model in document["models"]:
+            model["alignment"] = alignment and {**alignment, "agreement": 0.9}
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/v1/models", change)
+    page.goto(f"{address}/?source=heed")
+    expect(page.locator("#aligning")).to_contain_text(said)
+    assert [page.locator(picker).input_value() for picker in ("#layer", "#head")] == place
+    buttons = page.locator("#overview .aligning")
+    assert [each.get_attribute("aria-label") for each in buttons.all()] == marked

@@ -16,7 +16,7 @@ def test_the_curl_commands_ask_for_what_is_shown(visit):
     assert decoded["hypotheses"][0]["text"] == text
     block = run_curl(page, "#copy-curl")["results"][0]["attention"][0]
     assert [token["text"] for token in block["columns"]] == list("don't")
-    assert block["layers"] == [2]
+    assert block["layers"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["json", "npz", "safetensors", "svg", "png", "html"])

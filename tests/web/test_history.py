@@ -39,7 +39,7 @@ def test_back_returns_to_a_model_whose_source_the_next_cannot_read(visit):
     expect(page.locator("#error")).to_be_empty()
 
 
-CHOICES = [("#layer", "0", "2"), ("#head", "1", "mean"), ("#kind", "decoder", "cross")]
+CHOICES = [("#layer", "0", "mean"), ("#head", "1", "mean"), ("#kind", "decoder", "cross")]
 
 
 @pytest.mark.parametrize(("picker", "value", "former"), CHOICES)
@@ -66,7 +66,7 @@ UNKNOWN = [
     ("model=&source=heed", None, None),
     ("model=%3Cimg%20src%3Dx%3E&source=heed", "the model “<img␣src=x>”", "g2p-en"),
     (f"model={'x' * 500}&source=heed", f"the model “{'x' * 24}…”", "g2p-en"),
-    ("model=g2p-en&source=heed&layer=9", "the layer “9”", "2"),
+    ("model=g2p-en&source=heed&layer=9", "the layer “9”", "mean"),
     ("model=g2p-en&source=heed&kind=self", "the kind “self”", "cross"),
     ("model=translator&source=hello&target_language=xyz", "the target language “xyz”", "fra_Latn"),
 ]

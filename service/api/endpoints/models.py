@@ -11,6 +11,7 @@ from service.api.reading.call import Call, Service
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.selection import GATED_GRAPHS, kinds_of
 from service.attention import AttentionKind
+from service.bundle.alignment import Alignment
 from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Decoding, Limits
 from service.errors import Unavailable
@@ -72,6 +73,9 @@ class ModelCard(BaseModel):
     languages: LanguageCodes = Field(
         description="Languages that requests can name; empty if the model has none."
     )
+    alignment: Alignment | None = Field(
+        description="Which attention aligns targets with sources; null if none is known to."
+    )
     origin: dict[str, Any] = Field(
         description="Where a converted model comes from, and what was checked; {} if it was"
         " trained with Heed. GET /v1/models leaves out its lists and objects."
@@ -129,6 +133,7 @@ def describe(call: Call, model: Model) -> ModelCard:
             target=list(manifest.languages.target),
             default_target=manifest.languages.default_target,
         ),
+        alignment=manifest.alignment,
         origin=manifest.origin,
         config=manifest.config,
     )

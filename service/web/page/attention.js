@@ -2,7 +2,7 @@
 import { partOf, show, split } from "view/block.js";
 import { grid } from "view/grid.js";
 import { JSON_TYPE, latest, post } from "./api.js";
-import { selectionOf, sizesOf } from "./pickers.js";
+import { alignmentOf, selectionOf, sizesOf } from "./pickers.js";
 
 const MOST = 1_000_000; // weights in the grid; longer texts get a grid of blank buttons
 const $ = (id) => document.getElementById(id);
@@ -30,7 +30,8 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
     single && small ? null : ask(request, selection, signal),
   ]);
   if (every?.asked !== all.asked || every.oneScale !== oneScale) {
-    drawGrid(all, selection.kinds[0], { pick, oneScale });
+    drawGrid(all, selection.kinds[0], { pick, oneScale, aligning: alignmentOf(controls, model) });
+    $("aligning").textContent = selection.kinds[0] === "cross" ? sayAlignment(model) : "";
   }
   const { layers, heads } = placeOf(selection, controls, model);
   const ofLayer = all.matrices[layers[0]];
@@ -76,8 +77,17 @@ function blank(controls, model) {
   return { asked: `${model.name} ${controls.kind.value}`, matrices };
 }
 
-function drawGrid({ block, ...all }, kind, { pick, oneScale }) {
-  const drawn = grid({ kind, columns: block?.columns }, all.matrices, { pick, oneScale, reducible: true });
+/** Says which heads align a target with its source: the marked ones. */
+function sayAlignment({ alignment }) {
+  if (!alignment) return "No head of this model is known to align.";
+  const { layers, heads, agreement } = alignment;
+  const marked = layers.length * heads.length === 1 ? "The marked head aligns" : "The mean of the marked heads aligns";
+  return `${marked}: it agrees with occlusion for ${Math.round(100 * agreement)} % of the tokens.`;
+}
+
+function drawGrid({ block, ...all }, kind, { pick, oneScale, aligning }) {
+  const how = { pick, oneScale, aligning, reducible: true };
+  const drawn = grid({ kind, columns: block?.columns }, all.matrices, how);
   every = { ...all, block, oneScale, grid: drawn };
   $("overview").replaceChildren(every.grid.node);
 }

@@ -10,10 +10,17 @@ export function offer(controls, model, wanted = new URLSearchParams()) {
   pick("kind", model.attention.map((kind) => [kind]), "cross");
   const { depth, heads } = sizesOf(controls, model);
   const all = (how) => [how, `${how} of all`];
-  pick("head", [all("mean"), all("max"), ...indices(heads)], "mean");
+  const aligning = alignmentOf(controls, model);
+  const opening = (many, otherwise) => (many?.length === 1 ? `${many[0]}` : otherwise);
+  pick("head", [all("mean"), all("max"), ...indices(heads)], opening(aligning?.heads, "mean"));
   const refused = refusal(controls);
   const reductions = [all("mean"), all("max"), [...all("rollout"), refused]];
-  pick("layer", [...reductions, ...indices(depth)], `${depth - 1}`);
+  pick("layer", [...reductions, ...indices(depth)], opening(aligning?.layers, aligning ? "mean" : `${depth - 1}`));
+}
+
+/** Returns the layers and heads of the picked kind that align, as the model's bundle says; or null. */
+export function alignmentOf({ kind }, { alignment }) {
+  return kind.value === "cross" ? alignment : null;
 }
 
 /** Returns the layers of the picked kind of attention, and the heads of each. */

@@ -13,11 +13,12 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 /**
  * Draws `matrices`, a list of layers that are lists of heads, each {layers, heads, weights}; without
  * weights the buttons are blank. `pick(places)` is called with the {layers, heads} of a button;
+ * the heads of `aligning`, {layers, heads}, are marked;
  * with `reducible`, headers are buttons too, which pick all heads of a layer or all layers of a head.
  * Returns {node, step(current, last), press({layers, heads}), dim(isOff)}; `dim` marks the buttons of
  * the heads that are off, by a function of their {layers, heads}.
  */
-export function grid({ kind, columns }, matrices, { pick, oneScale, reducible = false }) {
+export function grid({ kind, columns }, matrices, { pick, oneScale, aligning, reducible = false }) {
   const drawn = matrices.flat().filter(({ weights }) => weights);
   const highest = oneScale ? highestOf(drawn.flatMap(({ weights }) => weights)) : undefined;
   const cells = [];
@@ -27,7 +28,9 @@ export function grid({ kind, columns }, matrices, { pick, oneScale, reducible = 
     if (i === 0 || j === 0) return headers(place, i, j, pick);
     const thumb = place.weights && cellsOf(sharesOf(columns, place.weights, highest), MOST);
     if (thumb) cells.push(thumb);
-    return buttonOf(nameOf(place), place, pick, thumb?.node ?? "");
+    const button = buttonOf(nameOf(place), place, pick, thumb?.node ?? "");
+    button.classList.toggle("aligning", isPart(place, aligning));
+    return button;
   }));
   const plot = element("div", { className: "grid", role: "group" }, ...nodes.flat());
   plot.ariaLabel = `${kind} attention: layers down, heads across; arrow keys move`;
@@ -53,6 +56,11 @@ function buttonOf(name, place, pick, ...children) {
   const button = element("button", { type: "button", ariaLabel: name, title: name }, ...children);
   button.addEventListener("click", () => pick({ layers: place.layers, heads: place.heads }));
   return button;
+}
+
+/** Returns whether a head is one of those that align. */
+function isPart({ layers: [layer], heads: [head] }, aligning) {
+  return Boolean(aligning?.layers.includes(layer) && aligning.heads.includes(head));
 }
 
 function headerButton(place, row, column, pick) {
