@@ -68,6 +68,8 @@ class AttentionOptions(ScoreOptions, total=False):
     allowed_targets: Sequence[str]
     target_prefix: str | Sequence[int]
     stop: str | Sequence[str | int]
+    required: Sequence[str | Sequence[str]]
+    glossary: Mapping[str, str | Sequence[str]]
 
 
 class DecodeOptions(AttentionOptions, total=False):
@@ -154,6 +156,7 @@ class Hypothesis(Part):
     token_ids: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
     top_log_probs: list[list[dict[str, Any]]] | None = None
+    unmet: list[str | list[str]] = field(default_factory=list[str | list[str]])
     attention: dict[Kind, Attention] = field(default_factory=dict[Kind, Attention])
     committed: dict[str, Any] | None = None
     tentative: str | None = None

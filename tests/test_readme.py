@@ -1,5 +1,5 @@
-"""README, docs/quick-start.md, docs/api.md, docs/attention.md, docs/markup.md and the introduction
-of /docs answer as shown."""
+"""README, pages of docs (quick-start, api, attention, markup) and the introduction of /docs answer
+as shown."""
 
 import re
 import shutil

@@ -85,6 +85,28 @@ class OutputFile(click.Path):
         return path
 
 
+class GlossaryFile(click.ParamType[Any]):
+    """A file of lines, each with a word of sources, a tab, and what its target must contain."""
+
+    name = "file"
+    path = click.Path(exists=True, dir_okay=False, readable=True)
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, str]:
+        path = Path(os.fsdecode(self.path.convert(value, param, ctx)))
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            self.fail(f"{path} is not UTF-8", param, ctx)
+        pairs = [line.split("\t") for line in lines if line]
+        if wrong := next((pair for pair in pairs if len(pair) != 2), None):
+            line = "\t".join(wrong)
+            self.fail(f"{path} has the line {line!r}: give a word, a tab, its target", param, ctx)
+        return dict(pairs)
+
+
 REPEATED = object()  # texts, by a flag that may be given several times
 
 LANGUAGES = {"source_language": str, "target_language": str}
@@ -104,6 +126,8 @@ SEARCH = LANGUAGES | {
     "allowed_targets": REPEATED,
     "target_prefix": str,
     "stop": REPEATED,
+    "required": REPEATED,
+    "glossary": GlossaryFile(),
 }
 SELECTION = {
     "kinds": Names(get_args(AttentionKind)),

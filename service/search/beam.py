@@ -6,14 +6,16 @@ Axes: B sources, W beams (rows) of each, R = B x W rows, K candidates of a row.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from service.arrays import IntArray
+from service.search.banks import Banks
 from service.search.options import SearchOptions
 from service.search.protocol import (
+    DEAD,
     Alternatives,
+    Beam,
     BeamProgress,
     Candidates,
     Detokenize,
@@ -25,18 +27,6 @@ from service.search.protocol import (
 )
 from service.search.rules import Rules, rules_of
 
-DEAD = -math.inf  # the total of a row that holds no beam
-
-
-class Beam(NamedTuple):
-    """A row of one source at one step: its token, and its parent, the row of the previous step that
-    it continues."""
-
-    total: float  # sum of the log-probs of all its tokens
-    parent: int
-    token_id: int
-    log_prob: float
-
 
 @dataclass(slots=True)
 class BeamState:
@@ -47,29 +37,36 @@ class BeamState:
     forced: int  # number of start ids that count in the length
     prefix: list[int]  # ids that are still to be read before the first choice
     totals: list[float]  # (W,): of the beams at the present step
+    banks: Banks | None  # if phrases are required
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
     alternatives: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
     is_over: bool = False
 
-    def continuations(self, candidates: Candidates, first_row: int) -> list[Beam]:
+    def continuations(self, candidates: Candidates, first_row: int, eos_id: int) -> Iterable[Beam]:
         """Return the allowed continuations of all beams, best first, and store the alternatives.
 
-        Enough are returned for W live beams, even if all that end a beam rank first.
+        Enough are returned for W live beams, even if all that end a beam rank first. If phrases are
+        required, they come in the order of `Banks.share`.
         """
+        if self.banks and self.rules.takes_best:
+            found = self.banks.continuations(candidates, first_row, self.totals)
+            return self.banks.share(found, self._room, eos_id)
         count = 2 * self.options.beam_size + self.rules.most_ending
         found: list[Beam] = []
         alternatives: list[Alternatives] = [[] for _ in self.totals]
         for row, total in enumerate(self.totals):
             if total == DEAD:
                 continue
-            allowed = self.rules.allowed(*candidates.of(first_row + row), self._token_ids(row))
+            needed = self.banks.advancing(row) if self.banks else ()
+            of_row = candidates.of(first_row + row)
+            allowed = self.rules.allowed(*of_row, self._token_ids(row), needed)
             alternatives[row] = allowed.best
-            pairs = allowed.most_probable(count)
+            pairs = allowed.most_probable(count, needed)
             found += [Beam(total + log_prob, row, token, log_prob) for token, log_prob in pairs]
         self.alternatives.append(alternatives)
         found.sort(key=lambda beam: -beam.total)
-        return found
+        return self.banks.share(found, self._room, eos_id) if self.banks else found
 
     def advance(self, continuations: Iterable[Beam], eos_id: int) -> list[Beam]:
         """Take a step and return the beams of the W rows; set `is_over` if it was the last one.
@@ -92,8 +89,7 @@ class BeamState:
         if not beams and not self.hypotheses:
             self._end_beams("stop")  # the rules allow no token, so the beams end as they are
         # STEP 2: give each beam a row
-        self.steps.append(assign_rows(beams, beam_size))
-        self.totals = [beam.total for beam in self.steps[-1]]
+        self._step_to(assign_rows(beams, beam_size))
         # STEP 3: at max_new_tokens, live beams become hypotheses and compete with all others
         at_limit = len(self.steps) == self.options.max_new_tokens
         if at_limit:
@@ -126,14 +122,27 @@ class BeamState:
         """Return why a beam ends with its token; None if it goes on."""
         if beam.token_id == eos_id:
             return "eos"
+        if self.banks and self.banks.lacks(beam):
+            return None
         if self.rules.stops and self.rules.ends([*self._token_ids(beam.parent), beam.token_id]):
             return "stop"
         return None
+
+    def _step_to(self, beams: list[Beam]) -> None:
+        self.steps.append(beams)
+        self.totals = [beam.total for beam in beams]
+        if self.banks:
+            self.banks.follow(beams)
 
     @property
     def _length(self) -> int:
         """Length of the beams in a score: the start ids that count, and the tokens so far."""
         return self.forced + len(self.steps)
+
+    @property
+    def _room(self) -> int:
+        """Tokens that fit behind the one of this step."""
+        return self.options.max_new_tokens - len(self.steps) - 1
 
     def _is_decided(self) -> bool:
         """Return whether W hypotheses are finished and the live beams can be dropped.
@@ -144,7 +153,8 @@ class BeamState:
         options = self.options
         if len(self.hypotheses) < options.beam_size:
             return False
-        best = max(self.totals) / self._length**options.length_penalty
+        totals = self.banks.rivals(self.totals) if self.banks else self.totals
+        best = max(totals, default=DEAD) / self._length**options.length_penalty
         return options.early_stopping or self.hypotheses[-1].score >= best
 
     def _end_beams(self, reason: FinishReason) -> None:
@@ -154,7 +164,7 @@ class BeamState:
                 self._add_hypothesis(self._path(row), reason)
 
     def _add_hypothesis(self, path: list[Beam], reason: FinishReason) -> None:
-        """Add a hypothesis and keep the W best."""
+        """Add a hypothesis and keep the W best; those with all phrases are better than others."""
         token_ids, log_probs = [b.token_id for b in path], [b.log_prob for b in path]
         top_log_probs: list[Alternatives] = []
         if self.options.top_log_probs:
@@ -162,10 +172,11 @@ class BeamState:
             steps = zip(self.alternatives, path, strict=False)
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
+        unmet = self.banks.unmet(token_ids) if self.banks else ()
         self.hypotheses.append(
-            Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs, self.forced)
+            Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs, self.forced, unmet)
         )
-        self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        self.hypotheses.sort(key=lambda hypothesis: (len(hypothesis.unmet), -hypothesis.score))
         del self.hypotheses[self.options.beam_size :]
 
     def _path(self, row: int) -> list[Beam]:
@@ -219,22 +230,27 @@ class BeamSearch:
 
     @property
     def needed(self) -> Needed:
-        ruled = (state for state in self._states if not state.rules.plain)
+        ruled = [state for state in self._states if not state.rules.plain]
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
-        return Needed.of(2 * self._rows_per_source, counts)
+        k, logits = Needed.of(2 * self._rows_per_source, counts)
+        return Needed(k, logits or any(state.banks for state in ruled))
 
     def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
         totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # rows start alike: one suffices
         ruled = rules_of(options, starts, self._eos_id, self._detokenize)
         for each, (_, *forced), rules in ruled:
-            prefix = [*forced, *each.target_prefix]
-            self._states.append(BeamState(each, rules, len(forced), prefix, totals))
+            prefix, banks = [*forced, *each.target_prefix], None
+            if rules.phrases:
+                banks = Banks(rules.phrases, each.target_prefix, self._rows_per_source)
+            self._states.append(BeamState(each, rules, len(forced), prefix, totals, banks))
 
     def advance(self, candidates: Candidates) -> Step:
         token_ids: list[int] = []
         parents: list[int] = []
         ended: list[int] = []
-        ranked = self._continuations(candidates)
+        ranked: Iterable[Iterable[Beam]] = [()] * len(self._states)
+        if any(state.rules.plain for state in self._states):
+            ranked = self._continuations(candidates)
         for source, (state, best) in enumerate(zip(self._states, ranked, strict=True)):
             first_row = source * self._rows_per_source
             rows = range(first_row, first_row + self._rows_per_source)
@@ -243,7 +259,7 @@ class BeamSearch:
                 parents += rows
                 continue
             if not state.rules.plain:
-                best = state.continuations(candidates, first_row)
+                best = state.continuations(candidates, first_row, self._eos_id)
             beams = state.advance(best, self._eos_id)
             token_ids += [beam.token_id for beam in beams]
             if state.is_over:

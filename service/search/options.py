@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from service.search.phrases import Item
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -32,6 +34,7 @@ class SearchOptions:
     target_prefix: tuple[int, ...] = ()  # ids that the decoder reads before the first choice
     stop: tuple[str, ...] = ()  # texts that end a hypothesis and stay in it
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
+    required: tuple[Item, ...] = ()  # phrases of which a target must have one each; needs beams
     top_log_probs: int = 0  # alternatives to report with each token
 
     @property

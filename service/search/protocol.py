@@ -5,6 +5,7 @@ Axes: B sources that are decoded together, W rows of each (beams or samples), R 
 K candidates of a row, V vocabulary.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -13,6 +14,7 @@ from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
 
 FinishReason = Literal["eos", "length", "stop"]
+DEAD = -math.inf  # the total of a row that holds no beam
 Alternatives = list[tuple[int, float]]  # ids and log-probs, most probable first
 Detokenize = Callable[[Sequence[int]], str]
 
@@ -32,12 +34,23 @@ class Candidates(NamedTuple):
         return self.log_probs[row], self.ids[row], None if self.logits is None else self.logits[row]
 
 
+class Beam(NamedTuple):
+    """A row of one source at one step: its token, and its parent, the row of the previous step that
+    it continues."""
+
+    total: float  # sum of the log-probs of all its tokens
+    parent: int
+    token_id: int
+    log_prob: float
+
+
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """A finished target: every generated id, eos included, and the log-prob of each.
 
     `top_log_probs` holds the alternatives at each position, if the request asked for them. `forced`
-    is the number of start ids that count in the length.
+    is the number of start ids that count in the length. `unmet` are the numbers of the required
+    items that it lacks.
     """
 
     token_ids: list[int]
@@ -46,6 +59,7 @@ class Hypothesis:
     length_penalty: float = 1.0
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
     forced: int = 0
+    unmet: tuple[int, ...] = ()
 
     @property
     def score(self) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from service.arrays import FloatArray, IntArray
 from service.search.options import SearchOptions
+from service.search.phrases import Phrases
 from service.search.protocol import Alternatives, Detokenize
 
 Trie = dict[int, "Trie"]
@@ -29,11 +30,17 @@ class Allowed(NamedTuple):
     best: Alternatives
     is_ranked: bool = False  # whether they come best first
 
-    def most_probable(self, count: int) -> Alternatives:
+    def most_probable(self, count: int, needed: Sequence[int] = ()) -> Alternatives:
+        """Return the `count` most probable tokens, and all those of `needed` that are allowed."""
         if self.is_ranked:
             pairs = self.ids[:count].tolist(), self.log_probs[:count].tolist()
             return list(zip(*pairs, strict=True))
-        return most_probable(self.log_probs, self.ids, count)
+        best = most_probable(self.log_probs, self.ids, count)
+        if others := {*needed}.difference(token for token, _ in best):
+            places = np.isin(self.ids, [*others])  # (N,)
+            pairs = self.ids[places].tolist(), self.log_probs[places].tolist()
+            best += zip(*pairs, strict=True)
+        return best
 
 
 class Rules:
@@ -58,9 +65,10 @@ class Rules:
         self._trie = trie_of(options.allowed_targets)
         # Beam search needs 2 W allowed tokens: W may be eos, and W others must continue the beams
         self._least = 1 if options.beam_size == 1 else 2 * options.beam_size
+        self.phrases = Phrases(options.required, detokenize) if options.required else None
         self.stops = bool(options.stop or options.stop_ids)
         self.most_ending = len(options.stop_ids) + (ENDING_TEXTS if options.stop else 0)
-        self.plain = not (  # the best candidates can be taken as they are
+        self.takes_best = not (  # the best candidates can be taken as they are
             self._bans
             or self._penalizes
             or self.stops
@@ -68,6 +76,7 @@ class Rules:
             or options.samples
             or options.top_log_probs
         )
+        self.plain = self.takes_best and not options.required
 
     def candidates(self, length: int) -> int | None:
         """Return how many of the most probable tokens a row needs after `length` generated ones.
@@ -96,12 +105,18 @@ class Rules:
         return count if count <= MOST_CANDIDATES else None
 
     def allowed(
-        self, log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, generated: list[int]
+        self,
+        log_probs: FloatArray,
+        ids: IntArray,
+        logits: FloatArray | None,
+        generated: list[int],
+        needed: Sequence[int] = (),
     ) -> Allowed:
         """Return the tokens that may follow in a row, given its candidates (K,) or logits (V,).
 
         Candidates come best first. Other rows of the batch may need more of them, or the logits.
         This row uses only as many as it needs itself, so that its answer never depends on others.
+        Tokens of `needed` are considered even if they are not among the candidates.
         """
         options = self._options
         history = [*self._given, *generated]
@@ -111,7 +126,7 @@ class Rules:
             ids = np.arange(len(logits))  # (V,)
             log_probs = self._penalized(logits, history)  # (V,)
         else:
-            log_probs, ids = log_probs[:count], ids[:count]  # (N,)
+            log_probs, ids = with_tokens(log_probs[:count], ids[:count], logits, needed)  # (N,)
             if self._penalizes:
                 seen = np.flatnonzero(are_in({*history}, ids))
                 log_probs = penalize(log_probs, seen, options.repetition_penalty)  # (N,)
@@ -132,7 +147,7 @@ class Rules:
             log_probs, ids = log_probs[allowed], ids[allowed]
         if self._renormalizes and len(ids):
             log_probs = log_softmax(log_probs)  # (N,)
-        is_ranked = count is not None and not self._penalizes
+        is_ranked = count is not None and not self._penalizes and not needed
         return Allowed(log_probs, ids, best, is_ranked)
 
     def ends(self, generated: list[int]) -> bool:
@@ -176,6 +191,19 @@ def rules_of(
         if key not in made:
             made[key] = Rules(each, start, eos_id, detokenize)
         yield each, start, made[key]
+
+
+def with_tokens(
+    log_probs: FloatArray, ids: IntArray, logits: FloatArray | None, tokens: Sequence[int]
+) -> tuple[FloatArray, IntArray]:
+    """Return candidates (N,), best first, followed by those of the tokens that they lack."""
+    if not tokens:
+        return log_probs, ids
+    assert logits is not None  # the search asked for them
+    held = {*ids.tolist()}
+    others = [token for token in tokens if token not in held]
+    of_others = log_probs[0] + (logits[others] - logits[ids[0]])
+    return np.concatenate([log_probs, of_others]), np.concatenate([ids, np.array(others, np.int64)])
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

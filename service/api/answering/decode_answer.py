@@ -40,6 +40,11 @@ class JoinedHypothesis(BaseModel):
         description="length if a sentence was cut by max_new_tokens, else stop if one was stopped,"
         " else eos."
     )
+    unmet: list[str | list[str]] | None = Field(
+        default=None,
+        description="What the hypotheses of sentences lack of `required` and of the glossary."
+        " Absent if they lack nothing.",
+    )
 
 
 class DecodeResult(BaseModel):

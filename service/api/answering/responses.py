@@ -157,6 +157,12 @@ class Hypothesis(BaseModel):
         " max_new_tokens was reached; stop: a `stop` text or id was generated, or no token was"
         " allowed."
     )
+    unmet: list[str | list[str]] | None = Field(
+        default=None,
+        description="What it lacks of `required` and of the glossary: max_new_tokens is too small,"
+        " or other options forbid a phrase. Hypotheses that lack least come first. Absent if it"
+        " lacks nothing.",
+    )
     top_log_probs: list[list[Alternative]] | None = Field(
         default=None,
         description="For each generated token the most probable tokens at its position, whether"

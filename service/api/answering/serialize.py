@@ -65,6 +65,9 @@ def write_hypothesis(
         "log_probs": np.array(hypothesis.log_probs, np.float32),
         "finish_reason": hypothesis.finish_reason,
     }
+    if hypothesis.unmet:
+        assert entry.search  # it has found the hypothesis
+        written["unmet"] = [entry.search.required[i].asked for i in hypothesis.unmet]
     if hypothesis.top_log_probs:
         tops = [write_alternatives(model, each) for each in hypothesis.top_log_probs]
         # Write JSON at once: objects take five times the memory, and there may be a million.
@@ -125,6 +128,7 @@ def join_sentences(
             "text": write(rank, [each["text"] for each in joined]),
             "score": np.float32(sum(float(each["score"]) for each in joined)),
             "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
+            **join_unmet(each.get("unmet", []) for each in joined),
         }
         for rank, joined in enumerate(ranked)
     ]
@@ -135,6 +139,12 @@ def join_sentences(
 def join_reasons(reasons: Collection[str]) -> str:
     """Return why a text ended: length if any of its sentences was cut."""
     return next((reason for reason in ("length", "stop") if reason in reasons), "eos")
+
+
+def join_unmet(unmet: Iterable[list[Any]]) -> dict[str, Any]:
+    """Return the phrases that some sentence lacks, each once; nothing if there is none."""
+    lacking = dict.fromkeys(asked for each in unmet for asked in each)
+    return {"unmet": [*lacking]} if lacking else {}
 
 
 def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
+from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
@@ -133,6 +134,10 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_targets(call, model, body, source, faults)
+    searches: Sequence[SearchOptions | None] = [None] * len(sources)
+    if search:
+        read = partial(read_glossary, body, model, search, sources, faults)
+        searches = await call.compute_reading(read, glossary_size(body, sources))
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     lengths = measure_pairs(model, search, sources, targets)
@@ -145,14 +150,14 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     entries = [
         Entry(
             np.array(source.ids),
-            search,
+            each,
             target.ids if target else (),
             selection,
             aligns=selection.aligns,
             language=languages.target_ids,
             ablated=ablated,
         )
-        for source, target in zip(sources, targets, strict=True)
+        for source, target, each in zip(sources, targets, searches, strict=True)
     ]
     answers = await call.submit_and_wait(model, entries, faults, results)
 

@@ -25,6 +25,7 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
@@ -94,6 +95,14 @@ EXAMPLES: Examples = {
             "source": "read",
             "ablate": [{"kind": "cross", "layer": -1, "heads": [0, 1]}],
         },
+    },
+    "required": {
+        "summary": "Pronounce a word with a given sound, or with one of two",
+        "value": {"source": "read", "required": [["EH1", "EY1"]]},
+    },
+    "glossary": {
+        "summary": "Require a sound wherever a source has a word",
+        "value": {"source": ["read", "tomato"], "glossary": {"tomato": "AA1 T"}},
     },
     "split": {
         "summary": "Pronounce each line, and keep the lines as they are",
@@ -248,6 +257,9 @@ def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
         for name in [each for each, given in whole.items() if given]:
             detail = "needs a whole source: omit it, or set source_final to true"
             faults.add(Invalid.at(f"/{name}", detail))
+        if body.required:
+            detail = "needs a whole source: omit it, or use glossary for words that have come"
+            faults.add(Invalid.at("/required", detail))
     elif body.hold is not None:
         detail = "has no effect on a whole source: set source_final to false, or omit hold"
         faults.add(Invalid.at("/hold", detail))
@@ -283,6 +295,8 @@ async def prepare(
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
+    read = partial(read_glossary, body, model, search, sources.tokens, faults)
+    searches = await call.compute_reading(read, glossary_size(body, sources.tokens))
     faults.raise_all(count_texts(body.source))
     limit = call.settings.max_answer_bytes
     every = not body.source_final or body.replace_unknown
@@ -293,14 +307,14 @@ async def prepare(
     entries = [
         Entry(
             np.array(source.ids),
-            search,
+            each,
             selection=selection,
             aligns=aligned or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
             ablated=ablated,
         )
-        for source, aligned in zip(sources.tokens, aligns, strict=True)
+        for source, each, aligned in zip(sources.tokens, searches, aligns, strict=True)
     ]
 
     def write(answers: Sequence[Answer]) -> Document:

@@ -74,6 +74,16 @@ def check_lists(value: Any) -> Any:
     raise PydanticCustomError("lists", "must be a list of lists of ids, such as [[5, 6], [7]]")
 
 
+def check_entries(value: Any) -> Any:
+    """Raise for a glossary that is too long, before each of its entries is validated."""
+    if isinstance(value, dict) and len(cast("dict[str, Any]", value)) > MOST_ENTRIES:
+        context = {"count": len(cast("dict[str, Any]", value)), "most": MOST_ENTRIES}
+        message = "has {count} entries and the limit is {most}: send those that the sources need"
+        raise PydanticCustomError("entries", message, context)
+    return value
+
+
+MOST_ENTRIES = 2000  # of a glossary
 NOT_EMPTY = {"field_type": "List", "min_length": 1, "actual_length": 0}
 ItemFault = tuple[str, tuple[int, ...]]  # pydantic's type of error, and where it is
 
@@ -202,6 +212,18 @@ Endings = list[
         ),
     ]
 ]
+PhraseText = Annotated[Unicode, AfterValidator(check_not_empty), Field(max_length=200)]
+Wanted = Annotated[
+    Annotated[PhraseText, Tag("as text")]
+    | Annotated[
+        list[PhraseText], Field(min_length=1, max_length=8, fail_fast=True), Tag("as list")
+    ],
+    Discriminator(
+        text_variant,
+        custom_error_type="phrase",
+        custom_error_message="must be a text, or a list of texts of which one suffices",
+    ),
+]
 Stop = Annotated[
     Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
     Discriminator(
@@ -210,6 +232,10 @@ Stop = Annotated[
         custom_error_message="must be a text, or a list of texts and ids",
     ),
 ]
+
+
+Required = Annotated[list[Wanted], Field(max_length=32, fail_fast=True)]
+GlossaryEntries = Annotated[dict[PhraseText, Wanted], BeforeValidator(check_entries)]
 
 
 def describe_defaults(schema: dict[str, Any]) -> None:

@@ -6,7 +6,15 @@ the fields with each other and with the model. Descriptions are shown in /docs.
 
 from pydantic import Field
 
-from service.api.reading.field_types import Indices, Stop, Strict, TargetPrefix, Unicode
+from service.api.reading.field_types import (
+    GlossaryEntries,
+    Indices,
+    Required,
+    Stop,
+    Strict,
+    TargetPrefix,
+    Unicode,
+)
 from service.attention import (
     AlignmentMethod,
     AttentionKind,
@@ -226,4 +234,21 @@ class Searching(LanguageRequest):
         " stays in the answer. A text is searched in the generated text, without target_prefix, and"
         " may end inside a token; an id stands for a whole token (see /v1/tokenize with side"
         " target).",
+    )
+    required: Required = Field(
+        default=[],
+        description="Phrases that the target must contain, target_prefix included: of each item the"
+        " text or, if it is a list, one of its texts. A phrase may be inside another one, and is"
+        " followed by anything: Vertrag is also in Vertrags. A target ends only when it has all;"
+        " one that max_new_tokens cuts before lists the others in `unmet`. Needs beam search: with"
+        " a model whose own beam_size is smaller, 4 beams are used. Cannot be combined with"
+        " allowed_targets or a temperature.",
+    )
+    glossary: GlossaryEntries = Field(
+        default={},
+        description="Words or phrases of sources, each with what the target must then contain: a"
+        " text, or a list of texts of which one suffices. It is required, as by `required`, of each"
+        " source (or sentence) that has the words. They are found as whole words; with a capital"
+        " only as they are written, else also with capitals; and of overlapping ones the first and"
+        " longest counts. A source without any is decoded as without a glossary.",
     )

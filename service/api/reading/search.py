@@ -2,10 +2,12 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from service.api.reading.faults import Faults
 from service.api.reading.requests import Searching
+from service.api.reading.required import beams_of, check_required, phrases_size, read_required
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
@@ -15,12 +17,16 @@ from service.text.tokenizer import Tokenizer
 Value = TypeVar("Value")
 
 SAMPLING_OPTIONS = ("top_k", "top_p", "seed")
-NOT_WITH_ALLOWED_TARGETS = ("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop")
+NOT_WITH_ALLOWED_TARGETS = (
+    *("min_new_tokens", "no_repeat_ngram_size", "suppress_tokens", "stop"),
+    *("required", "glossary"),
+)
 
 
 def options_size(body: Searching) -> int:
     """Return how many characters and ids `read_search_options` has to read."""
-    return len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
+    allowed = sum(map(len, body.allowed_targets or []))
+    return len(body.suppress_tokens) + allowed + phrases_size(body)
 
 
 def read_search_options(
@@ -35,7 +41,10 @@ def read_search_options(
     positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
     restricted = body.allowed_targets is not None  # the model's own bans might forbid a target
     beam_size = given(body.beam_size, 1 if body.temperature else own.beam_size)
+    if body.required and not body.temperature:
+        beam_size = beams_of(body, beam_size)
     check_sampling(body, num_hypotheses, beam_size, faults)
+    check_required(body, faults)
     prefix: list[int] | None = None
     with faults.collect():
         prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
@@ -50,7 +59,7 @@ def read_search_options(
     stop_texts, stop_ids = tuple[str, ...](), frozenset[int]()
     with faults.collect():
         stop_texts, stop_ids = read_stops(body.stop, vocabulary_size)
-    return SearchOptions(
+    search = SearchOptions(
         max_new_tokens=max_new_tokens,
         min_new_tokens=given(body.min_new_tokens, 0 if restricted else own.min_new_tokens),
         beam_size=beam_size,
@@ -73,6 +82,7 @@ def read_search_options(
         stop_ids=stop_ids,
         top_log_probs=min(top_log_probs, vocabulary_size),
     )
+    return replace(search, required=read_required(body, model, search, faults))
 
 
 def given(value: Value | None, otherwise: Value) -> Value:

@@ -70,6 +70,23 @@ def test_json_is_the_service_s_own(heed, post, path, arguments, body):
     assert (json.loads(printed), printed.count("\n")) == (answered, 1)
 
 
+def test_a_glossary_is_a_file_of_words_and_targets(heed, post, tmp_path):
+    (tmp_path / "glossary.tsv").write_text("read\tEH1\n\nlead\tIY1\n")
+    asked = ["decode", "read", "heed", "--glossary", str(tmp_path / "glossary.tsv"), "--json"]
+    status, answered = post(
+        "/v1/decode", source=["read", "heed"], glossary={"read": "EH1", "lead": "IY1"}
+    )
+    assert status == 200
+    assert json.loads(heed(*asked).stdout) == answered
+
+
+def test_a_line_of_a_glossary_without_a_target_is_refused(heed, tmp_path):
+    (tmp_path / "glossary.tsv").write_text("read EH1\n")
+    refused = heed("decode", "read", "--glossary", str(tmp_path / "glossary.tsv"))
+    assert refused.exit_code == 2
+    assert "the line 'read EH1'" in " ".join(refused.stderr.split())
+
+
 def test_every_field_of_a_request_has_a_flag():
     """But for those that only a service needs."""
     fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}

@@ -13,6 +13,8 @@ EOS = 2
 class Markov:
     """A language of a few tokens, each of which depends on the one before; 0 starts it."""
 
+    detokenize = str
+
     def __init__(self, seed, size=5):
         self.size = size
         logits = 2 * np.random.default_rng(seed).standard_normal((size, size))
@@ -31,7 +33,7 @@ class Markov:
         kind, rows = BeamSearch, requests[0].beam_size
         if rows == 1:
             kind, rows = GreedySearch, requests[0].num_hypotheses
-        search = kind(rows, EOS, str)
+        search = kind(rows, EOS, self.detokenize)
         joins = joins or [0] * len(requests)
         tokens, found, live = np.zeros(0, np.int64), {}, []
         for step in range(100):
@@ -59,9 +61,9 @@ class Markov:
         best = np.take_along_axis(log_probs, ids, 1).astype(np.float32)
         return Candidates(best, ids, self.logits[tokens] if logits else None)
 
-    def all_hypotheses(self, limit, penalty, ends=(EOS,), forced=()):
+    def all_hypotheses(self, limit, penalty, ends=(EOS,), forced=(), prefix=()):
         """Return every sequence that ends or reaches the limit, with its score, best first."""
-        first = [0, *forced][-1]
+        first = [0, *forced, *prefix][-1]
         going, ended = [([], 0.0)], []
         for _ in range(limit):
             longer = [

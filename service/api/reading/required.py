@@ -1,0 +1,181 @@
+"""Read the phrases that targets must contain: those of the request, and those of its glossary."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from service.api.reading.faults import Faults
+from service.api.reading.requests import Searching
+from service.api.reading.validation_errors import segment
+from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge
+from service.search.options import SearchOptions
+from service.search.phrases import Item, Phrase, is_spaced_letter
+from service.serving.model import Model
+from service.text.glossary import Glossary, units_of
+from service.text.tokenizer import Tokenizer, Tokens
+
+Asked = str | Sequence[str]
+
+BEAMS = 4  # where the model's own search has fewer: a single one would find only clumsy places
+MOST_ITEMS = 32  # of a source
+# Signs after which a phrase is tokenized as in the middle of a text; a vocabulary may lack some
+SIGNS = ("(", '"', "-", "'", ",", ".")
+NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {name}"
+ONE_BEAM = "is 1 but {name} needs several beams: give at least 2, or omit beam_size"
+
+
+def phrases_size(body: Searching) -> int:
+    """Return how many characters of phrases `read_required` tokenizes."""
+    return len(SIGNS) * sum(len(each) for asked in body.required for each in alternatives(asked))
+
+
+def glossary_size(body: Searching, sources: Sequence[Tokens]) -> int:
+    """Return how many characters `read_glossary` reads."""
+    if not body.glossary:
+        return 0
+    entries = sum(len(entry) + sum(map(len, asked)) for entry, asked in body.glossary.items())
+    return entries + sum(len(source.text) for source in sources)
+
+
+def check_required(body: Searching, faults: Faults) -> None:
+    """Add a fault for each option with which phrases cannot be required."""
+    for name in ("required", "glossary"):
+        if not getattr(body, name):
+            continue
+        if body.temperature:
+            faults.add(Invalid.at(f"/{name}", NOT_SAMPLED.format(name=name)))
+        elif body.beam_size == 1:
+            faults.add(Invalid.at("/beam_size", ONE_BEAM.format(name=name)))
+
+
+def read_required(
+    body: Searching, model: Model, search: SearchOptions, faults: Faults
+) -> tuple[Item, ...]:
+    """Return the items of the request. Add a fault for each phrase that no target can contain."""
+    items: list[Item] = []
+    for i, asked in enumerate(body.required):
+        before = len(items)
+        with faults.collect():
+            items.append(read_item(asked, f"/required/{i}", model.target, search))
+        if len(items) == before and i >= MOST_FAULTS:
+            break
+    return tuple(items)
+
+
+def read_glossary(
+    body: Searching, model: Model, search: SearchOptions, sources: Sequence[Tokens], faults: Faults
+) -> list[SearchOptions]:
+    """Return the search of each source: `search` if the source has no entry of the glossary, else
+    one that also requires the targets of its entries.
+
+    Add a fault for each target of such an entry that no target can contain.
+    """
+    if not body.glossary:
+        return [search] * len(sources)
+    for entry in body.glossary:
+        if not units_of(entry):
+            faults.add(Invalid.at(f"/glossary{segment(entry)}", "has no word: omit it"))
+    glossary = Glossary(body.glossary)
+    items: dict[str, Item] = {}
+    # One object for all sources with the same entries: they share its `Rules`
+    searches: dict[tuple[str, ...], SearchOptions] = {(): search}
+    found: list[tuple[str, ...]] = []
+    for source in sources:
+        entries = tuple(glossary.find(source.text))
+        found.append(entries)
+        if entries in searches:
+            continue
+        for entry in entries:
+            if entry not in items:
+                pointer = f"/glossary{segment(entry)}"
+                items[entry] = Item("", ())
+                with faults.collect():
+                    items[entry] = read_item(body.glossary[entry], pointer, model.target, search)
+        with faults.collect():
+            searches[entries] = require(body, search, [items[entry] for entry in entries])
+    return [searches.get(entries, search) for entries in found]
+
+
+def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> SearchOptions:
+    """Return a search that requires these items, too. Raise TooLarge for more than MOST_ITEMS."""
+    required = tuple(dict.fromkeys([*search.required, *items]))
+    if len(required) > MOST_ITEMS:
+        raise TooLarge.at(
+            "/glossary",
+            f"and required ask for {len(required)} phrases in one source and the limit is"
+            f' {MOST_ITEMS}: send shorter sources, or "split": "sentences"',
+        )
+    return replace(search, required=required, beam_size=beams_of(body, search.beam_size))
+
+
+def beams_of(body: Searching, beam_size: int) -> int:
+    """Return the beam size of a search with phrases: that of the request, or at least BEAMS."""
+    return max(beam_size, BEAMS) if body.beam_size is None else beam_size
+
+
+def alternatives(asked: Asked) -> Sequence[str]:
+    return [asked] if isinstance(asked, str) else asked
+
+
+def read_item(asked: Asked, pointer: str, target: Tokenizer, search: SearchOptions) -> Item:
+    """Return an item with the tokens of all its alternatives. Raise Invalid."""
+    if isinstance(asked, str):
+        return Item(asked, tuple(read_phrase(asked, pointer, target, search)))
+    found = [
+        phrase
+        for i, text in enumerate(asked)
+        for phrase in read_phrase(text, f"{pointer}/{i}", target, search)
+    ]
+    return Item(tuple(asked), tuple(found))
+
+
+def read_phrase(text: str, pointer: str, target: Tokenizer, search: SearchOptions) -> list[Phrase]:
+    """Return the ways to write a phrase as tokens. Raise Invalid if no target can contain it."""
+    try:
+        alone = target.encode(text, pointer, known=True).ids[:-1]  # without the eos at its end
+    except TooLarge as error:
+        raise Invalid(error.detail, error.faults) from error
+    banned = {*search.suppress_tokens}
+    ways = [ids for ids in dict.fromkeys(write_ways(text, alone, target)) if not banned & {*ids}]
+    if not ways:
+        token_id = next(i for i in alone if i in banned)
+        raise Invalid.at(
+            pointer,
+            f"needs the token {target.name(token_id)} ({token_id}), which suppress_tokens or the"
+            " model itself excludes: give another phrase",
+        )
+    shortest = min(map(len, ways))
+    room = len(search.target_prefix) + search.max_new_tokens
+    if shortest > room:
+        raise Invalid.at(
+            pointer,
+            f"takes {shortest} tokens and targets of this request have at most {room}: raise"
+            " max_new_tokens, or shorten it",
+        )
+    return [Phrase(ids, starts_word(ids, target)) for ids in ways]
+
+
+def write_ways(text: str, alone: list[int], target: Tokenizer) -> list[tuple[int, ...]]:
+    """Return the ids of a phrase at the start of a target, after a space, and after a sign."""
+    ways = [tuple(alone)]
+    with suppress(HeedError):
+        twice = target.encode(f"{text} {text}", "").ids[:-1]
+        ways += after(alone, twice)
+    for sign in SIGNS:
+        with suppress(HeedError):
+            before = target.encode(sign, "", known=True).ids[:-1]
+            if found := after(before, target.encode(sign + text, "").ids[:-1]):
+                return ways + found
+    return ways
+
+
+def after(before: list[int], ids: list[int]) -> list[tuple[int, ...]]:
+    """Return what follows `before` in `ids`, nothing if these begin otherwise."""
+    return [tuple(ids[len(before) :])] if ids[: len(before)] == before else []
+
+
+def starts_word(ids: Sequence[int], target: Tokenizer) -> bool:
+    """Return whether these ids would continue a word that precedes them, and should not."""
+    text = target.decode(ids).text.strip()
+    joined = target.decode([*ids, *ids]).text.removesuffix(text)
+    return bool(text) and is_spaced_letter(text[0]) and not joined[-1:].isspace()

@@ -1,0 +1,121 @@
+"""Share out the beams of a source while phrases are missing (docs/adr/0029).
+
+Beams with as many tokens left to meet all phrases form a bank, and beams compete within their bank
+(dynamic beam allocation, Post and Vilar 2018; by rounds as Hu et al. 2019). Otherwise those that
+have begun a phrase, and so have said what the model did not want to say, would lose to the others.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from service.search.phrases import Phrases, State
+from service.search.protocol import DEAD, Beam, Candidates
+
+
+class Banks:
+    """The beams of one source by what they lack."""
+
+    def __init__(self, phrases: Phrases, prefix: Sequence[int], beam_size: int) -> None:
+        self._phrases = phrases
+        self._prefix = prefix
+        self._beam_size = beam_size  # W
+        self._set([phrases.read(prefix)] * beam_size)
+        self._would_end = False  # whether the model has wanted to end a target without a phrase
+
+    def follow(self, beams: Sequence[Beam]) -> None:
+        """Read the token of each row (W,)."""
+        states = self._states
+        self._set([self._phrases.next(states[beam.parent], beam.token_id) for beam in beams])
+
+    def _set(self, states: list[State]) -> None:
+        self._states = states  # (W,)
+        self._effects = [self._phrases.effects(state) for state in states]  # (W,)
+
+    def advancing(self, row: int) -> list[int]:
+        """Return the tokens that bring a row nearer to its phrases."""
+        return self._effects[row].advancing
+
+    def continuations(
+        self, candidates: Candidates, first_row: int, totals: Sequence[float]
+    ) -> list[Beam]:
+        """Return the 2 W best continuations of each row, and those that advance, best first."""
+        found: list[Beam] = []
+        rows, count = slice(first_row, first_row + self._beam_size), 2 * self._beam_size
+        ids, log_probs = candidates.ids[rows, :count], candidates.log_probs[rows, :count]
+        lists = zip(totals, ids.tolist(), log_probs.tolist(), strict=True)
+        for row, (total, tokens, values) in enumerate(lists):
+            if total == DEAD:
+                continue
+            held = {*tokens}
+            if others := [token for token in self._effects[row].advancing if token not in held]:
+                assert candidates.logits is not None  # the search asked for them
+                logits = candidates.logits[first_row + row]  # (V,)
+                norm = logits.item(tokens[0]) - values[0]
+                tokens += others
+                values += [logits.item(token) - norm for token in others]
+            found += [
+                Beam(total + value, row, token, value)
+                for token, value in zip(tokens, values, strict=True)
+            ]
+        found.sort(reverse=True)
+        return found
+
+    def lacks(self, beam: Beam) -> int:
+        """Return how many tokens a continuation may still need to meet all phrases."""
+        effects = self._effects[beam.parent]
+        return effects.lacking.get(beam.token_id, effects.otherwise)
+
+    def unmet(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        return self._phrases.unmet(self._phrases.read([*self._prefix, *token_ids]))
+
+    def rivals(self, totals: Sequence[float]) -> list[float]:
+        """Return the totals (W,) of the rows for which the search should go on.
+
+        Once the model has wanted to end, a row that lacks a phrase does not count: it would go on
+        up to the limit, since it must not end.
+        """
+        return [
+            total
+            for total, state in zip(totals, self._states, strict=True)
+            if not (self._would_end and self._phrases.remaining(state))
+        ]
+
+    def share(self, continuations: Sequence[Beam], room: int, eos_id: int) -> Iterator[Beam]:
+        """Yield continuations in the order in which they get the W rows, endings first.
+
+        They come best first. First the best of each bank gets a row, then the second of each, and
+        so on; if rows are too few for a round, those with the best totals get them. `room` is how
+        many more tokens the source may get. The nearest bank gets a row in any case once the model
+        has wanted to end, or if there is only just room for what it lacks: so all phrases are met
+        if there is room, but no earlier than the model finds likely.
+        """
+        # STEP 1: sort into banks; a continuation must not end before all is met
+        banks: dict[int, list[Beam]] = {}
+        endings: list[tuple[int, Beam]] = []  # with their rank among those that have met all
+        effects = self._effects
+        for rank, beam in enumerate(continuations):
+            total, parent, token_id, _ = beam
+            if total == DEAD:
+                break
+            lacking = effects[parent].lacking.get(token_id, effects[parent].otherwise)
+            if token_id != eos_id:
+                banks.setdefault(lacking, []).append(beam)
+            elif not lacking:
+                endings.append((len(endings) + len(banks.get(0, [])), beam))
+            elif not rank:
+                self._would_end = True
+        # STEP 2: one of each bank in turn
+        ranked = sorted(
+            (place, -beam.total, lacking, beam)
+            for lacking, bank in banks.items()
+            for place, beam in enumerate(bank)
+        )
+        taken = [lacking for _, _, lacking, _ in ranked[: self._beam_size]]
+        nearest = min(banks, default=0)
+        if banks and nearest not in taken and (self._would_end or min(taken) > room):
+            best = next(place for place, each in enumerate(ranked) if each[2] == nearest)
+            ranked.insert(self._beam_size - 1, ranked.pop(best))
+            taken[-1] = nearest
+        # STEP 3: endings count as if the bank without lack were a beam search of its own
+        rows = max(1, taken.count(0))
+        return chain((beam for rank, beam in endings if rank < rows), (each[3] for each in ranked))
