@@ -26,6 +26,7 @@ from service.api.endpoints import (
     administration,
     attend,
     attention,
+    attribution,
     decode,
     encode,
     metrics,
@@ -56,7 +57,7 @@ from service.serving.registry import OpenEngine, Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import MECHANISMS, WEB, Settings
 
-ENDPOINTS = (decode, score, encode, tokenize, attention, attend, models, metrics, docs)
+ENDPOINTS = (decode, score, encode, tokenize, attention, attribution, attend, models, metrics, docs)
 # By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
 PROTOCOLS = {
     "open-inference": open_inference,

@@ -39,8 +39,7 @@ class Selection(TypedDict, total=False):
     decimals: int
 
 
-class AttentionOptions(ModelOptions, total=False):
-    attention: Selection
+class SearchOptions(ModelOptions, total=False):
     max_new_tokens: int
     beam_size: int
     length_penalty: float
@@ -56,6 +55,15 @@ class AttentionOptions(ModelOptions, total=False):
     allowed_targets: Sequence[str]
     target_prefix: str | Sequence[int]
     stop: str | Sequence[str | int]
+
+
+class AttentionOptions(SearchOptions, total=False):
+    attention: Selection
+
+
+class AttributionOptions(SearchOptions, total=False):
+    unit: Literal["token", "word"]
+    decimals: int
 
 
 class DecodeOptions(AttentionOptions, total=False):
@@ -174,6 +182,58 @@ class Attended(Part):
 
 
 @dataclass(frozen=True)
+class Word(Part):
+    text: str
+    start: int
+    end: int
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Foil(Part):
+    """The other target of a contrast. `first` is the first token in which both differ; `lead` is
+    that of the target in this token, and in all tokens."""
+
+    target: str
+    log_probs: list[float]
+    first: int | None
+    lead: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Attributed(Part):
+    """What a target loses without each of the `parts` of its source. `losses` has a row for each of
+    the `tokens`, `lead_losses` one for each lead over the foil."""
+
+    source: str
+    target: str
+    tokens: list[Token]
+    parts: list[Token] | list[Word]
+    log_probs: list[float]
+    source_share: list[float]
+    losses: NDArray[np.float32]
+    contrast: Foil | None = None
+    lead_losses: NDArray[np.float32] | None = None
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        blocks = {block["kind"]: block for block in document["attribution"]}
+        data = {kind: np.array(block["data"], np.float32) for kind, block in blocks.items()}
+        columns = blocks["target"]["columns"]
+        part = Word if columns and "tokens" in columns[0] else Token
+        return super().read(
+            {
+                **document,
+                "tokens": [*map(Token.read, blocks["target"]["rows"])],
+                "parts": [*map(part.read, columns)],
+                "losses": data["target"],
+                "contrast": Foil.read(document["contrast"]) if "contrast" in document else None,
+                "lead_losses": data.get("contrast"),
+            }
+        )
+
+
+@dataclass(frozen=True)
 class Score(Part):
     tokens: list[str]
     log_probs: list[float]
@@ -227,6 +287,20 @@ class Heed(ExitStack):
             for block in result["attention"]:
                 block["data"] = arrays[f"{i}.0.{block['kind']}"]
         return [Attended.read(each) for each in results]
+
+    def attribution(
+        self,
+        source: Source,
+        target: Source | None = None,
+        contrast: Source | None = None,
+        **options: Unpack[AttributionOptions],
+    ) -> list[Attributed]:
+        """Return what the given targets, or those that are decoded, lose without parts of their
+        sources."""
+        answer = self.post(
+            "/v1/attribution", source=source, target=target, contrast=contrast, **options
+        )
+        return [Attributed.read(each) for each in answer.json()["results"]]
 
     def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
         answer = self.post("/v1/score", source=source, target=target, **options)

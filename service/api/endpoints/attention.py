@@ -1,6 +1,6 @@
 """POST /v1/attention."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -32,11 +32,10 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
-from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
-from service.api.reading.search import options_size, read_search_options
+from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.search import options_size, read_search_options, refuse_search
 from service.api.reading.selection import read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
-from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import SINGLE_SOURCE, WRITERS
 from service.http.middleware.answers import negotiate
@@ -140,7 +139,7 @@ async def attention(
 
     With `partial` the answer is always JSON.
     """
-    media_type = negotiate_format(call, body)
+    media_type = negotiate_format(call, count_texts(body.source), body.partial)
     return await respond(call, await run_attention(body, call), media_type)
 
 
@@ -183,12 +182,14 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     return Computed(write, answers, faults.size)
 
 
-def negotiate_format(call: Call, body: AttentionRequest) -> str:
+def negotiate_format(
+    call: Call, sources: int, partial: bool, formats: Iterable[str] = WRITERS
+) -> str:
     """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
-    if body.partial:
+    if partial:
         return negotiate(call, [JSON], "with partial the answer is")
-    single = count_texts(body.source) == 1
-    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
+    single = sources == 1
+    offered = [each for each in formats if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
     return negotiate(call, offered, what)
 
@@ -206,12 +207,10 @@ async def read_targets(
         )
         sources = await read_texts(call, source, faults)
         return search, sources, [None] * len(sources)
-    search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
-    detail = "has no effect when target is given: omit it, or omit target to decode the sources"
-    for name in sorted(body.model_fields_set & search_fields):
-        faults.add(Invalid.at(f"/{name}", detail))
+    refuse_search(body, faults)
     target = TextField("/target", body.target, model.target)
-    return None, *await read_pairs(call, source, target, faults)
+    sources, targets = await read_pairs(call, source, [target], faults)
+    return None, sources, targets
 
 
 def measure_pairs(

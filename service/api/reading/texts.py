@@ -39,16 +39,17 @@ async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Token
 
 
 async def read_pairs(
-    call: Call, source: TextField, target: TextField, faults: Faults
-) -> tuple[list[Tokens], list[Tokens]]:
-    """Return the tokens of the valid pairs of a source and a target. Add the errors of the other
-    pairs to `faults`, and one if the numbers of sources and targets differ."""
-    sources, targets = count_texts(source.value), count_texts(target.value)
-    if sources != targets:
-        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
-        faults.add(Invalid.at(target.pointer, f"holds {counts}: give one for each source"))
-    read_sources, read_targets = await read_fields(call, [source, target], faults)
-    return read_sources, read_targets
+    call: Call, source: TextField, targets: Sequence[TextField], faults: Faults
+) -> list[list[Tokens]]:
+    """Return the tokens of the sources, and those of each field of targets, where all are valid.
+    Add the other errors to `faults`, and one for each field with more or fewer targets than
+    sources."""
+    sources = count_texts(source.value)
+    for each in targets:
+        if (found := count_texts(each.value)) != sources:
+            counts = f"{how_many(found, 'target')} for {how_many(sources, 'source')}"
+            faults.add(Invalid.at(each.pointer, f"holds {counts}: give one for each source"))
+    return await read_fields(call, [source, *targets], faults)
 
 
 def count_texts(value: TextsOrIds) -> int:
