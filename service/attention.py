@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from service.arrays import FloatArray, IntArray
 from service.bundle.alignment import Alignment
 from service.bundle.manifest import Config
-from service.text.tokenizer import Token
-from service.text.words import Word
+from service.text.tokenizer import Token, Tokens
+from service.text.words import Word, find_words
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
 LayerReduction = Literal["none", "mean", "max", "rollout"]
-AlignmentMethod = Literal["argmax", "threshold"]
+AlignmentMethod = Literal["argmax", "threshold", "model"]
 
 AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "source"),
@@ -27,6 +27,7 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "cross": ("target", "source"),
 }
 PAIR = 64  # bytes of one aligned pair in an answer, as numbers and as Pharaoh text
+WORD = 64  # bytes of one word
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 
 
@@ -34,7 +35,8 @@ REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
 class Selection:
     """Layers (by kind of attention) and heads as indices from 0; heads are reduced before layers.
 
-    `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only.
+    `rows` is a slice of the target's steps, as in Python, for decoder and cross-attention only. The
+    alignment "model" is made of the attention that the bundle names, whichever is selected here.
     """
 
     layers: dict[AttentionKind, list[int]]
@@ -45,6 +47,11 @@ class Selection:
     alignment: AlignmentMethod | None = None
     threshold: float = 0.0
     decimals: int | None = None
+
+    @property
+    def aligns(self) -> bool:
+        """Whether the model's own alignment is asked for."""
+        return self.alignment == "model"
 
     def nbytes(self, source: int, steps: int, read: int) -> int:
         """Return the most bytes that the selected float32 weights and their alignment can take.
@@ -60,7 +67,9 @@ class Selection:
             matrices = heads * (len(layers) if self.reduce_layers == "none" else 1)
             queries, keys = rows[AXES[kind][0]], columns[AXES[kind][1]]
             total += 4 * matrices * queries * keys
-            if self.alignment and kind == "cross":
+            if self.aligns and kind == "cross":
+                total += (4 * source + WORD + 2 * PAIR) * read + WORD * source
+            elif self.alignment and kind == "cross":
                 total += PAIR * matrices * queries * (1 if self.alignment == "argmax" else keys)
         return total
 
@@ -130,7 +139,7 @@ class Selection:
             "columns": columns,
             "data": picked if self.decimals is None else picked.round(self.decimals),
         }
-        if self.alignment and kind == "cross":
+        if self.alignment and kind == "cross" and not self.aligns:
             threshold = None if self.alignment == "argmax" else self.threshold
             block["alignment"] = align(
                 picked, rows, columns, threshold, prefix_length + steps.start
@@ -170,6 +179,23 @@ def align(
         return [align(matrix, rows, columns, threshold, first) for matrix in weights]
     pairs = pair_tokens(weights, rows, columns, threshold, first)
     return {"pairs": pairs, "pharaoh": pharaoh(pairs)}
+
+
+def align_texts(
+    weights: FloatArray, source: Tokens, target: Tokens, steps: slice, prefix_length: int
+) -> dict[str, Any]:
+    """Return the aligned pairs of tokens and of words, by the model's alignment (T, S) of the
+    tokens of a target after a prefix. Only these `steps` of it are aligned."""
+    rows = target.tokens[prefix_length:][steps]
+    pairs = pair_tokens(weights[steps], rows, source.tokens, first=prefix_length + steps.start)
+    words = {"source": find_words(source), "target": find_words(target)}
+    aligned = pair_words(pairs, *words.values())
+    listed = {
+        side: [{"text": each.text, "start": each.start, "end": each.end} for each in found]
+        for side, found in words.items()
+    }
+    both = {**listed, "pairs": aligned, "pharaoh": pharaoh(aligned)}
+    return {"pairs": pairs, "pharaoh": pharaoh(pairs), "words": both}
 
 
 def align_steps(alignment: Alignment, cross: FloatArray, first: int, count: int) -> FloatArray:
@@ -216,12 +242,13 @@ def pair_words(pairs: IntArray, source: Sequence[Word], target: Sequence[Word]) 
     """
     sources, targets = words_of_tokens(source), words_of_tokens(target)
     found = {
-        (there, here)
+        (here, there)
         for token, aligned in pairs.tolist()
         for there in targets.get(aligned, ())
         for here in sources.get(token, ())
     }
-    return np.array(sorted(found), np.int64).reshape(-1, 2)[:, ::-1]
+    by_target = sorted(found, key=lambda pair: pair[::-1])
+    return np.array(by_target, np.int64).reshape(-1, 2)
 
 
 def words_of_tokens(words: Sequence[Word]) -> dict[int, list[int]]:

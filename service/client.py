@@ -34,7 +34,7 @@ class Selection(TypedDict, total=False):
     reduce_heads: Reduction
     reduce_layers: Reduction | Literal["rollout"]
     rows: Sequence[int]
-    alignment: Literal["argmax", "threshold"]
+    alignment: Literal["argmax", "threshold", "model"]
     threshold: float
     decimals: int
 
@@ -70,6 +70,8 @@ class DecodeOptions(AttentionOptions, total=False):
     num_hypotheses: int
     top_log_probs: int
     partial: bool
+    source_final: bool
+    hold: int
     split: Literal["none", "sentences"]
 
 
@@ -146,6 +148,8 @@ class Hypothesis(Part):
     log_probs: list[float] = field(default_factory=list[float])
     top_log_probs: list[list[dict[str, Any]]] | None = None
     attention: dict[Kind, Attention] = field(default_factory=dict[Kind, Attention])
+    committed: dict[str, Any] | None = None
+    tentative: str | None = None
 
 
 @dataclass(frozen=True)

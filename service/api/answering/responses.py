@@ -53,12 +53,32 @@ class Token(BaseModel):
     )
 
 
+class Word(BaseModel):
+    text: str = Field(description="The word.")
+    start: int = Field(description="Position of its first character in the text.")
+    end: int = Field(description="Position after its last character in the text.")
+
+
+class WordAlignment(BaseModel):
+    """Pairs of words: those of which some tokens are a pair."""
+
+    source: list[Word] = Field(description="The words of the source.")
+    target: list[Word] = Field(description="The words of the target.")
+    pairs: list[list[int]] = Field(
+        description="[source word, target word] pairs, both counted from 0."
+    )
+    pharaoh: str = Field(description="The same pairs in the Pharaoh format.")
+
+
 class Alignment(BaseModel):
     pairs: list[list[int]] = Field(
         description="[source token, target token] pairs, both counted from 0."
     )
     pharaoh: str = Field(
         description="The same pairs as text in the Pharaoh format, for example 0-0 1-2."
+    )
+    words: WordAlignment | None = Field(
+        default=None, description="The same of words, for alignment by model; else absent."
     )
 
 
@@ -96,8 +116,8 @@ class AttentionBlock(BaseModel):
     )
     alignment: Alignment | list[Alignment] | list[list[Alignment]] | None = Field(
         default=None,
-        description="Aligned pairs, if requested: one object for each matrix in `data`, nested like"
-        " them.",
+        description="Aligned pairs, if requested. By model: one object. Else one for each matrix in"
+        " `data`, nested like them.",
     )
 
 
@@ -105,6 +125,15 @@ class Alternative(BaseModel):
     token: str = Field(description="The token as written in the vocabulary.")
     id: int = Field(description="Its id in the vocabulary.")
     log_prob: float = Field(description="Natural logarithm of its probability.")
+
+
+class Committed(BaseModel):
+    """The beginning of a target that a longer source will not change."""
+
+    text: str = Field(description="Its text, with target_prefix.")
+    token_ids: list[int] = Field(
+        description="Its ids, with target_prefix: the target_prefix of the next request."
+    )
 
 
 class Hypothesis(BaseModel):
@@ -133,6 +162,13 @@ class Hypothesis(BaseModel):
     )
     attention: list[AttentionBlock] | None = Field(
         default=None, description="One block for each requested kind. Absent unless requested."
+    )
+    committed: Committed | None = Field(
+        default=None,
+        description="What may be shown or spoken. Absent unless source_final is false.",
+    )
+    tentative: str | None = Field(
+        default=None, description="The rest of `text`. Absent unless source_final is false."
     )
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 
 from service.api.reading.texts import Sources
-from service.arrays import FloatArray
-from service.attention import AttentionKind
+from service.attention import AttentionKind, align_texts
 from service.formats.json import Document
 from service.search.protocol import Alternatives, Hypothesis
 from service.serving.model import Model
@@ -41,18 +40,19 @@ def write_decoded(model: Model, answered: Sequence[tuple[Entry, Tokens, Answer]]
 def write_hypotheses(
     model: Model, entry: Entry, source: Tokens, answer: Answer
 ) -> list[dict[str, Any]]:
-    attention = answer.attention or [{} for _ in answer.hypotheses]
-    pairs = zip(answer.hypotheses, attention, strict=True)
-    return [write_hypothesis(model, entry, source, *pair) for pair in pairs]
+    return [
+        write_hypothesis(model, entry, source, answer, i) for i in range(len(answer.hypotheses))
+    ]
 
 
 def write_hypothesis(
     model: Model,
     entry: Entry,
     source: Tokens,
-    hypothesis: Hypothesis,
-    attention: dict[AttentionKind, FloatArray],
+    answer: Answer,
+    rank: int,
 ) -> dict[str, Any]:
+    hypothesis = answer.hypotheses[rank]
     target = read_target(model, entry, hypothesis)
     generated = target.tokens[len(entry.prefix) :]
     written: dict[str, Any] = {
@@ -69,7 +69,7 @@ def write_hypothesis(
         text = orjson.dumps(tops, option=orjson.OPT_SERIALIZE_NUMPY)
         written["top_log_probs"] = orjson.Fragment(text)
     if entry.selection.layers:
-        written["attention"] = write_blocks(model, entry, source, target, attention)
+        written["attention"] = write_blocks(model, entry, source, target, answer, rank)
     return written
 
 
@@ -132,7 +132,7 @@ def write_attention(
     results: list[dict[str, Any]] = []
     for entry, source, given, answer in answered:
         target = read_target(model, entry, answer.hypotheses[0]) if given is None else given
-        blocks = write_blocks(model, entry, source, target, answer.attention[0])
+        blocks = write_blocks(model, entry, source, target, answer)
         results.append({"source": source.text, "target": target.text, "attention": blocks})
     return {"model": model.name, "results": results}
 
@@ -142,9 +142,10 @@ def write_blocks(
     entry: Entry,
     source: Tokens,
     target: Tokens,
-    attention: dict[AttentionKind, FloatArray],
+    answer: Answer,
+    rank: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return a labelled block for each selected kind.
+    """Return a labelled block for each selected kind, for the hypothesis of this rank.
 
     The rows of decoder attention are the generated tokens. Its columns are the tokens that the
     decoder read to predict them: the start tokens, then the target without its last token.
@@ -159,11 +160,16 @@ def write_blocks(
         "decoder": (generated, read),
         "cross": (generated, source.tokens),
     }
-    selection = entry.selection
-    return [
+    selection, attention = entry.selection, answer.attention[rank]
+    blocks = [
         selection.block(kind, attention[kind], *axes[kind], prefix_length)
         for kind in selection.layers
     ]
+    if selection.aligns:
+        steps = selection.steps(len(generated))
+        aligned = align_texts(answer.alignment[rank], source, target, steps, prefix_length)
+        next(each for each in blocks if each["kind"] == "cross")["alignment"] = aligned
+    return blocks
 
 
 def write_tokens(text: Tokens) -> dict[str, Any]:

@@ -169,6 +169,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
             search,
             target.ids if target else (),
             selection,
+            aligns=selection.aligns,
             language=languages.target_ids,
         )
         for source, target in zip(sources, targets, strict=True)

@@ -19,6 +19,7 @@ from service.api.answering.respond import (
 )
 from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
+from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
 from service.api.reading.call import Call
@@ -28,15 +29,17 @@ from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
-from service.api.reading.selection import read_selection
+from service.api.reading.selection import check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
-from service.errors import DeadlineExceeded, Overloaded, PassFailed
+from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
+
+DEFAULT_HOLD = 4  # tokens: two words of pieces, or so
 
 router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
@@ -135,6 +138,19 @@ class DecodeRequest(Searching):
         default=False,
         description="Send the answer as server-sent events while it is generated.",
     )
+    source_final: bool = Field(
+        default=True,
+        description="false: the source will grow. Each hypothesis then says how much of it is"
+        " committed: what is aligned to the source before its last `hold` tokens. Send what is"
+        " committed as target_prefix with the longer source, and the whole source with true."
+        " Needs split none and a model whose bundle names its alignment.",
+    )
+    hold: int | None = Field(
+        default=None,
+        ge=1,
+        description="With source_final false: how many of the source's last tokens, special ones"
+        " left out, may still change their meaning. More give a better target later. null: 4.",
+    )
     split: Split = Field(
         default="none",
         description="sentences: split each source by lines and sentence marks, decode every"
@@ -222,6 +238,19 @@ async def finish(
     return every
 
 
+def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
+    """Raise NotFound if the source will grow and the model cannot align. Add a fault for each field
+    that contradicts source_final."""
+    if not body.source_final:
+        check_aligns(model)
+        if body.split != "none":
+            detail = "needs a whole source: omit it, or set source_final to true"
+            faults.add(Invalid.at("/split", detail))
+    elif body.hold is not None:
+        detail = "has no effect on a whole source: set source_final to false, or omit hold"
+        faults.add(Invalid.at("/hold", detail))
+
+
 class Prepared(NamedTuple):
     """The entries of a request, and a function that makes the document of their answers."""
 
@@ -241,18 +270,20 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
     )
     search = await call.compute_reading(read, options_size(body))
+    check_growing(body, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
-    limit = call.settings.max_answer_bytes
-    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens)
+    limit, aligns = call.settings.max_answer_bytes, not body.source_final
+    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, aligns)
     await call.hold(nbytes)
     entries = [
         Entry(
             np.array(source.ids),
             search,
             selection=selection,
+            aligns=aligns or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
         )
@@ -264,6 +295,9 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
         return write_partial(call, faults, sources.results, asked, write_valid)
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
-        return join_results(sources, write_decoded(model, answered), faults.failed)
+        document = write_decoded(model, answered)
+        if not body.source_final:
+            add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
+        return join_results(sources, document, faults.failed)
 
     return Prepared(model, entries, sources, write, faults)

@@ -103,16 +103,20 @@ def check_decoded(
     selected: AttentionSelection | None,
     selection: Selection,
     sources: Sequence[Tokens],
+    aligns: bool,
 ) -> int:
-    """Return the bytes that the hypotheses of all sources, and their attention, may take in this
-    process. Raise TooLarge if they could exceed the limit."""
-    tokens = check_hypotheses(limit, search, len(sources))
-    if selected is None:
-        return held_nbytes(0, tokens)
+    """Return the bytes that the hypotheses of all sources, their attention and their alignments may
+    take in this process. Raise TooLarge if they could exceed the limit."""
+    tokens, weights = check_hypotheses(limit, search, len(sources)), 0
     most, prefix = search.max_new_tokens, len(search.target_prefix)
     lengths = [measure(model, source, most, prefix) for source in sources]
-    both = check_attention(limit, model, selected, selection, lengths, SEND_LESS_OR_LOWER, search)
-    return held_nbytes(both - tokens, tokens)
+    advice = SEND_LESS_OR_LOWER
+    if selected:
+        weights = check_attention(limit, model, selected, selection, lengths, advice, search)
+        weights -= tokens
+    if aligns:
+        weights += check_aligned(limit, model, lengths, search.num_hypotheses, advice)
+    return held_nbytes(weights, tokens)
 
 
 def check_attention(

@@ -86,10 +86,12 @@ class AttentionSelection(Strict):
     )
     alignment: AlignmentMethod | None = Field(
         default=None,
-        description="Also return which source token belongs to which target token, computed from"
-        " the cross-attention. argmax: for each target token the source token with the largest"
-        " weight. threshold: all pairs whose weight is at least `threshold`. Special tokens are"
-        " never paired. Pairs are positions in the whole source and target, with target_prefix.",
+        description="Also return which source token belongs to which target token. model: by the"
+        " attention that the model's bundle names as aligning, whichever layers and heads are"
+        " selected; words are aligned too. argmax: by each selected matrix of cross-attention, for"
+        " each target token the source token with the largest weight. threshold: all pairs whose"
+        " weight is at least `threshold`. Special tokens are never paired. Pairs are positions in"
+        " the whole source and target, with target_prefix.",
     )
     threshold: float | None = Field(
         default=None,

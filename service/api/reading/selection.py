@@ -20,10 +20,12 @@ ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
 def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Selection:
     """Return which weights `body` selects.
 
-    Raise NotFound if the model lacks a graph for them. Add a fault for each index out of range, and
-    for each field that contradicts another one.
+    Raise NotFound if the model lacks a graph for them, or an alignment. Add a fault for each index
+    out of range, and for each field that contradicts another one.
     """
     check_graphs(body, model)
+    if body.alignment == "model":
+        check_aligns(model)
     for check in (check_kinds, check_rollout, check_alignment, check_threshold, check_rows):
         with faults.collect():
             check(body)

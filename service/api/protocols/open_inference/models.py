@@ -159,10 +159,12 @@ def matrices_of(block: dict[str, Any]) -> tuple[int, int]:
 
 
 def read_alignments(result: ResultDocument) -> NDArray[Any]:
-    """Return the pairs of each matrix of cross-attention in the Pharaoh format, (L, H)."""
+    """Return the pairs of each matrix of cross-attention in the Pharaoh format, (L, H); (1, 1) of
+    the model's own alignment."""
     block = BlockReader("cross").block(result)
     texts = [each["pharaoh"] for each in flatten(block["alignment"])]
-    return np.array(texts, object).reshape(matrices_of(block))
+    shape = (1, 1) if len(texts) == 1 else matrices_of(block)
+    return np.array(texts, object).reshape(shape)
 
 
 def flatten(nested: Any) -> Iterator[Any]:
