@@ -72,6 +72,7 @@ class DecodeOptions(AttentionOptions, total=False):
     partial: bool
     source_final: bool
     hold: int
+    words: bool
     split: Literal["none", "sentences"]
 
 
@@ -150,6 +151,7 @@ class Hypothesis(Part):
     attention: dict[Kind, Attention] = field(default_factory=dict[Kind, Attention])
     committed: dict[str, Any] | None = None
     tentative: str | None = None
+    words: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Attended(Part):
 
 
 @dataclass(frozen=True)
-class Word(Part):
+class SourceWord(Part):
     text: str
     start: int
     end: int
@@ -212,7 +214,7 @@ class Attributed(Part):
     source: str
     target: str
     tokens: list[Token]
-    parts: list[Token] | list[Word]
+    parts: list[Token] | list[SourceWord]
     log_probs: list[float]
     source_share: list[float]
     losses: NDArray[np.float32]
@@ -224,7 +226,7 @@ class Attributed(Part):
         blocks = {block["kind"]: block for block in document["attribution"]}
         data = {kind: np.array(block["data"], np.float32) for kind, block in blocks.items()}
         columns = blocks["target"]["columns"]
-        part = Word if columns and "tokens" in columns[0] else Token
+        part = SourceWord if columns and "tokens" in columns[0] else Token
         return super().read(
             {
                 **document,

@@ -63,10 +63,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A tokenized text: what enters the encoder, or what the decoder is to predict."""
+    """A tokenized text: what enters the encoder, or what the decoder is to predict.
+
+    The text may be a part of another one, in which it begins at `start` and in which its tokens
+    count.
+    """
 
     text: str
     tokens: list[Token]
+    start: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -74,6 +79,17 @@ class Tokens:
     @property
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
+
+    def shift(self, by: int) -> "Tokens":
+        """Return the same text as a part of another one, in which it begins `by` characters later
+        than now."""
+
+        def shifted(token: Token) -> Token:
+            if token.start is None or token.end is None:
+                return token
+            return Token(token.text, token.id, token.start + by, token.end + by)
+
+        return Tokens(self.text, list(map(shifted, self.tokens)), self.start + by)
 
 
 class Tokenizer:

@@ -18,10 +18,7 @@ from service.wire import Answer
 WHOLE = "whole target"
 
 
-class Word(BaseModel):
-    text: str = Field(description="The word as in the source.")
-    start: int = Field(description="Position of its first character in the source.")
-    end: int = Field(description="Position after its last character.")
+class SourceWord(responses.Word):
     tokens: list[int] = Field(description="Its tokens in the source, counted from 0.")
 
 
@@ -38,7 +35,7 @@ class AttributionBlock(BaseModel):
     axes: list[str] = Field(description="Names of the axes of `data`.")
     shape: list[int] = Field(description="Shape of `data`.")
     rows: list[responses.Token] | list[Row] = Field(description="What loses.")
-    columns: list[responses.Token] | list[Word] = Field(
+    columns: list[responses.Token] | list[SourceWord] = Field(
         description="The tokens or words of the source, each of which is replaced in turn."
     )
     data: responses.Matrix = Field(

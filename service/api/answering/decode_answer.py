@@ -12,6 +12,7 @@ from service.api.answering.responses import (
     Hypothesis,
     ModelResponse,
     Problem,
+    TargetWord,
     Usage,
 )
 
@@ -34,6 +35,9 @@ class JoinedHypothesis(BaseModel):
     finish_reason: Literal["eos", "length", "stop"] = Field(
         description="length if a sentence was cut by max_new_tokens, else stop if one was stopped,"
         " else eos."
+    )
+    words: list[TargetWord] | None = Field(
+        default=None, description="The words of all sentences. Absent unless requested."
     )
 
 

@@ -21,7 +21,13 @@ from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
+from service.api.answering.words import add_words
+from service.api.reading.answer_size import (
+    check_decoded,
+    check_words,
+    held_nbytes,
+    hypotheses_nbytes,
+)
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -29,7 +35,7 @@ from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
-from service.api.reading.selection import check_aligns, read_selection
+from service.api.reading.selection import can_align, check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
@@ -101,6 +107,10 @@ EXAMPLES: Examples = {
         "summary": "Pronounce the words that the model can read, and say what is wrong with others",
         "value": {"source": ["attention", "7"], "partial": True},
     },
+    "confidence": {
+        "summary": "Say how probable each sound is, and return the second best answer as well",
+        "value": {"source": "attention", "words": True, "beam_size": 2, "num_hypotheses": 2},
+    },
     "stream": {
         "summary": "Stream each sound as soon as it is generated",
         "value": {"source": "pronunciation", "stream": True},
@@ -150,6 +160,11 @@ class DecodeRequest(Searching):
         ge=1,
         description="With source_final false: how many of the source's last tokens, special ones"
         " left out, may still change their meaning. More give a better target later. null: 4.",
+    )
+    words: bool = Field(
+        default=False,
+        description="Return the words of each target with their log-probs and, if the model's"
+        " bundle names its alignment, with the words of the source that they are of.",
     )
     split: Split = Field(
         default="none",
@@ -275,8 +290,10 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
     faults.raise_all(count_texts(body.source))
-    limit, aligns = call.settings.max_answer_bytes, not body.source_final
+    limit = call.settings.max_answer_bytes
+    aligns = not body.source_final or (body.words and can_align(model))
     nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, aligns)
+    nbytes += check_words(limit, search, len(sources.tokens)) if body.words else 0
     await call.hold(nbytes)
     entries = [
         Entry(
@@ -296,6 +313,8 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
         document = write_decoded(model, answered)
+        if body.words:
+            add_words(model, answered, document)
         if not body.source_final:
             add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
         return join_results(sources, document, faults.failed)

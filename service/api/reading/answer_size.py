@@ -21,6 +21,7 @@ TOKEN_BYTES = 128
 NUMBER_BYTES = 16  # a float32 in arrays and as JSON
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
 ALIGNED = Selection({"cross": [0]}, [0])  # takes as much as an alignment
+WORD_BYTES = 1024  # a word with the words of the source that it is of
 ROW_BYTES = 1024  # an entry with its future and answer, without their ids and log-probs
 FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
@@ -117,6 +118,19 @@ def check_decoded(
     if aligns:
         weights += check_aligned(limit, model, lengths, search.num_hypotheses, advice)
     return held_nbytes(weights, tokens)
+
+
+def check_words(limit: int, search: SearchOptions, sources: int) -> int:
+    """Return the bytes of the words of all hypotheses, if every token may be one. Raise TooLarge if
+    they could exceed the limit."""
+    words = sources * search.num_hypotheses * search.max_new_tokens
+    if (nbytes := words * WORD_BYTES) > limit:
+        raise TooLarge.at(
+            "/words",
+            f"may take {nbytes} bytes, {WORD_BYTES} for each of {words} tokens, and the limit is"
+            f" {limit}: omit it, send fewer sources, or lower max_new_tokens or num_hypotheses",
+        )
+    return nbytes
 
 
 def check_attention(

@@ -83,6 +83,11 @@ def kinds_of(model: Model) -> list[AttentionKind]:
     return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
 
 
+def can_align(model: Model) -> bool:
+    """Return whether the model can align its targets with their sources."""
+    return "attention" in model.engine.opened.graphs and model.manifest.alignment is not None
+
+
 def check_aligns(model: Model) -> None:
     """Raise NotFound if the model cannot align its targets with their sources."""
     manifest = model.manifest

@@ -12,7 +12,7 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
 from service.text.sentences import Span, cut, split
-from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode
 
 TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]
@@ -260,7 +260,7 @@ def read_text(
             continue
         outcome = encode(span)
         if isinstance(outcome, Tokens):
-            yield Sentence(result, span, shift(outcome, span.start))
+            yield Sentence(result, span, outcome.shift(span.start))
         else:
             yield locate(outcome, span.start)
 
@@ -279,17 +279,6 @@ def encoder_of(
             return error.forget_frames()
 
     return encode
-
-
-def shift(tokens: Tokens, by: int) -> Tokens:
-    """Return tokens whose offsets count from `by` characters before their text."""
-
-    def shifted(token: Token) -> Token:
-        if token.start is None or token.end is None:
-            return token
-        return Token(token.text, token.id, token.start + by, token.end + by)
-
-    return Tokens(tokens.text, list(map(shifted, tokens.tokens)))
 
 
 def locate(error: Invalid | TooLarge, start: int) -> HeedError:

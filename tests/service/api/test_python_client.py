@@ -214,7 +214,7 @@ PARTS = {
     "Hypothesis": ("Hypothesis", {"attention"}, {"attention"}),
     "Attention": ("AttentionBlock", {"data", "shape", "alignment"}, {"weights", "alignment"}),
     "Attended": ("AttentionResult", {"attention"}, {"attention"}),
-    "Word": ("Word", set(), set()),
+    "SourceWord": ("SourceWord", set(), set()),
     "Foil": ("Foil", set(), set()),
     "Attributed": (
         "AttributionResult",
