@@ -5,7 +5,7 @@ Axes: L layers, H heads, T target length, S source length; rows are queries, col
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ AttentionKind = Literal["encoder", "decoder", "cross"]
 HeadReduction = Literal["none", "mean", "max"]
 LayerReduction = Literal["none", "mean", "max", "rollout"]
 AlignmentMethod = Literal["argmax", "threshold", "model"]
+Measure = Literal["weight", "norm"]
 
 AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "source"),
@@ -29,6 +30,14 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
 PAIR = 64  # bytes of one aligned pair in an answer, as numbers and as Pharaoh text
 WORD = 64  # bytes of one word
 REDUCE: dict[str, Callable[..., FloatArray]] = {"mean": np.mean, "max": np.max}
+
+
+class Head(NamedTuple):
+    """A head of a layer, both counted from 0."""
+
+    kind: AttentionKind
+    layer: int
+    head: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class Selection:
     heads: list[int]
     reduce_heads: HeadReduction = "none"
     reduce_layers: LayerReduction = "none"
+    measure: Measure = "weight"
     rows: tuple[int, int] | None = None
     alignment: AlignmentMethod | None = None
     threshold: float = 0.0
@@ -133,6 +143,7 @@ class Selection:
             "layers": self.layers[kind],
             "heads": self.heads,
             **{field: reduction for field, reduction in how.items() if reduction != "none"},
+            **({} if self.measure == "weight" else {"measure": self.measure}),
             "axes": [*(axis for axis, gone in reduced.items() if not gone), *AXES[kind]],
             "shape": list(picked.shape),
             "rows": rows,
@@ -141,8 +152,9 @@ class Selection:
         }
         if self.alignment and kind == "cross" and not self.aligns:
             threshold = None if self.alignment == "argmax" else self.threshold
+            weights = picked if self.measure == "weight" else shares(picked)
             block["alignment"] = align(
-                picked, rows, columns, threshold, prefix_length + steps.start
+                weights, rows, columns, threshold, prefix_length + steps.start
             )
         return block
 
@@ -164,6 +176,12 @@ def rollout(weights: FloatArray) -> FloatArray:
     for layer in mixed:
         flow = layer @ flow
     return flow
+
+
+def shares(norms: FloatArray) -> FloatArray:
+    """Return norms (..., T, S) with rows scaled to sum to 1, as weights do. Rows of zeros stay."""
+    totals = norms.sum(-1, keepdims=True)
+    return np.divide(norms, totals, out=np.zeros_like(norms), where=totals > 0)
 
 
 def align(

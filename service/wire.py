@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from service.arrays import FloatArray, IntArray
-from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.attention import NO_ATTENTION, AttentionKind, Head, Selection
 from service.bundle.manifest import Bundle, GraphName
 from service.search.options import SearchOptions
 from service.search.protocol import Hypothesis
@@ -101,7 +101,7 @@ class Entry(NamedTuple):
     log-probs of `target_ids` are computed. If it `aligns`, so is the alignment of the same targets
     as attention, by a model whose bundle says which attention aligns. If `streams`, the engine
     sends progress after each step. `language` holds the ids of the target language, if the model's
-    decoder starts with them.
+    decoder starts with them. The `ablated` heads give nothing.
     """
 
     source_ids: IntArray
@@ -112,6 +112,7 @@ class Entry(NamedTuple):
     aligns: bool = False
     streams: bool = False
     language: tuple[int, ...] = ()
+    ablated: tuple[Head, ...] = ()
 
     @property
     def rows(self) -> int:

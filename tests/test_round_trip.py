@@ -81,7 +81,8 @@ def test_http_shows_the_attention_and_scores_of_the_torch_model(fp32_server, g2p
         source_ids = torch.tensor([trained.source_tokenizer.encode(word).ids])
         target_ids = torch.tensor([[model.config.bos_id, *hypothesis["token_ids"][:-1]]])
         lengths = torch.tensor([source_ids.size(1)]), torch.tensor([target_ids.size(1)])
-        memory, encoder = model.encoder(source_ids, lengths[0])
+        memory, attended = model.encoder(source_ids, lengths[0])
+        encoder = [layer.weights for layer in attended]
         decoded = model.decoder(target_ids, lengths[1], model.decoder.cross(memory), lengths[0])
         expected = [encoder, decoded.decoder_attention, decoded.cross_attention]
         for block, weights in zip(hypothesis["attention"], expected, strict=True):

@@ -4,6 +4,7 @@ Axes: B batch, T queries, S keys, R rows of a step, H heads, D head_dim (d_qk of
 d_v of values), M d_model.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -35,6 +36,16 @@ class TorchKernel:
     A kernel computes everything between a module's input and output projections. The exporter has
     a subclass whose methods become ONNX operators.
     """
+
+    def __init__(self, gates: "Mapping[MultiHeadAttention, Tensor] | None" = None) -> None:
+        """`gates` are the factors of the mixed values that a module's output projection reads:
+        (R, H * D) for rows, (B, 1, H * D) for whole sequences. Modules without one have no gate."""
+        self._gates = gates or {}
+
+    def gate(self, attention: "MultiHeadAttention", mixed: Tensor) -> Tensor:
+        """Return mixed values, (R, H * D) or (B, T, H * D), times the module's gates."""
+        gate = self._gates.get(attention)
+        return mixed if gate is None else mixed * gate
 
     def attend(
         self,
@@ -162,7 +173,7 @@ class MultiHeadAttention(nn.Module):
         """Let x (B, T, M) attend to `memory` -> (B, T, M), weights (B, H, T, S)."""
         query = split_heads(self.query(x), self.num_heads)  # (B, H, T, D)
         mixed, weights = kernel.attend(self, query, memory, valid_lengths)  # (B, H, T, D)
-        return self.output(merge_heads(mixed)), weights
+        return self.output(kernel.gate(self, merge_heads(mixed))), weights
 
     def attend_rows(
         self, x: Tensor, memory: KeysValues, valid_lengths: Tensor, kernel: TorchKernel
@@ -172,7 +183,7 @@ class MultiHeadAttention(nn.Module):
         Returns (R, M) and weights (B, H, R / B, S).
         """
         mixed, weights = kernel.attend_rows(self, self.query(x), memory, valid_lengths)
-        return self.output(mixed), weights
+        return self.output(kernel.gate(self, mixed)), weights
 
     def attend_self(
         self, x: Tensor, valid_lengths: Tensor, kernel: TorchKernel, position: Position
@@ -182,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         mixed, cache, weights = kernel.attend_sequence(
             self, self.query(x), own, valid_lengths, position
         )
-        return SelfAttended(self.output(mixed), cache, weights)
+        return SelfAttended(self.output(kernel.gate(self, mixed)), cache, weights)
 
     def step(
         self, x: Tensor, past: KeysValues, kernel: TorchKernel, position: Position
@@ -193,4 +204,14 @@ class MultiHeadAttention(nn.Module):
         """
         own = KeysValues(self.key(x), self.value(x))  # (R, H * D)
         mixed, cache, weights = kernel.attend_step(self, self.query(x), own, past, position)
-        return SelfAttended(self.output(mixed), cache, weights)
+        return SelfAttended(self.output(kernel.gate(self, mixed)), cache, weights)
+
+    def value_norms(self, values: Tensor) -> Tensor:
+        """Values (B, H, S, D) -> the lengths (B, H, S) of what each head makes of them in the
+        output: |W v|, where W is the head's slice of the output projection.
+
+        A weight times this length is the measure of Kobayashi et al., "Attention is Not Only a
+        Weight: Analyzing Transformers with Vector Norms" (2020).
+        """
+        slices = self.output.weight.unflatten(1, (self.num_heads, -1))  # (M, H, D)
+        return (values @ slices.permute(1, 2, 0)).norm(dim=-1)  # (B, H, S)

@@ -13,6 +13,7 @@ from model.network.attention import (
     TORCH_KERNEL,
     KeysValues,
     MultiHeadAttention,
+    SelfAttended,
     TorchKernel,
 )
 from model.network.config import TransformerConfig
@@ -58,13 +59,13 @@ class EncoderLayer(nn.Module):
 
     def forward(
         self, x: Tensor, source_length: Tensor, kernel: TorchKernel, position: Position
-    ) -> tuple[Tensor, Tensor]:
-        """(B, S, M) -> (B, S, M), encoder attention (B, H, S, S)."""
+    ) -> tuple[Tensor, SelfAttended]:
+        """(B, S, M) -> (B, S, M), and what its self-attention made, with weights (B, H, S, S)."""
         y = self.self_sublayer.before(x)
-        y, _, weights = self.self_attention.attend_self(y, source_length, kernel, position)
-        x = self.self_sublayer.after(x, y)
+        attended = self.self_attention.attend_self(y, source_length, kernel, position)
+        x = self.self_sublayer.after(x, attended.output)
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
-        return self.feed_forward_sublayer.after(x, y), weights
+        return self.feed_forward_sublayer.after(x, y), attended
 
 
 class DecoderLayerOutput(NamedTuple):
@@ -92,17 +93,15 @@ class DecoderLayer(nn.Module):
         target_lengths: Tensor,
         cross: KeysValues,
         source_length: Tensor,
+        kernel: TorchKernel,
         position: Position,
     ) -> DecoderLayerOutput:
-        """Compute whole targets x (B, T, M); position t sees the first `target_lengths[:, t]`.
-
-        Attention is computed in torch, because no exported operator also returns the weights.
-        """
+        """Compute whole targets x (B, T, M); position t sees the first `target_lengths[:, t]`."""
         y = self.self_sublayer.before(x)
-        own = self.self_attention.attend_self(y, target_lengths, TORCH_KERNEL, position)
+        own = self.self_attention.attend_self(y, target_lengths, kernel, position)
         x = self.self_sublayer.after(x, own.output)
         y = self.cross_sublayer.before(x)
-        y, cross_attention = self.cross_attention(y, cross, source_length, TORCH_KERNEL)
+        y, cross_attention = self.cross_attention(y, cross, source_length, kernel)
         x = self._feed_forward(self.cross_sublayer.after(x, y))
         return DecoderLayerOutput(x, own.cache, own.weights, cross_attention)
 
@@ -140,17 +139,17 @@ class Encoder(nn.Module):
 
     def forward(
         self, source_ids: Tensor, source_length: Tensor, kernel: TorchKernel = TORCH_KERNEL
-    ) -> tuple[Tensor, list[Tensor]]:
-        """(B, S) ids padded on the right, (B,) -> memory (B, S, M), each layer's weights."""
+    ) -> tuple[Tensor, list[SelfAttended]]:
+        """(B, S) ids padded on the right, (B,) -> memory (B, S, M), each layer's attention."""
         positions = torch.arange(source_ids.size(1), device=source_ids.device)  # (S,)
         biases = [cast("RelativeBias", each).sequence(positions) for each in self.relative]
         placed = place_layers(positions, self.rotary, biases, len(self.layers))
         x = self.embedding(source_ids, positions)  # (B, S, M)
-        encoder_attention: list[Tensor] = []
+        layers: list[SelfAttended] = []
         for layer, position in zip(self.layers, placed, strict=True):
-            x, weights = layer(x, source_length, kernel, position)
-            encoder_attention.append(weights)
-        return self.norm(x), encoder_attention
+            x, attended = layer(x, source_length, kernel, position)
+            layers.append(attended)
+        return self.norm(x), layers
 
 
 class Decoded(NamedTuple):
@@ -185,6 +184,7 @@ class Decoder(nn.Module):
         target_length: Tensor,
         cross: list[KeysValues],
         source_length: Tensor,
+        kernel: TorchKernel = TORCH_KERNEL,
     ) -> Decoded:
         """Teacher forcing: all positions of (B, T) ids at once.
 
@@ -197,7 +197,7 @@ class Decoder(nn.Module):
         x = self.embedding(target_ids, positions)  # (B, T, M)
         outputs: list[DecoderLayerOutput] = []
         for layer, memory, position in zip(self.layers, cross, placed, strict=True):
-            output = layer(x, lengths, memory, source_length, position)
+            output = layer(x, lengths, memory, source_length, kernel, position)
             outputs.append(output)
             x = output.x
         return self._decoded(outputs)

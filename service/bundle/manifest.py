@@ -32,7 +32,16 @@ from service.bundle.languages import (
 )
 from service.errors import StartupError, shorten
 
-GraphName = Literal["encoder", "step", "attention", "encoder_attention", "score"]
+GraphName = Literal[
+    "encoder",
+    "step",
+    "attention",
+    "encoder_attention",
+    "score",
+    "gated_encoder",
+    "gated_step",
+    "gated_decoder",
+]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
 PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]

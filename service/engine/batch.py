@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.arrays import FloatArray
 from service.bundle.manifest import Manifest
+from service.engine.gates import ablates_decoder, decoder_gates
 from service.engine.scheduler import Job
 from service.runtime.cache import CrossCache
 from service.runtime.session import Session
@@ -37,6 +39,7 @@ class Batch:
         search = BeamSearch if key.beams else GreedySearch
         self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
+        self._gates: FloatArray | None = None  # (R, 2, L, H); None if no job ablates a head
 
     @property
     def rows(self) -> int:
@@ -52,10 +55,12 @@ class Batch:
         self._started += [time.monotonic()] * len(jobs)
         first = np.repeat([start[0] for start in starts], self._rows_per_source)
         self._tokens = np.concatenate([self._tokens, first])
+        self._set_gates()
 
     def step(self) -> list[Job]:
         """Let every row read a token. Remove and return the jobs that have ended."""
-        candidates = self._session.step(self._cache, self._tokens, *self._search.needed)
+        k, logits = self._search.needed
+        candidates = self._session.step(self._cache, self._tokens, k, logits, self._gates)
         self._tokens, parents, ended = self._search.advance(candidates)
         for i, job in enumerate(self.jobs):
             if job.entry.streams and (progress := self._search.progress(i)):
@@ -95,3 +100,13 @@ class Batch:
         self._tokens = self._tokens.reshape(-1, self._rows_per_source)[keep].ravel()
         self.jobs = [self.jobs[i] for i in keep]
         self._started = [self._started[i] for i in keep]
+        self._set_gates()
+
+    def _set_gates(self) -> None:
+        """Let all rows go through gates if one of them needs it: with gates of 1, a row's numbers
+        are the same (docs/adr/0028)."""
+        entries = [job.entry for job in self.jobs]
+        self._gates = None
+        if any(map(ablates_decoder, entries)):
+            gates = decoder_gates(entries, self._manifest.config)
+            self._gates = np.repeat(gates, self._rows_per_source, 0)

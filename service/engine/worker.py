@@ -11,13 +11,20 @@ from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
+from service.engine.gates import (
+    ablates_decoder,
+    ablates_encoder,
+    apart,
+    decoder_gates,
+    encoder_gates,
+)
 from service.engine.scheduler import Job, PassSize, Queue, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
-from service.runtime.session import Session
+from service.runtime.session import Attended, Session
 from service.search.protocol import Detokenize
-from service.wire import Answer, Steps
+from service.wire import Answer, Entry, Steps
 
 
 @dataclass(slots=True)
@@ -31,6 +38,11 @@ class AttentionRow:
     @property
     def positions(self) -> int:
         return self.job.pass_positions(self.target)
+
+    @property
+    def gated(self) -> bool:
+        """Return whether the gated graph computes it, which also computes logits."""
+        return ablates_decoder(self.job.entry) or self.job.entry.selection.measure == "norm"
 
 
 class Worker:
@@ -53,6 +65,8 @@ class Worker:
         self._scheduler = scheduler
         self._queue = queue
         self._detokenize = detokenize
+        self._encoder_gates = partial(encoder_gates, config=manifest.config)
+        self._decoder_gates = partial(decoder_gates, config=manifest.config)
         self._batches: dict[BatchKey, Batch] = {}
         self._decoded: list[Job] = []  # they wait for teacher forcing
         self._to_repeat: list[Job] = []  # each by itself, since a pass with others failed
@@ -70,8 +84,8 @@ class Worker:
                 self.busy_since = time.monotonic()
                 if self._decoded:
                     self._teacher_force_some()
-                elif newcomers:
-                    self._guard(newcomers, partial(self._encode, newcomers))
+                for jobs in apart(newcomers, lambda job: ablates_encoder(job.entry)):
+                    self._guard(jobs, partial(self._encode, jobs))
                 self._step_all()
         finally:  # nothing is left by now, unless this worker is dying
             self._fail_all(newcomers or [])
@@ -176,9 +190,12 @@ class Worker:
             job.finish(failure)
 
     def _encode(self, jobs: Sequence[Job]) -> None:
-        """Encode sources; then each job joins a batch, waits for teacher forcing, or is done."""
+        """Encode sources, which all ablate heads of the encoder, or none does. Then each job joins
+        a batch, waits for teacher forcing, or is done."""
         started = time.monotonic()
-        memory, cross = self._session.encode([job.entry.source_ids for job in jobs])
+        entries = [job.entry for job in jobs]
+        gates = self._encoder_gates(entries) if ablates_encoder(entries[0]) else None
+        memory, cross = self._session.encode([entry.source_ids for entry in entries], gates)
         ended = time.monotonic()
         joining: dict[BatchKey, list[int]] = {}  # places in `jobs`
         for i, job in enumerate(jobs):
@@ -226,7 +243,9 @@ class Worker:
             job.answer.alignment = []
         self._attend_sources(jobs)
         self._attend_targets(jobs)
-        self._score([job for job in jobs if job.entry.scores])
+        scored = [job for job in jobs if job.entry.scores]
+        for alike in apart(scored, lambda job: ablates_decoder(job.entry)):
+            self._score(alike)
         del self._decoded[: len(jobs)]
         for job in jobs:
             stage = "score" if job.entry.scores else "attention"
@@ -234,28 +253,31 @@ class Worker:
             job.finish(job.answer)
 
     def _score(self, jobs: list[Job]) -> None:
-        """Write the log-probs of given targets; those of the start ids are left out."""
-        if not jobs:
-            return
+        """Write the log-probs of given targets without those of the start ids. All jobs ablate
+        heads of the decoder, or none does."""
         entries = [job.entry for job in jobs]
         starts = [self._manifest.start_ids(each.language) for each in entries]
         pairs = [*zip(starts, (each.target_ids for each in entries), strict=True)]
         inputs = [np.array([*start, *target[:-1]]) for start, target in pairs]
         targets = [np.array([*start[1:], *target]) for start, target in pairs]
-        log_probs = self._session.score(inputs, targets, [job.cross for job in jobs if job.cross])
+        crosses = [job.cross for job in jobs if job.cross]
+        gates = self._decoder_gates(entries) if ablates_decoder(entries[0]) else None
+        log_probs = self._session.score(inputs, targets, crosses, gates)
         for job, start, each in zip(jobs, starts, log_probs, strict=True):
             job.answer.log_probs = each[len(start) - 1 :]
 
     def _attend_sources(self, jobs: list[Job]) -> None:
         """Write encoder attention; the hypotheses of a job share it."""
         wanted = [job for job in jobs if "encoder" in job.entry.selection.layers]
-        if not wanted:
-            return
-        weights = self._session.encoder_attention([job.entry.source_ids for job in wanted])
-        for job, all_layers in zip(wanted, weights, strict=True):
-            picked = job.entry.selection.pick("encoder", all_layers)
-            for attention in job.answer.attention:
-                attention["encoder"] = picked
+        for alike in apart(wanted, lambda job: weighs_encoder(job.entry)):
+            entries = [job.entry for job in alike]
+            sources = [entry.source_ids for entry in entries]
+            gates = self._encoder_gates(entries) if weighs_encoder(entries[0]) else None
+            computed = self._session.encoder_attention(sources, gates)
+            for job, attended in zip(alike, computed, strict=True):
+                picked = job.entry.selection.pick("encoder", measured(job.entry, attended))
+                for attention in job.answer.attention:
+                    attention["encoder"] = picked
 
     def _attend_targets(self, jobs: list[Job]) -> None:
         """Write decoder and cross-attention, and alignments, in as many passes as the targets
@@ -266,18 +288,20 @@ class Worker:
             if job.entry.aligns or job.entry.selection.layers.keys() - {"encoder"}
             for target, weights in zip(job.targets, job.answer.attention, strict=True)
         ]
-        while rows:
-            sizes = [PassSize(row.positions, 0) for row in rows]
-            count = self._scheduler.one_pass(sizes, delays=False)
-            self._attend(rows[:count])
-            rows = rows[count:]
+        for alike in apart(rows, lambda row: row.gated):
+            while alike:
+                sizes = [PassSize(row.positions, len(row.target) * row.gated) for row in alike]
+                count = self._scheduler.one_pass(sizes, delays=False)
+                self._attend(alike[:count])
+                del alike[:count]
 
     def _attend(self, rows: list[AttentionRow]) -> None:
         entries = [row.job.entry for row in rows]
         before = [[*self._manifest.start_ids(each.language), *each.prefix] for each in entries]
         inputs = [self._read(row, ids) for ids, row in zip(before, rows, strict=True)]
         crosses = [row.job.cross for row in rows if row.job.cross]
-        computed = self._session.attention(inputs, crosses)
+        gates = self._decoder_gates(entries) if rows[0].gated else None
+        computed = self._session.attention(inputs, crosses, gates)
         for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
             entry, selection = row.job.entry, row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
@@ -285,12 +309,13 @@ class Worker:
             steps = selection.steps(count)
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
-                decoder = decoder[..., : first + count]  # without a step for the alignment
-                row.weights["decoder"] = selection.pick("decoder", decoder, wanted)
+                # without a step for the alignment
+                shown = measured(entry, decoder)[..., : first + count]
+                row.weights["decoder"] = selection.pick("decoder", shown, wanted)
             if "cross" in selection.layers:
-                row.weights["cross"] = selection.pick("cross", cross, wanted)
+                row.weights["cross"] = selection.pick("cross", measured(entry, cross), wanted)
             if entry.aligns and self._manifest.alignment:
-                aligned = align_steps(self._manifest.alignment, cross, first, count)
+                aligned = align_steps(self._manifest.alignment, cross.weights, first, count)
                 row.job.answer.alignment.append(aligned)
 
     def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:
@@ -301,6 +326,16 @@ class Worker:
         longest = self._manifest.limits.max_target_length
         ids = [*before, *row.target]
         return np.array(ids[:longest] if whole else ids[:-1])
+
+
+def weighs_encoder(entry: Entry) -> bool:
+    """Return whether the gated graph computes the encoder attention."""
+    return ablates_encoder(entry) or entry.selection.measure == "norm"
+
+
+def measured(entry: Entry, attended: Attended) -> FloatArray:
+    """Return the attention as the entry's selection measures it."""
+    return attended.weights if entry.selection.measure == "weight" else attended.weighted_norms
 
 
 def as_failure(error: Exception) -> HeedError:

@@ -1,6 +1,6 @@
 """The step graph bound to the memory of a KV cache, so that a step copies and allocates nothing.
 
-Axes: R rows, K best tokens, V target vocabulary.
+Axes: R rows, K best tokens, V target vocabulary, L layers, H heads.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from service.arrays import IntArray
+from service.arrays import FloatArray, IntArray
 from service.runtime.cache import Cache
 from service.search.protocol import Candidates
 
@@ -28,11 +28,12 @@ class Binding:
         k: int,
         *,
         vocab_size: int | None,
+        gates: FloatArray | None,
     ) -> None:
         """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
 
         If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX Runtime
-        allocates and frees them.
+        allocates and frees them. `gates` have the shape of those that a gated graph takes.
         """
         rows = len(cache.position)
         log_probs, ids = np.zeros((rows, k), np.float32), np.zeros((rows, k), np.int64)
@@ -45,6 +46,9 @@ class Binding:
         self._bind_input("position", self._position)
         self._bind_input("source_length", cache.source_length)
         self._bind_input("k", np.array([k]))
+        self._gates = None if gates is None else gates.copy()
+        if self._gates is not None:
+            self._bind_input("gates", self._gates)
         self._bind_output("top_log_probs", log_probs)
         self._bind_output("top_ids", ids)
         if logits is not None:
@@ -55,8 +59,13 @@ class Binding:
             in_place = self._bind_input(f"self_{name}", self_array)
             self._binding.bind_ortvalue_output(f"self_{name}_out", in_place)
 
-    def run(self, tokens: IntArray, position: IntArray) -> Candidates:
-        """Read tokens (R,) at their positions (R,). The next run overwrites what is returned."""
+    def run(
+        self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
+    ) -> Candidates:
+        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, 2, L, H). The next
+        run overwrites what is returned."""
+        if self._gates is not None:
+            self._gates[:] = gates
         self._token[:] = tokens
         self._position[:] = position
         self._step.run_with_iobinding(self._binding)

@@ -1,6 +1,6 @@
 """The step graph bound to a KV cache on a device, so that a step moves only tokens and candidates.
 
-Axes: R rows, K best tokens, V target vocabulary.
+Axes: R rows, K best tokens, V target vocabulary, L layers, H heads.
 """
 
 from collections.abc import Collection
@@ -18,10 +18,10 @@ class DeviceBinding:
     """Inputs and outputs of the step graph, for a fixed number of rows, K and set of outputs.
 
     ONNX Runtime copies an input from the host to a device when it is bound, not when the graph
-    runs. Tokens and positions are therefore bound again before every run; all else stays the same
-    until the cache moves, which then empties `DeviceCache.bindings`. It also copies a cache to the
-    host when it is bound, if an operator reads it there: CUDA has no GroupQueryAttention of
-    float32. Such caches are bound again, too.
+    runs. Tokens, positions and gates are therefore bound again before every run; all else stays
+    the same until the cache moves, which then empties `DeviceCache.bindings`. It also copies a
+    cache to the host when it is bound, if an operator reads it there: CUDA has no
+    GroupQueryAttention of float32. Such caches are bound again, too.
     """
 
     def __init__(
@@ -63,10 +63,15 @@ class DeviceBinding:
             # the same memory: the graph writes in place
             self._binding.bind_output(f"self_{name}_out", *on_device, own.shape, own.address)
 
-    def run(self, tokens: IntArray, position: IntArray) -> Candidates:
-        """Read tokens (R,) at their positions (R,). The next run overwrites what is returned."""
+    def run(
+        self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
+    ) -> Candidates:
+        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, 2, L, H). The next
+        run overwrites what is returned."""
         self._binding.bind_cpu_input("token", np.ascontiguousarray(tokens))
         self._binding.bind_cpu_input("position", position)
+        if gates is not None:
+            self._binding.bind_cpu_input("gates", gates)
         for given in self._copied:
             self._binding.bind_input(*given)
         self._binding.synchronize_inputs()

@@ -99,11 +99,37 @@ def expected_shapes(
         "log_prob_ids": (count, target, named),
         "log_probs": (count, target, named),
     }
-    if "encoder_attention" in graphs:
-        shape = count, config.num_heads, source, source
-        shapes |= {f"encoder_attention_{i}": shape for i in range(config.num_encoder_layers)}
-    if "attention" in graphs:
-        for i in range(config.num_decoder_layers):
-            shapes[f"decoder_attention_{i}"] = count, config.num_heads, target, target
-            shapes[f"cross_attention_{i}"] = count, config.num_heads, target, source
+    for graph in graphs:
+        shapes |= shapes_of(graph, config, count, source, target, named)
     return shapes
+
+
+def shapes_of(
+    graph: GraphName, config: Config, count: int, source: int, target: int, named: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what one graph is compared with, beyond what every graph needs."""
+    heads, encoder, decoder = config.num_heads, config.num_encoder_layers, config.num_decoder_layers
+    own = of_layers("encoder_attention", encoder, (count, heads, source, source))
+    others = of_layers("decoder_attention", decoder, (count, heads, target, target))
+    others |= of_layers("cross_attention", decoder, (count, heads, target, source))
+    gated = {
+        "decoder_gates": (2, decoder, heads),
+        "decoder_gated_log_probs": (count, target, named),
+    }
+    shapes: dict[GraphName, dict[str, tuple[int, ...]]] = {
+        "encoder_attention": own,
+        "attention": others,
+        "gated_encoder": own
+        | {"encoder_gates": (encoder, heads), "encoder_gated_log_probs": (count, target, named)}
+        | of_layers("encoder_value_norms", encoder, (count, heads, source)),
+        "gated_step": gated,
+        "gated_decoder": others
+        | gated
+        | of_layers("decoder_value_norms", decoder, (count, heads, target))
+        | of_layers("cross_value_norms", decoder, (count, heads, source)),
+    }
+    return shapes.get(graph, {})
+
+
+def of_layers(name: str, layers: int, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {f"{name}_{layer}": shape for layer in range(layers)}

@@ -16,7 +16,8 @@ from service.errors import StartupError
 from service.runtime.cache import CrossCache
 from service.runtime.providers import reason_of
 from service.runtime.reference import LARGEST_IDS, Torch, read_reference
-from service.runtime.session import Session
+from service.runtime.session import Attended, Session
+from service.search.protocol import Candidates
 from service.search.rules import log_softmax
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # fp32 limits, number by number
@@ -37,6 +38,7 @@ ROUNDED = {
     # Deeper networks round more often, and a wrong kernel is off by much more than these.
     "fp16": Tolerance(0.05, 0.02),
 }
+LOG_PROBS = ("log_probs", "encoder_gated_log_probs", "decoder_gated_log_probs")
 Pair = tuple[str, NDArray[Any], NDArray[Any]]  # the tensor's name, ours, torch's
 
 
@@ -77,7 +79,7 @@ def find_fault(session: Session, pairs: Iterable[Pair]) -> str | None:
                 f"{name} on {session.provider} differs from torch's {difference}:"
                 " export the bundle again, or use another provider"
             )
-        if name.startswith("log_probs"):
+        if name.startswith(LOG_PROBS):
             log_probs.append((centred(ours), centred(theirs)))
     if not log_probs:
         return None
@@ -119,25 +121,34 @@ def compare_decoding(session: Session, torch: Torch) -> Iterator[Pair]:
     encoded, cross = session.encode(sample_sources(torch))
     for i, memory in enumerate(encoded):
         yield f"memory[{i}]", memory, torch["memory"][i, : len(memory)]
+    for i, position, top, log_probs in steps(session, cross, torch):
+        ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
+        yield f"log_probs[{i}, {position}]", log_probs[ids], theirs
+        largest = theirs[: top.log_probs.shape[1]]
+        yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
+        yield f"top_log_probs[{i}, {position}]", log_probs[top.ids[i]], largest
+
+
+def steps(
+    session: Session, cross: CrossCache, torch: Torch, gates: FloatArray | None = None
+) -> Iterator[tuple[int, int, Candidates, FloatArray]]:
+    """Yield for each target and position the candidates of all, and the log-probs (V,) of this one;
+    `gates` are (B, 2, L, H)."""
     cache = session.new_cache(rows_per_source=1)
     cache.insert(cross)
     targets = targets_of(torch)
     for position, tokens in enumerate(torch["decoder_input_ids"].T):
-        top = session.step(cache, tokens, LARGEST_IDS, logits=True)
+        top = session.step(cache, tokens, LARGEST_IDS, logits=True, gates=gates)
         assert top.logits is not None
         log_probs = log_softmax(top.logits)
         for i, target in enumerate(targets):
             if position < len(target):
-                ids, theirs = (torch[name][i, position] for name in ("log_prob_ids", "log_probs"))
-                yield f"log_probs[{i}, {position}]", log_probs[i, ids], theirs
-                largest = theirs[: top.log_probs.shape[1]]
-                yield f"top_log_probs[{i}, {position}]", top.log_probs[i], largest
-                yield f"top_log_probs[{i}, {position}]", log_probs[i, top.ids[i]], largest
+                yield i, position, top, log_probs[i]
 
 
 def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
-    for i, weights in enumerate(session.encoder_attention(sample_sources(torch))):
-        yield from compare_layers("encoder_attention", i, weights, torch)
+    for i, attended in enumerate(session.encoder_attention(sample_sources(torch))):
+        yield from compare_layers("encoder_attention", i, attended, torch)
 
 
 def compare_attention(session: Session, torch: Torch) -> Iterator[Pair]:
@@ -155,17 +166,72 @@ def compare_scores(session: Session, torch: Torch) -> Iterator[Pair]:
         yield f"token_log_probs[{i}]", ours, torch["log_probs"][i, : len(ours), -1]
 
 
+def compare_gated_encoder(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Compare what is decoded from a gated memory, then weights and norms with open gates."""
+    sources = sample_sources(torch)
+    _, cross = session.encode(sources, gates_of(torch, "encoder_gates"))
+    yield from compare_gated_steps(session, cross, torch, "encoder_gated_log_probs")
+    gates = np.ones_like(gates_of(torch, "encoder_gates"))
+    for i, attended in enumerate(session.encoder_attention(sources, gates)):
+        yield from compare_layers("encoder_attention", i, attended, torch)
+
+
+def compare_gated_step(session: Session, torch: Torch) -> Iterator[Pair]:
+    _, cross = session.encode(sample_sources(torch))
+    gates = gates_of(torch, "decoder_gates")
+    yield from compare_gated_steps(session, cross, torch, "decoder_gated_log_probs", gates)
+
+
+def compare_gated_steps(
+    session: Session,
+    cross: CrossCache,
+    torch: Torch,
+    name: str,
+    gates: FloatArray | None = None,
+) -> Iterator[Pair]:
+    for i, position, _, log_probs in steps(session, cross, torch, gates):
+        ids = torch["log_prob_ids"][i, position]
+        yield f"{name}[{i}, {position}]", log_probs[ids], torch[name][i, position]
+
+
+def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Pair]:
+    """Compare gated scores, then weights and norms with open gates."""
+    inputs, crosses = targets_of(torch), crosses_of(session, torch)
+    targets = [torch["log_prob_ids"][i, : len(each), -1] for i, each in enumerate(inputs)]
+    gates = gates_of(torch, "decoder_gates")
+    for i, ours in enumerate(session.score(inputs, targets, crosses, gates)):
+        theirs = torch["decoder_gated_log_probs"][i, : len(ours), -1]
+        yield f"token_log_probs[{i}]", ours, theirs
+    computed = session.attention(inputs, crosses, np.ones_like(gates))
+    for i, (decoder, cross) in enumerate(computed):
+        yield from compare_layers("decoder_attention", i, decoder, torch)
+        yield from compare_layers("cross_attention", i, cross, torch)
+
+
+def gates_of(torch: Torch, name: str) -> FloatArray:
+    """Return the same gates for each source."""
+    gates = torch[name]
+    return np.repeat(gates[None], len(torch["source_length"]), 0)
+
+
 COMPARISONS: dict[GraphName, Callable[[Session, Torch], Iterator[Pair]]] = {
     "attention": compare_attention,
     "encoder_attention": compare_encoder_attention,
     "score": compare_scores,
+    "gated_encoder": compare_gated_encoder,
+    "gated_step": compare_gated_step,
+    "gated_decoder": compare_gated_decoder,
 }
 
 
-def compare_layers(kind: str, i: int, weights: NDArray[Any], torch: Torch) -> Iterator[Pair]:
-    for layer, ours in enumerate(weights):  # (H, queries, keys)
+def compare_layers(kind: str, i: int, attended: Attended, torch: Torch) -> Iterator[Pair]:
+    for layer, ours in enumerate(attended.weights):  # (H, queries, keys)
         theirs = torch[f"{kind}_{layer}"][i, :, : ours.shape[1], : ours.shape[2]]
         yield f"{kind}_{layer}[{i}]", ours, theirs
+    norms = kind.replace("attention", "value_norms")
+    for layer, ours in enumerate(() if attended.norms is None else attended.norms):  # (H, keys)
+        theirs = torch[f"{norms}_{layer}"][i, :, : ours.shape[1]]
+        yield f"{norms}_{layer}[{i}]", ours, theirs
 
 
 def unpadded(ids: IntArray, lengths: IntArray) -> list[IntArray]:

@@ -2,12 +2,15 @@
 
 Axes: B sources, R rows of a step, S source length, T target length, L layers, H heads, M d_model,
 K best tokens.
+
+Gates (B, L, H) of the encoder, and (B or R, 2, L, H) of the decoder's self-attention and
+cross-attention, are factors of the heads' outputs. Only methods that get them use the gated graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import RLock
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -39,6 +42,34 @@ NOT_FINITE = (
     "the model computed NaN or infinity: its weights are damaged, or overflow at this precision;"
     " serve it with HEED_PRECISION=fp32, or export it again"
 )
+
+
+class Attended(NamedTuple):
+    """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
+    norms (L, H, S): |W v|, where v is a head's value and W its slice of the output projection."""
+
+    weights: FloatArray
+    norms: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        weights: Sequence[FloatArray],
+        norms: Sequence[FloatArray],
+        row: int,
+        queries: int,
+        keys: int,
+    ) -> "Attended":
+        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding."""
+        lengths = np.stack([layer[row, :, :keys] for layer in norms]) if norms else None
+        return cls(stack_layers(weights, row, queries, keys), lengths)
+
+    @property
+    def weighted_norms(self) -> FloatArray:
+        """Weights times norms (L, H, T, S). Kobayashi et al., "Attention is Not Only a Weight:
+        Analyzing Transformers with Vector Norms" (2020)."""
+        assert self.norms is not None
+        return self.weights * self.norms[:, :, None]
 
 
 class Session:
@@ -96,17 +127,24 @@ class Session:
             return DeviceCache(self._config, rows_per_source, self._mover)
         return Cache(self._config, rows_per_source, self._cache_type)
 
-    def encode(self, sources: Sequence[IntArray]) -> tuple[list[FloatArray], CrossCache]:
+    def encode(
+        self, sources: Sequence[IntArray], gates: FloatArray | None = None
+    ) -> tuple[list[FloatArray], CrossCache]:
         """Return the memory (S, M) of each source, and the cross-attention cache of all sources."""
-        ids, lengths = self._padded(sources)
-        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
-        memory, *cross = self._run("encoder", self._encoded_names, feeds)
+        feeds, lengths = self._sources(sources, gates)
+        graph: GraphName = "encoder" if gates is None else "gated_encoder"
+        memory, *cross = self._run(graph, self._encoded_names, feeds)
         return [memory[i, :length] for i, length in enumerate(lengths)], CrossCache(
             [*cross], lengths
         )
 
     def step(
-        self, cache: Cache | DeviceCache, tokens: IntArray, k: int, logits: bool = False
+        self,
+        cache: Cache | DeviceCache,
+        tokens: IntArray,
+        k: int,
+        logits: bool = False,
+        gates: FloatArray | None = None,
     ) -> Candidates:
         """Read a token (R,) a row at its position, and move every row on by one.
 
@@ -117,59 +155,94 @@ class Session:
         if last >= cache.capacity:
             cache.grow(last + 1)
         vocab_size = self._config.target_vocab_size
-        key = len(tokens), min(k, vocab_size), logits
+        graph: GraphName = "step" if gates is None else "gated_step"
+        key = graph, len(tokens), min(k, vocab_size), logits
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            bound = self.open("step"), self._cache_names, min(k, vocab_size)
+            bound = self.open(graph), self._cache_names, min(k, vocab_size)
             size = vocab_size if logits else None
             if isinstance(cache, Cache):
-                cache.bindings[key] = Binding(cache, *bound, vocab_size=size)
+                cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
             else:
                 cache.bindings[key] = DeviceBinding(
                     cache, *bound, vocab_size=size, on_host=self._read_on_host
                 )
-        candidates = cache.bindings[key].run(tokens, cache.position)
+        candidates = cache.bindings[key].run(tokens, cache.position, gates)
         if np.isnan(candidates.log_probs).any():
             raise PassFailed(NOT_FINITE)
         cache.position += 1
         return candidates
 
     def attention(
-        self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]
-    ) -> list[tuple[FloatArray, FloatArray]]:
+        self,
+        inputs: Sequence[IntArray],
+        crosses: Sequence[CrossCache],
+        gates: FloatArray | None = None,
+    ) -> list[tuple[Attended, Attended]]:
         """Return decoder attention (L, H, T, T) and cross-attention (L, H, T, S) of each target.
 
         `inputs` are decoder input ids (T,); `crosses` are their sources, one each.
         """
         feeds = self._teacher_forcing(inputs, crosses)
         layers = self._config.num_decoder_layers
-        kinds = ("decoder_attention", "cross_attention")
-        names = [f"{kind}_{layer}" for kind in kinds for layer in range(layers)]
-        weights = self._run("attention", names, feeds)
+        kinds = ("decoder", "cross")
+        names, norms = (names_of(what, kinds, layers) for what in ("attention", "value_norms"))
+        if gates is None:
+            found = self._run("attention", names, feeds)
+        else:
+            feeds["target_ids"], feeds["gates"] = feeds["decoder_input_ids"], gates
+            # The log-probs are not needed here, but NaN anywhere reaches them (`_run`).
+            found = self._run("gated_decoder", [*names, *norms, "token_log_probs"], feeds)
+        own, cross, own_norms, cross_norms = (
+            found[i * layers : (i + 1) * layers] for i in range(4)
+        )
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
         return [
-            (stack_layers(weights[:layers], i, t, t), stack_layers(weights[layers:], i, t, s))
+            (Attended.of(own, own_norms, i, t, t), Attended.of(cross, cross_norms, i, t, s))
             for i, (t, s) in enumerate(lengths)
         ]
 
-    def encoder_attention(self, sources: Sequence[IntArray]) -> list[FloatArray]:
+    def encoder_attention(
+        self, sources: Sequence[IntArray], gates: FloatArray | None = None
+    ) -> list[Attended]:
         """Return encoder attention (L, H, S, S) of each source."""
-        ids, lengths = self._padded(sources)
-        names = [f"encoder_attention_{layer}" for layer in range(self._config.num_encoder_layers)]
-        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
-        weights = self._run("encoder_attention", names, feeds)
-        return [stack_layers(weights, i, length, length) for i, length in enumerate(lengths)]
+        feeds, lengths = self._sources(sources, gates)
+        layers = self._config.num_encoder_layers
+        names, norms = (
+            names_of(what, ["encoder"], layers) for what in ("attention", "value_norms")
+        )
+        if gates is None:
+            found = self._run("encoder_attention", names, feeds)
+        else:
+            found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
+        weights, value_norms = found[:layers], found[layers : 2 * layers]
+        return [Attended.of(weights, value_norms, i, n, n) for i, n in enumerate(lengths)]
 
     def score(
-        self, inputs: Sequence[IntArray], targets: Sequence[IntArray], crosses: Sequence[CrossCache]
+        self,
+        inputs: Sequence[IntArray],
+        targets: Sequence[IntArray],
+        crosses: Sequence[CrossCache],
+        gates: FloatArray | None = None,
     ) -> list[FloatArray]:
         """Return the log-prob (T,) of each id of `targets` (T,) after the decoder input in the same
         place of `inputs` (T,)."""
         feeds = self._teacher_forcing(inputs, crosses)
         feeds["target_ids"], lengths = self._padded(targets)
-        (log_probs,) = self._run("score", ["token_log_probs"], feeds)
+        graph: GraphName = "score"
+        if gates is not None:
+            graph, feeds["gates"] = "gated_decoder", gates
+        (log_probs,) = self._run(graph, ["token_log_probs"], feeds)
         return [log_probs[i, :length] for i, length in enumerate(lengths)]
+
+    def _sources(
+        self, sources: Sequence[IntArray], gates: FloatArray | None
+    ) -> tuple[Feeds, IntArray]:
+        """Return the inputs of a pass over sources, and their lengths (B,)."""
+        ids, lengths = self._padded(sources)
+        feeds: Feeds = {"source_ids": ids, "source_length": lengths}
+        return (feeds if gates is None else {**feeds, "gates": gates}), lengths
 
     def _teacher_forcing(self, inputs: Sequence[IntArray], crosses: Sequence[CrossCache]) -> Feeds:
         """Return the inputs of a pass over whole targets: padded decoder ids and padded sources."""
@@ -278,6 +351,10 @@ def choose_precision(bundle: Bundle, wanted: Precision, on_cpu: bool) -> Precisi
             f"{bundle.root} has no graphs of precision {wanted}; choose one of: auto, {names}"
         )
     return wanted
+
+
+def names_of(what: str, kinds: Iterable[str], layers: int) -> list[str]:
+    return [f"{kind}_{what}_{layer}" for kind in kinds for layer in range(layers)]
 
 
 def stack_layers(layers: Sequence[FloatArray], row: int, queries: int, keys: int) -> FloatArray:

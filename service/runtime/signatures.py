@@ -48,21 +48,31 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     lengths = "decoder_input_ids", "decoder_length", "source_length"
     forced = dict.fromkeys(lengths, (INT,)) | cross
     token = dict.fromkeys(("token", "position", "source_length"), (INT,))
+    step: Tensors = token | {"k": (INT, 1)} | own | cross
+    encoder = weights_of(["encoder_attention"], heads, config.num_encoder_layers)
+    encoder_norms = weights_of(["encoder_value_norms"], heads, config.num_encoder_layers)
+    both = weights_of(["decoder_attention", "cross_attention"], heads, config.num_decoder_layers)
+    norms = ["decoder_value_norms", "cross_value_norms"]
+    both_norms = weights_of(norms, heads, config.num_decoder_layers)
+    encoder_gates: Tensors = {"gates": (FLOAT, config.num_encoder_layers, heads)}
+    decoder_gates: Tensors = {"gates": (FLOAT, 2, config.num_decoder_layers, heads)}
+    encoded = {"memory": (FLOAT, config.d_model)} | cross
+    scored = forced | {"target_ids": (INT,)}
+    log_probs: Tensors = {"token_log_probs": (FLOAT,)}
     best: Tensors = {"top_log_probs": (FLOAT,), "top_ids": (INT,), "logits": (FLOAT, vocab_size)}
-    match graph:
-        case "encoder":
-            return source, {"memory": (FLOAT, config.d_model)} | cross
-        case "step":
-            return token | {"k": (INT, 1)} | own | cross, best | written
-        case "attention":
-            kinds = "decoder_attention", "cross_attention"
-            return forced, weights_of(kinds, heads, config.num_decoder_layers)
-        case "encoder_attention":
-            return source, weights_of([graph], heads, config.num_encoder_layers)
-        case "score":
-            return forced | {"target_ids": (INT,)}, {"token_log_probs": (FLOAT,)}
+    tables: dict[GraphName, tuple[Tensors, Tensors]] = {
+        "encoder": (source, encoded),
+        "step": (step, best | written),
+        "attention": (forced, both),
+        "encoder_attention": (source, encoder),
+        "score": (scored, log_probs),
+        "gated_encoder": (source | encoder_gates, encoded | encoder | encoder_norms),
+        "gated_step": (step | decoder_gates, best | written),
+        "gated_decoder": (scored | decoder_gates, both | both_norms | log_probs),
+    }
+    return tables[graph]
 
 
 def weights_of(kinds: Iterable[str], heads: int, layers: int) -> Tensors:
-    """Return attention weights of each kind and layer."""
+    """Return weights or value norms of each kind and layer."""
     return {f"{kind}_{layer}": (FLOAT, heads) for kind in kinds for layer in range(layers)}

@@ -10,6 +10,7 @@ from torch.onnx.ops import symbolic, symbolic_multi_out
 
 from model.export.graphs.rewrite import MICROSOFT
 from model.network.attention import (
+    TORCH_KERNEL,
     KeysValues,
     MultiHeadAttention,
     SelfAttended,
@@ -108,6 +109,25 @@ class OnnxKernel(TorchKernel):
 
 
 ONNX_KERNEL = OnnxKernel()
+
+
+class WeighingKernel(OnnxKernel):
+    """Attend to sequences by the same operator, so that its numbers are the same, and compute the
+    weights besides."""
+
+    def attend_sequence(
+        self,
+        attention: MultiHeadAttention,
+        query: Tensor,
+        own: KeysValues,
+        valid_lengths: Tensor,
+        position: Position,
+    ) -> SelfAttended:
+        given = attention, query, own, valid_lengths, position
+        attended = super().attend_sequence(*given)
+        if not isinstance(attention.score, ScaledDotProduct):
+            return attended  # computed in torch, weights included
+        return attended._replace(weights=TORCH_KERNEL.attend_sequence(*given).weights)
 
 
 def rotary_embedding(x: Tensor, num_heads: int, rotary: Rotary, positions: Tensor) -> Tensor:

@@ -3,9 +3,13 @@
 The modules of model.network stay the only definition of the network. A wrapper names the inputs and
 outputs. Where no attention weights are returned, it passes ONNX_KERNEL, which attends with ONNX
 operators.
+
+Gated graphs have a gate for each head, and return the value norms. With all gates 1 they compute
+the numbers of the others.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -14,9 +18,17 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
-from model.export.graphs.kernel import ONNX_KERNEL
+from model.export.graphs.kernel import ONNX_KERNEL, OnnxKernel, WeighingKernel
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
-from model.network.attention import KeysValues
+from model.network.attention import KeysValues, TorchKernel
+from model.network.gates import (
+    cross_attentions,
+    decoder_attentions,
+    decoder_gates,
+    encoder_attentions,
+    encoder_gates,
+    step_gates,
+)
 from model.network.transformer import Transformer
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
@@ -43,12 +55,7 @@ class StepGraph(ModelGraph):
     def forward(
         self, token: Tensor, position: Tensor, source_length: Tensor, k: Tensor, *caches: Tensor
     ) -> list[Tensor]:
-        layers = paired(caches)  # the decoder's own caches, then those of cross-attention
-        own, cross = layers[: len(layers) // 2], layers[len(layers) // 2 :]
-        step = self.model.decoder.step(token, position, own, cross, source_length, ONNX_KERNEL)
-        logits = self.model.generator(step.hidden)  # (R, V)
-        top = logits.log_softmax(-1).topk(k.item())  # (R, K)
-        return [top.values, top.indices, logits, *flat(step.cache)]
+        return run_step(self.model, token, position, source_length, k, caches, ONNX_KERNEL)
 
 
 class AttentionGraph(ModelGraph):
@@ -77,14 +84,81 @@ class ScoreGraph(ModelGraph):
         decoded = self.model.decoder(
             decoder_input_ids, decoder_length, paired(cross), source_length
         )
-        logits = self.model.generator(decoded.hidden)  # (B, T, V)
-        chosen = logits.gather(-1, target_ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
-        return chosen - logits.logsumexp(-1)  # (B, T)
+        return log_probs_of(self.model, decoded.hidden, target_ids)
 
 
 class EncoderAttentionGraph(ModelGraph):
     def forward(self, source_ids: Tensor, source_length: Tensor) -> list[Tensor]:
-        return self.model.encoder(source_ids, source_length)[1]
+        return [layer.weights for layer in self.model.encoder(source_ids, source_length)[1]]
+
+
+class GatedEncoderGraph(ModelGraph):
+    def forward(self, source_ids: Tensor, source_length: Tensor, gates: Tensor) -> list[Tensor]:
+        kernel = WeighingKernel(encoder_gates(self.model, gates))
+        memory, layers = self.model.encoder(source_ids, source_length, kernel)
+        attended = zip(encoder_attentions(self.model), layers, strict=True)
+        norms = [attention.value_norms(layer.cache.values) for attention, layer in attended]
+        cross = flat(self.model.decoder.cross(memory))
+        return [memory, *cross, *(layer.weights for layer in layers), *norms]
+
+
+class GatedStepGraph(ModelGraph):
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        source_length: Tensor,
+        k: Tensor,
+        gates: Tensor,
+        *caches: Tensor,
+    ) -> list[Tensor]:
+        kernel = OnnxKernel(step_gates(self.model, gates))
+        return run_step(self.model, token, position, source_length, k, caches, kernel)
+
+
+class GatedDecoderGraph(ModelGraph):
+    def forward(
+        self,
+        decoder_input_ids: Tensor,
+        decoder_length: Tensor,
+        source_length: Tensor,
+        target_ids: Tensor,
+        gates: Tensor,
+        *cross: Tensor,
+    ) -> list[Tensor]:
+        memory = paired(cross)
+        kernel = TorchKernel(decoder_gates(self.model, gates))
+        decoded = self.model.decoder(
+            decoder_input_ids, decoder_length, memory, source_length, kernel
+        )
+        attentions = [*decoder_attentions(self.model), *cross_attentions(self.model)]
+        attended = zip(attentions, [*decoded.cache, *memory], strict=True)
+        norms = [attention.value_norms(read.values) for attention, read in attended]
+        weights = [*decoded.decoder_attention, *decoded.cross_attention]
+        return [*weights, *norms, log_probs_of(self.model, decoded.hidden, target_ids)]
+
+
+def run_step(
+    model: Transformer,
+    token: Tensor,
+    position: Tensor,
+    source_length: Tensor,
+    k: Tensor,
+    caches: tuple[Tensor, ...],
+    kernel: OnnxKernel,
+) -> list[Tensor]:
+    layers = paired(caches)  # the decoder's own caches, then those of cross-attention
+    own, cross = layers[: len(layers) // 2], layers[len(layers) // 2 :]
+    step = model.decoder.step(token, position, own, cross, source_length, kernel)
+    logits = model.generator(step.hidden)  # (R, V)
+    top = logits.log_softmax(-1).topk(k.item())  # (R, K)
+    return [top.values, top.indices, logits, *flat(step.cache)]
+
+
+def log_probs_of(model: Transformer, hidden: Tensor, target_ids: Tensor) -> Tensor:
+    logits = model.generator(hidden)  # (B, T, V)
+    chosen = logits.gather(-1, target_ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    return chosen - logits.logsumexp(-1)  # (B, T)
 
 
 def encoder_graph(model: Transformer) -> GraphSpec:
@@ -119,9 +193,7 @@ def attention_graph(model: Transformer) -> GraphSpec:
         "source_length": {0: SOURCES},
         **{name: {0: SOURCES, 2: SOURCE} for name in cache_names("cross", model)},
     }
-    layers = range(model.config.num_decoder_layers)
-    outputs = [f"{kind}_attention_{layer}" for kind in ("decoder", "cross") for layer in layers]
-    return GraphSpec(AttentionGraph(model), example, inputs, outputs)
+    return GraphSpec(AttentionGraph(model), example, inputs, decoder_outputs("attention", model))
 
 
 def score_graph(model: Transformer) -> GraphSpec:
@@ -138,8 +210,55 @@ def score_graph(model: Transformer) -> GraphSpec:
 
 
 def encoder_attention_graph(model: Transformer) -> GraphSpec:
-    outputs = [f"encoder_attention_{layer}" for layer in range(model.config.num_encoder_layers)]
+    outputs = encoder_outputs("attention", model)
     return GraphSpec(EncoderAttentionGraph(model), SOURCE_EXAMPLE, SOURCE_AXES, outputs)
+
+
+def gated_encoder_graph(model: Transformer) -> GraphSpec:
+    """Take the inputs of the encoder graph and gates (B, L, H)."""
+    plain, config = encoder_graph(model), model.config
+    gates = torch.ones(2, config.num_encoder_layers, config.num_heads)
+    weights, norms = (encoder_outputs(each, model) for each in ("attention", "value_norms"))
+    return GraphSpec(
+        GatedEncoderGraph(model),
+        (*plain.example, gates),
+        {**plain.inputs, "gates": {0: SOURCES}},
+        [*plain.outputs, *weights, *norms],
+    )
+
+
+def gated_step_graph(model: Transformer) -> GraphSpec:
+    """Take the inputs of the step graph, and after `k` gates (R, 2, L, H)."""
+    return gated(GatedStepGraph(model), step_graph(model), "k", ROWS)
+
+
+def gated_decoder_graph(model: Transformer) -> GraphSpec:
+    """Take the inputs of the score graph, and after `target_ids` gates (B, 2, L, H)."""
+    weights, norms = (decoder_outputs(each, model) for each in ("attention", "value_norms"))
+    spec = gated(GatedDecoderGraph(model), score_graph(model), "target_ids", SOURCES)
+    return replace(spec, outputs=[*weights, *norms, *spec.outputs])
+
+
+def gated(module: ModelGraph, plain: GraphSpec, before: str, rows: Dim) -> GraphSpec:
+    """Return a spec of a decoder with gates (rows, 2, L, H) after the input `before`."""
+    config = module.model.config
+    names = [*plain.inputs]
+    place = names.index(before) + 1
+    count = plain.example[0].size(0)
+    gates = torch.ones(count, 2, config.num_decoder_layers, config.num_heads)
+    inputs = {name: plain.inputs[name] for name in names[:place]} | {"gates": {0: rows}}
+    inputs |= {name: plain.inputs[name] for name in names[place:]}
+    example = (*plain.example[:place], gates, *plain.example[place:])
+    return GraphSpec(module, example, inputs, plain.outputs)
+
+
+def encoder_outputs(what: str, model: Transformer) -> list[str]:
+    return [f"encoder_{what}_{layer}" for layer in range(model.config.num_encoder_layers)]
+
+
+def decoder_outputs(what: str, model: Transformer) -> list[str]:
+    layers = range(model.config.num_decoder_layers)
+    return [f"{kind}_{what}_{layer}" for kind in ("decoder", "cross") for layer in layers]
 
 
 def cache_names(side: str, model: Transformer) -> list[str]:
@@ -169,6 +288,9 @@ GRAPHS = {
     "attention": attention_graph,
     "score": score_graph,
     "encoder_attention": encoder_attention_graph,
+    "gated_encoder": gated_encoder_graph,
+    "gated_step": gated_step_graph,
+    "gated_decoder": gated_decoder_graph,
 }
 
 
@@ -192,5 +314,6 @@ def export_graphs(
 
 
 def save_graph(proto: onnx.ModelProto, path: Path) -> None:
+    del proto.graph.value_info[:]  # shapes that the runtime infers: a fifth of the file
     onnx.save(proto, path)
     onnx.checker.check_model(path)

@@ -35,13 +35,16 @@ class Quantizer:
         self._seen: set[str] = set()  # what this pass has added already
 
     def run(self) -> None:
-        """Raise ValueError if a node reads one of `names` and is neither product nor look-up."""
+        """Raise ValueError if a node reads one of `names` and is not a product, a look-up, or the
+        Reshape that cuts an output projection into the slices of its heads."""
         for node in self._graph.node:
             parts = self._weights(node)
             if node.op_type in ("Gemm", "MatMul") and parts:
                 self._product(node, parts)
             elif node.op_type == "Gather" and node.input[0] in self._names:
                 self._look_up(node)
+            elif node.op_type == "Reshape" and node.input[0] in self._names:
+                self._slice(node)
             else:
                 self._nodes.append(node)
         self._remove_unread()
@@ -131,6 +134,16 @@ class Quantizer:
         self._add("Unsqueeze", [scale_name(name), last_axis], scale)
         self._add("Gather", [scale, ids], f"{output}_scale")
         self._add("Mul", [f"{output}_unit", f"{output}_scale"], output)
+
+    def _slice(self, node: onnx.NodeProto) -> None:
+        """Cut what the int8 numbers stand for: value norms are those of the weights that are
+        multiplied with. The runtime folds all of it when it opens the graph."""
+        (name, shape), output = node.input, node.output[0]
+        last_axis = self._constant("last_axis", np.array([-1]))
+        self._add("Cast", [name], f"{name}_unit", to=onnx.TensorProto.FLOAT)
+        self._add("Unsqueeze", [scale_name(name), last_axis], f"{scale_name(name)}_column")
+        self._add("Mul", [f"{name}_unit", f"{scale_name(name)}_column"], f"{name}_fp32")
+        self._add("Reshape", [f"{name}_fp32", shape], output)
 
     def _add(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
         """Add a node, unless an earlier product has added it."""

@@ -10,7 +10,7 @@ from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
-from service.attention import AttentionKind, HeadReduction, LayerReduction
+from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
 
 Code = Literal[
     "unparsable",
@@ -99,6 +99,9 @@ class AttentionBlock(BaseModel):
     reduce_heads: HeadReduction | None = Field(
         default=None, description="How heads were combined; absent if they were not."
     )
+    measure: Measure | None = Field(
+        default=None, description="norm if weights were multiplied with norms; absent if not."
+    )
     axes: list[str] = Field(
         description="Names of the axes of `data`: layer and head (unless combined), then the side"
         " of the rows and the side of the columns, each source or target."
@@ -112,7 +115,7 @@ class AttentionBlock(BaseModel):
     )
     data: Matrix | list[Matrix] | list[list[Matrix]] = Field(
         description="Attention weights after the softmax. Every row sums to 1, unless reduced by"
-        " max or rounded by decimals."
+        " max, rounded by decimals or measured by norms."
     )
     alignment: Alignment | list[Alignment] | list[list[Alignment]] | None = Field(
         default=None,

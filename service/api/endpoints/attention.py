@@ -18,6 +18,7 @@ from service.api.answering.responses import (
     describe_files,
 )
 from service.api.answering.serialize import write_attention
+from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
@@ -100,6 +101,7 @@ class AttentionRequest(Searching):
         validate_default=True,
         description="Which attention weights to return. {} selects all cross-attention.",
     )
+    ablate: Ablate = Field(default=[])
     partial: Partial = False
 
 
@@ -151,6 +153,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
+    ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_targets(call, model, body, source, faults)
@@ -171,6 +174,7 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
             selection,
             aligns=selection.aligns,
             language=languages.target_ids,
+            ablated=ablated,
         )
         for source, target in zip(sources, targets, strict=True)
     ]

@@ -22,6 +22,7 @@ from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_words
+from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -143,6 +144,7 @@ class DecodeRequest(Searching):
         description="Which attention weights to return with each hypothesis. {} selects all"
         " cross-attention; null returns none.",
     )
+    ablate: Ablate = Field(default=[])
     partial: Partial = False
     stream: bool = Field(
         default=False,
@@ -286,6 +288,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     )
     search = await call.compute_reading(read, options_size(body))
     check_growing(body, model, faults)
+    ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)
@@ -303,6 +306,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
             aligns=aligns or selection.aligns,
             streams=body.stream,
             language=languages.target_ids,
+            ablated=ablated,
         )
         for source in sources.tokens
     ]

@@ -10,6 +10,7 @@ from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, respond
 from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
+from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
@@ -42,6 +43,7 @@ class ScoreRequest(LanguageRequest):
         " texts; ids are used unchanged.",
         examples=[["AH0 T EH1 N SH AH0 N"]],
     )
+    ablate: Ablate = Field(default=[])
 
 
 class ScoreResult(BaseModel):
@@ -89,6 +91,7 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
     model = call.use_model(body.model)
     check_scores(model)
     faults = Faults()
+    ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
         call,
@@ -100,7 +103,11 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
     await call.hold(TOKEN_BYTES * total_length(targets, padded))
     entries = [
         Entry(
-            np.array(source.ids), target_ids=target.ids, scores=True, language=languages.target_ids
+            np.array(source.ids),
+            target_ids=target.ids,
+            scores=True,
+            language=languages.target_ids,
+            ablated=ablated,
         )
         for source, target in zip(sources, targets, strict=True)
     ]

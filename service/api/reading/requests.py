@@ -7,7 +7,13 @@ the fields with each other and with the model. Descriptions are shown in /docs.
 from pydantic import Field
 
 from service.api.reading.field_types import Indices, Stop, Strict, TargetPrefix, Unicode
-from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
+from service.attention import (
+    AlignmentMethod,
+    AttentionKind,
+    HeadReduction,
+    LayerReduction,
+    Measure,
+)
 from service.bundle.manifest import (
     BeamSize,
     LeastTokens,
@@ -76,6 +82,13 @@ class AttentionSelection(Strict):
         " W + I with rows scaled to sum to 1, where I stands for the residual connection. It needs"
         " reduce_heads, and kinds without cross.",
     )
+    measure: Measure = Field(
+        default="weight",
+        description="What to measure: weight, the attention weights; or norm (Kobayashi et al."
+        " 2020), each weight times the length of what the head makes of the attended token's value"
+        " in its output. Tokens with short values, on which heads often put the weight that they"
+        " need nowhere, then measure little. norm cannot be combined with rollout.",
+    )
     rows: list[int] | None = Field(
         default=None,
         min_length=2,
@@ -97,7 +110,8 @@ class AttentionSelection(Strict):
         default=None,
         gt=0,
         le=1,
-        description="Least weight of a pair, for alignment by threshold. null: 0.2.",
+        description="Least weight of a pair, for alignment by threshold; with measure norm, least"
+        " share of the sum of its row. null: 0.2.",
     )
     decimals: int | None = Field(
         default=None,

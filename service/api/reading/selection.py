@@ -9,6 +9,7 @@ from service.bundle.manifest import Config, GraphName
 from service.errors import Fault, Invalid, NotFound
 from service.serving.model import Model
 
+GATED_GRAPHS: frozenset[GraphName] = frozenset({"gated_encoder", "gated_step", "gated_decoder"})
 DEFAULT_THRESHOLD = 0.2  # least weight of a pair in an alignment
 ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
     "encoder": "encoder_attention",
@@ -37,12 +38,7 @@ def read_selection(body: AttentionSelection, model: Model, faults: Faults) -> Se
 def select(body: AttentionSelection, config: Config) -> Selection:
     """Return which weights `body` selects. Raise Invalid for each index out of range, naming the
     range."""
-    faults = Faults()
-    depth: dict[AttentionKind, int] = {
-        "encoder": config.num_encoder_layers,
-        "decoder": config.num_decoder_layers,
-        "cross": config.num_decoder_layers,
-    }
+    faults, depth = Faults(), layers_of(config)
     layers: dict[AttentionKind, list[int]] = {}
     for kind in body.kinds:
         with faults.collect():
@@ -56,11 +52,18 @@ def select(body: AttentionSelection, config: Config) -> Selection:
         heads=heads,
         reduce_heads=body.reduce_heads,
         reduce_layers=body.reduce_layers,
+        measure=body.measure,
         rows=(body.rows[0], body.rows[1]) if body.rows else None,
         alignment=body.alignment,
         threshold=DEFAULT_THRESHOLD if body.threshold is None else body.threshold,
         decimals=body.decimals,
     )
+
+
+def layers_of(config: Config) -> dict[AttentionKind, int]:
+    """Return how many layers have each kind of attention."""
+    decoder = config.num_decoder_layers
+    return {"encoder": config.num_encoder_layers, "decoder": decoder, "cross": decoder}
 
 
 def check_graphs(body: AttentionSelection, model: Model) -> None:
@@ -75,6 +78,18 @@ def check_graphs(body: AttentionSelection, model: Model) -> None:
             raise NotFound(
                 "not_supported", f"model {model.name} cannot show {kind} attention: {why}"
             )
+    if body.measure == "norm":
+        check_gates(model, "measure attention by norms", "measure")
+
+
+def check_gates(model: Model, what: str, field: str) -> None:
+    """Raise NotFound if the bundle of the model lacks a gated graph; they also give the norms."""
+    if not model.engine.opened.graphs >= GATED_GRAPHS:
+        raise NotFound(
+            "not_supported",
+            f"model {model.name} cannot {what}: its bundle lacks the gated graphs; export or"
+            f" convert it again, or omit {field}",
+        )
 
 
 def kinds_of(model: Model) -> list[AttentionKind]:
@@ -116,6 +131,9 @@ def check_rollout(body: AttentionSelection) -> None:
     if "cross" in body.kinds:
         detail = "is rollout, which needs self-attention: set kinds to encoder, decoder or both"
         raise Invalid.at("/attention/reduce_layers", f"{detail}, without cross")
+    if body.measure == "norm":
+        detail = "is rollout, whose rows are weights that sum to 1: set measure to weight"
+        raise Invalid.at("/attention/reduce_layers", detail)
     if body.reduce_heads == "none":
         detail = "is rollout, which needs one matrix per layer: set reduce_heads to mean or max"
         raise Invalid.at("/attention/reduce_layers", detail)

@@ -127,14 +127,14 @@ def assert_equal_inside(ours, torchs, *lengths):
 def test_memory_and_encoder_attention(exported, lengths):
     folder, model = exported
     source_ids, source_length = ragged(lengths, model.config.source_vocab_size)
-    memory, attention = model.encoder(source_ids, source_length)
+    memory, attended = model.encoder(source_ids, source_length)
     feeds = {"source_ids": source_ids, "source_length": source_length}
     ours = run(folder, "encoder", **feeds)["memory"]
     for i, n in enumerate(lengths):
         np.testing.assert_allclose(ours[i, :n], memory[i, :n].numpy(), **TOLERANCE)
     for name, weights in run(folder, "encoder_attention", **feeds).items():
         layer = int(name.rpartition("_")[2])
-        assert_equal_inside(weights, attention[layer], source_length, source_length)
+        assert_equal_inside(weights, attended[layer].weights, source_length, source_length)
 
 
 @torch.no_grad()

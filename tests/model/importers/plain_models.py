@@ -175,7 +175,8 @@ def assert_same_numbers(ours, theirs, source_lengths, target_lengths, seed):
     ).detach()
     with torch.no_grad():
         log_probs = ours(source_ids, source_length, target_ids, target_length)
-        memory, encoder_attention = ours.encoder(source_ids, source_length)
+        memory, attended = ours.encoder(source_ids, source_length)
+        encoder_attention = [layer.weights for layer in attended]
         cross = ours.decoder.cross(memory)
         decoded = ours.decoder(target_ids, target_length, cross, source_length)
     for i, length in enumerate(target_lengths):

@@ -129,7 +129,8 @@ def assert_same_numbers(ours, theirs, source_lengths, target_lengths, seed=0):
             decoder_input_ids=target_ids,
             output_attentions=True,
         )
-        memory, encoder_attention = ours.encoder(source_ids, source_length)
+        memory, attended = ours.encoder(source_ids, source_length)
+        encoder_attention = [layer.weights for layer in attended]
         cross = ours.decoder.cross(memory)
         decoded = ours.decoder(target_ids, target_length, cross, source_length)
         log_probs = ours.log_probs(decoded.hidden)

@@ -144,7 +144,7 @@ def test_all_weight_goes_to_the_only_distance_without_a_penalty(options):
     ids, length = torch.randint(3, 11, (1, 6)), torch.tensor([6])
     _, layers = model.encoder(ids, length)
     decoded = model.decoder(ids, length, model.decoder.cross(model.encoder(ids, length)[0]), length)
-    for weights in (*layers, *decoded.decoder_attention):
+    for weights in (*(layer.weights for layer in layers), *decoded.decoder_attention):
         back = weights[0, :, range(1, 6), range(5)]
         torch.testing.assert_close(back, torch.ones_like(back))
 

@@ -182,7 +182,7 @@ def test_decoder_layer_equals_torch(norm_first):
     lengths, source_length = torch.arange(1, 5).expand(2, 4), torch.tensor([6, 3])
     cross = ours.cross_attention.project(memory)
     position = Position(torch.arange(4), rotary=None)
-    output, *_ = ours(x, lengths, cross, source_length, position)
+    output, *_ = ours(x, lengths, cross, source_length, TORCH_KERNEL, position)
     expected = theirs(
         x,
         memory,

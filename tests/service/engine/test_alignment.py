@@ -98,9 +98,9 @@ def test_a_request_without_alignment_has_no_more_work(tiny_bundle, every_weight)
         engine.session.open("attention")
         passes, attend = [], engine.session.attention
 
-        def recorded(inputs, crosses):
+        def recorded(inputs, *others):
             passes.extend(len(each) for each in inputs)
-            return attend(inputs, crosses)
+            return attend(inputs, *others)
 
         engine.session.attention = recorded
         shown = {"target_ids": [5, 6], "selection": every_weight(bundle, ["cross"])}

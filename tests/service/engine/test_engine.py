@@ -174,9 +174,9 @@ def test_teacher_forcing_passes_are_short_while_rows_wait(tiny_bundle, every_wei
         engine.session.open("attention")  # its check is a pass, too
         attend = engine.session.attention
 
-        def recorded(inputs, crosses):
+        def recorded(inputs, *others):
             passes.append((engine.status.rows, len(inputs)))
-            return attend(inputs, crosses)
+            return attend(inputs, *others)
 
         monkeypatch.setattr(engine.session, "attention", recorded)
         for decoded in (3, 0):
@@ -196,9 +196,9 @@ def test_few_sources_are_encoded_while_rows_wait(tiny_bundle, monkeypatch, lengt
         passes = []  # (rows that wait, sources in the pass)
         encode = engine.session.encode
 
-        def recorded(sources):
+        def recorded(sources, *gates):
             passes.append((engine.status.rows, len(sources)))
-            return encode(sources)
+            return encode(sources, *gates)
 
         monkeypatch.setattr(engine.session, "encode", recorded)
         answers(engine, [entry([4] * length, 39) for _ in range(12)])

@@ -29,6 +29,7 @@ def test_every_graph_gives_what_torch_gave(session, bundle, torch_says):
         session.open(graph)  # raises if it differs
         names |= {name.split("[")[0] for name, _, _ in compare(session, torch_says)}
     inputs = {"source_ids", "source_length", "decoder_input_ids", "decoder_length", "log_prob_ids"}
+    inputs |= {"encoder_gates", "decoder_gates"}
     assert names == {"token_log_probs", "top_log_probs", *torch_says} - inputs
 
 

@@ -37,7 +37,7 @@ def test_graphs_that_do_not_decode_are_opened_on_first_use(bundle, monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(session.encoder_attention, [ids] * 8))
     for each in found:
-        assert_close(each[0], found[0][0])
+        assert_close(each[0].weights, found[0][0].weights)
     assert sorted(opened) == ["encoder", "encoder_attention", "step"]
 
 
@@ -51,22 +51,22 @@ def test_a_batch_is_encoded_and_attended_like_each_source_alone(session, bundle,
     for i, source in enumerate(batch):
         (alone,), cross_alone = session.encode([source])
         assert_close(memory[i], alone)
-        (weights,) = session.encoder_attention([source])
-        assert_close(encoders[i], weights)
+        (encoder,) = session.encoder_attention([source])
+        assert_close(encoders[i].weights, encoder.weights)
         ((decoder, cross),) = session.attention([targets[i]], [cross_alone])
-        assert_close(together[i][0], decoder)
-        assert_close(together[i][1], cross)
+        assert_close(together[i][0].weights, decoder.weights)
+        assert_close(together[i][1].weights, cross.weights)
 
 
 def test_attention_rows_sum_to_one_and_the_decoder_sees_no_later_token(session, bundle):
     batch = sources(bundle, [3, 8])
     targets = [np.array([1, 5, 6, 4]), np.array([1, 4])]
     for decoder, cross in session.attention(targets, crosses(session, batch)):
-        np.testing.assert_allclose(decoder.sum(-1), 1, atol=1e-5)
-        np.testing.assert_allclose(cross.sum(-1), 1, atol=1e-5)
-        assert (np.triu(decoder, 1) == 0).all()
-    for weights in session.encoder_attention(batch):
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        np.testing.assert_allclose(decoder.weights.sum(-1), 1, atol=1e-5)
+        np.testing.assert_allclose(cross.weights.sum(-1), 1, atol=1e-5)
+        assert (np.triu(decoder.weights, 1) == 0).all()
+    for encoder in session.encoder_attention(batch):
+        np.testing.assert_allclose(encoder.weights.sum(-1), 1, atol=1e-5)
 
 
 def crosses(session, batch):
@@ -237,7 +237,7 @@ def test_int8_weights_of_a_step_are_those_of_the_pass_over_all(g2p):
     for n in range(1, 10):
         begun = session.attention([target[:n] for target in targets], memory)
         for (decoder, cross), (decoder_begun, cross_begun) in zip(whole, begun, strict=True):
-            row = decoder[:, :, n - 1, :n], cross[:, :, n - 1]
-            last = decoder_begun[:, :, -1], cross_begun[:, :, -1]
+            row = decoder.weights[:, :, n - 1, :n], cross.weights[:, :, n - 1]
+            last = decoder_begun.weights[:, :, -1], cross_begun.weights[:, :, -1]
             for one, other in zip(row, last, strict=True):
                 np.testing.assert_allclose(one, other, rtol=0, atol=5e-3)

@@ -1,0 +1,52 @@
+"""Gates of the heads that entries switch off: 0 for such a head, 1 for every other."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from service.arrays import FloatArray
+from service.bundle.manifest import Config
+from service.wire import Entry
+
+DECODER_KINDS = ("decoder", "cross")  # in the order of their gates
+Item = TypeVar("Item")
+
+
+def ablates_encoder(entry: Entry) -> bool:
+    return any(head.kind == "encoder" for head in entry.ablated)
+
+
+def ablates_decoder(entry: Entry) -> bool:
+    return any(head.kind in DECODER_KINDS for head in entry.ablated)
+
+
+def encoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
+    """Return (B, L, H)."""
+    gates = np.ones((len(entries), config.num_encoder_layers, config.num_heads), np.float32)
+    for row, entry in enumerate(entries):
+        for head in entry.ablated:
+            if head.kind == "encoder":
+                gates[row, head.layer, head.head] = 0.0
+    return gates
+
+
+def decoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
+    """Return (B, 2, L, H), of self-attention and cross-attention."""
+    shape = len(entries), len(DECODER_KINDS), config.num_decoder_layers, config.num_heads
+    gates = np.ones(shape, np.float32)
+    for row, entry in enumerate(entries):
+        for head in entry.ablated:
+            if head.kind in DECODER_KINDS:
+                gates[row, DECODER_KINDS.index(head.kind), head.layer, head.head] = 0.0
+    return gates
+
+
+def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Item]]:
+    """Return the items that need no gates and those that do: a list of each, unless it is empty.
+
+    They take passes of their own, so that a request without ablation never waits for one with it.
+    """
+    plain = [item for item in items if not gated(item)]
+    others = [item for item in items if gated(item)]
+    return [each for each in (plain, others) if each]
