@@ -62,6 +62,7 @@ class AttentionOptions(SearchOptions, total=False):
 
 
 class AttributionOptions(SearchOptions, total=False):
+    of: Literal["source", "heads"]
     unit: Literal["token", "word"]
     decimals: int
 
@@ -209,22 +210,26 @@ class Foil(Part):
 @dataclass(frozen=True, eq=False)
 class Attributed(Part):
     """What a target loses without each of the `parts` of its source. `losses` has a row for each of
-    the `tokens`, `lead_losses` one for each lead over the foil."""
+    the `tokens`, `lead_losses` one for each lead over the foil. Of heads, there is only what the
+    whole target loses without each of the `heads`: (layers, heads), by kind of attention."""
 
     source: str
     target: str
-    tokens: list[Token]
-    parts: list[Token] | list[SourceWord]
     log_probs: list[float]
-    source_share: list[float]
-    losses: NDArray[np.float32]
+    tokens: list[Token] = field(default_factory=list[Token])
+    parts: list[Token] | list[SourceWord] = field(default_factory=list[Token])
+    source_share: list[float] | None = None
+    losses: NDArray[np.float32] | None = None
     contrast: Foil | None = None
     lead_losses: NDArray[np.float32] | None = None
+    heads: dict[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
         blocks = {block["kind"]: block for block in document["attribution"]}
         data = {kind: np.array(block["data"], np.float32) for kind, block in blocks.items()}
+        if "target" not in blocks:
+            return super().read({**document, "heads": data})
         columns = blocks["target"]["columns"]
         part = SourceWord if columns and "tokens" in columns[0] else Token
         return super().read(

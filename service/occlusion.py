@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from service.arrays import FloatArray, IntArray
+from service.attention import AXES, AttentionKind, Head
 from service.text.tokenizer import Token, Tokens
 from service.text.words import Word, find_words
 
 Unit = Literal["token", "word"]
+Of = Literal["source", "heads"]
 
 
 class Parts(NamedTuple):
@@ -28,18 +30,20 @@ class Parts(NamedTuple):
 
 class Pair(NamedTuple):
     """A source and its target, of which `prefix` tokens were not generated; its foil, if any. A
-    target that is to be decoded is empty."""
+    target that is to be decoded is empty. With `heads`, these are switched off in the place of
+    parts of the source: the rows are the source as it is, and without each head."""
 
     source: Tokens
     parts: Parts
     target: Tokens
     prefix: int
     foil: Tokens | None
+    heads: Sequence[Head] = ()
 
     @property
     def rows(self) -> int:
-        """N + 2."""
-        return len(self.parts.tokens) + 2
+        """N + 2, or 1 more than heads."""
+        return len(self.heads) + 1 if self.heads else len(self.parts.tokens) + 2
 
     @property
     def targets(self) -> list[Tokens]:
@@ -64,6 +68,18 @@ def occlude(source: Tokens, parts: Parts, replacement: int) -> IntArray:
         replaced[row, tokens] = True
     replaced[-1] = [token.start is not None for token in source.tokens]
     return np.where(replaced, replacement, source.ids)
+
+
+def head_losses(log_probs: FloatArray, heads: Sequence[Head]) -> dict[AttentionKind, FloatArray]:
+    """Return the log-prob (L, H) that a whole target loses without each head, by kind, given the
+    log-probs of all rows. The heads are all that a model has, in order."""
+    totals = log_probs.sum(1)
+    lost = totals[0] - totals[1:]
+    width = 1 + max(head.head for head in heads)
+    found: dict[AttentionKind, FloatArray] = {}
+    for kind in AXES:
+        found[kind] = lost[[head.kind == kind for head in heads]].reshape(-1, width)
+    return found
 
 
 def losses(log_probs: FloatArray) -> FloatArray:

@@ -70,13 +70,15 @@ def judge_all(
                 "probability": float(np.exp(sum(best.log_probs))),
                 "mean log-prob": float(np.mean(best.log_probs)),
                 "least log-prob of a token": min(best.log_probs),
-                "least source share of a sound": min(attributed.source_share[:-1], default=1.0),
+                "least source share of a sound": min(
+                    (attributed.source_share or [])[:-1], default=1.0
+                ),
             }
             if others:
                 measures["score minus that of the second"] = best.score - others[0].score
             words.append(Judged(measures, result.text in references[source]))
             matched = matches(result.text, references[source])
-            found = zip(best.words or [], attributed.source_share, matched, strict=False)
+            found = zip(best.words or [], attributed.source_share or [], matched, strict=False)
             sounds += [
                 Judged({"probability": float(np.exp(word["log_prob"])), "source share": share}, ok)
                 for word, share, ok in found

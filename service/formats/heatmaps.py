@@ -65,6 +65,13 @@ def add_line(picture: Picture, text: str) -> None:
     picture.height += LINE_HEIGHT + HEATMAP_GAP / 2
 
 
+def caption_of(block: dict[str, Any]) -> str:
+    kind = block["kind"]
+    if "heads" in block:
+        return f"{kind} attention: rows attend to columns"
+    return CAPTIONS.get(kind, f"{kind} attention: log-prob that the target loses without each head")
+
+
 def nothing_in(block: dict[str, Any]) -> str:
     kind = block["kind"]
     if kind in CAPTIONS:
@@ -84,10 +91,9 @@ def add_scale(picture: Picture, text: str, largest: float, signed: bool) -> None
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Extend the picture downwards by the heatmaps of a block."""
     data: Floats = block["data"]
-    signed = block["kind"] in CAPTIONS
-    caption = CAPTIONS.get(block["kind"], f"{block['kind']} attention: rows attend to columns")
+    signed = "heads" not in block  # as in attribution
     largest = float(abs(data).max())
-    add_scale(picture, caption, largest, signed)
+    add_scale(picture, caption_of(block), largest, signed)
     titles = titles_of(block)
     rows, columns = (
         [shortened_title(token.text, LONGEST_LABEL) for token in block[axis]]

@@ -9,12 +9,23 @@ from pydantic import BaseModel, Field
 
 from service.api.answering import responses
 from service.arrays import FloatArray
+from service.attention import AttentionKind
 from service.formats.json import Document
-from service.occlusion import Pair, first_difference, leads, losses, source_shares
+from service.occlusion import (
+    Pair,
+    first_difference,
+    head_losses,
+    leads,
+    losses,
+    source_shares,
+)
 from service.serving.model import Model
 from service.text.tokenizer import Token
+from service.text.words import Word
 from service.wire import Answer
 
+Kind = Literal["target", "contrast"] | AttentionKind
+HEADS = ["layer", "head"]
 WHOLE = "whole target"
 
 
@@ -23,20 +34,22 @@ class SourceWord(responses.Word):
 
 
 class Row(BaseModel):
-    text: str = Field(description="What the lead is of.")
+    text: str = Field(description="What the lead is of; or the number of a layer or head.")
 
 
 class AttributionBlock(BaseModel):
-    kind: Literal["target", "contrast"] = Field(
+    kind: Kind = Field(
         description="target: the log-prob that each generated token loses. contrast: how much of"
         " its lead over the foil the target loses, in two rows: for the first token that differs,"
-        " and for the whole target."
+        " and for the whole target. encoder, decoder, cross: the log-prob that the whole target"
+        " loses without each head of this attention."
     )
     axes: list[str] = Field(description="Names of the axes of `data`.")
     shape: list[int] = Field(description="Shape of `data`.")
-    rows: list[responses.Token] | list[Row] = Field(description="What loses.")
-    columns: list[responses.Token] | list[SourceWord] = Field(
-        description="The tokens or words of the source, each of which is replaced in turn."
+    rows: list[responses.Token] | list[Row] = Field(description="What loses; of heads: layers.")
+    columns: list[responses.Token] | list[SourceWord] | list[Row] = Field(
+        description="The tokens or words of the source, each of which is replaced in turn; or the"
+        " heads of a layer, each of which is switched off."
     )
     data: responses.Matrix = Field(
         description="What is lost, as a difference of natural logarithms. Negative numbers: the"
@@ -65,13 +78,16 @@ class AttributionResult(BaseModel):
     log_probs: list[float] = Field(
         description="Natural logarithm of the probability of each generated or given token."
     )
-    source_share: list[float] = Field(
+    source_share: list[float] | None = Field(
+        default=None,
         description="How much each of these tokens depends on the source, from 0 to 1: the part of"
-        " its probability that it loses if all tokens of the source are replaced."
+        " its probability that it loses if all tokens of the source are replaced. Absent with of"
+        " heads.",
     )
     contrast: Foil | None = Field(default=None, description="The foil. Absent unless given.")
     attribution: list[AttributionBlock] = Field(
-        description="A block of the kind target and, with a foil, one of the kind contrast."
+        description="A block of the kind target and, with a foil, one of the kind contrast; with"
+        " of heads, one for each kind of attention."
     )
 
 
@@ -122,10 +138,16 @@ def write_result(pair: Pair, log_probs: Sequence[FloatArray], decimals: int | No
         "source": pair.source.text,
         "target": pair.target.text,
         "log_probs": generated[0],
-        "source_share": source_shares(generated),
     }
+    if pair.heads:
+        lost = head_losses(generated, pair.heads)
+        blocks = [write_heads(kind, data, decimals) for kind, data in lost.items()]
+        return {**result, "attribution": blocks}
+    result["source_share"] = source_shares(generated)
     rows = pair.target.tokens[pair.prefix :]
-    blocks = [write_block(pair, "target", rows, losses(generated), decimals)]
+    columns = pair.parts.labels
+    axes = ["target", "source"]
+    blocks = [write_block("target", axes, rows, columns, losses(generated), decimals)]
     if pair.foil:
         first = first_difference(pair.target.ids, pair.foil.ids)
         lead = leads(log_probs[0], log_probs[1], first)
@@ -135,8 +157,8 @@ def write_result(pair: Pair, log_probs: Sequence[FloatArray], decimals: int | No
             "first": first,
             "lead": lead[:, 0].tolist(),
         }
-        block = write_block(pair, "contrast", labels(pair, first), losses(lead.T), decimals)
-        blocks.append(block)
+        axes, lost = ["contrast", "source"], losses(lead.T)
+        blocks.append(write_block("contrast", axes, labels(pair, first), columns, lost, decimals))
     return {**result, "attribution": blocks}
 
 
@@ -148,18 +170,27 @@ def labels(pair: Pair, first: int | None) -> list[Label]:
     return [Label(", not ".join(names)), Label(WHOLE)]
 
 
+def write_heads(kind: AttentionKind, data: FloatArray, decimals: int | None) -> Document:
+    layers, heads = (
+        [Label(f"{name} {i}") for i in range(size)]
+        for name, size in zip(HEADS, data.shape, strict=True)
+    )
+    return write_block(kind, HEADS, layers, heads, data, decimals)
+
+
 def write_block(
-    pair: Pair,
-    kind: Literal["target", "contrast"],
+    kind: Kind,
+    axes: Sequence[str],
     rows: Sequence[Token] | Sequence[Label],
+    columns: Sequence[Token | Word] | Sequence[Label],
     data: FloatArray,
     decimals: int | None,
 ) -> Document:
     return {
         "kind": kind,
-        "axes": [kind, "source"],
+        "axes": axes,
         "shape": list(data.shape),
         "rows": rows,
-        "columns": pair.parts.labels,
+        "columns": columns,
         "data": np.ascontiguousarray(data if decimals is None else data.round(decimals) + 0.0),
     }

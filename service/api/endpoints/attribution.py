@@ -23,10 +23,14 @@ from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import Searching
 from service.api.reading.search import options_size, read_search_options, refuse_search
+from service.api.reading.selection import check_gates, layers_of
 from service.api.reading.texts import TextField, count_texts, read_pairs
+from service.arrays import IntArray
+from service.attention import Head
+from service.errors import Invalid
 from service.formats.json import JSON, Document
 from service.formats.writers import WRITERS
-from service.occlusion import Pair, Unit, occlude, parts_of
+from service.occlusion import Of, Pair, Unit, occlude, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokenizer, Tokens
@@ -46,6 +50,10 @@ EXAMPLES: Examples = {
         "summary": "Which letters speak for one pronunciation, and not for another",
         "value": {"source": "read", "target": "R EH1 D", "contrast": "R IY1 D", "decimals": 2},
     },
+    "heads": {
+        "summary": "What each attention head is worth for an answer",
+        "value": {"source": "thought", "of": "heads", "decimals": 2},
+    },
     SIMPLE: {"value": {"source": "Hello"}},
 }
 
@@ -62,6 +70,12 @@ class AttributionRequest(Searching):
         default=None,
         description="Foils: other targets, one for each source. The answer then also says what"
         " speaks for each target and not for its foil.",
+    )
+    of: Of = Field(
+        default="source",
+        description="source: replace parts of the source. heads: switch off each attention head in"
+        " turn, and say what the whole target loses; needs a model whose bundle has gated graphs,"
+        " and neither contrast nor unit.",
     )
     unit: Unit = Field(
         default="token",
@@ -92,6 +106,8 @@ async def attribution(
     log-prob each token of the target loses (occlusion). The target is the one that you send or, if
     you send none, the one that the model decodes.
 
+    With `of` heads, switch off each attention head instead.
+
     The source share says how much of a token's probability depends on the source at all. Near 0 the
     model speaks without reading, as when it hallucinates.
 
@@ -113,11 +129,12 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     model = call.use_model(body.model)
     check_scores(model)
     faults = Faults(body.partial)
+    heads = read_heads(body, model, faults)
     search = await read_search(call, model, body, faults)
     languages = read_languages(body, model, body.source, faults)
     asked = await read_asked(call, model, body, languages.source, faults)
     size = sum(map(len, asked.sources))
-    pairs = await compute(lambda: make_pairs(asked, body.unit), size)
+    pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
     check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
     most = search.max_new_tokens + len(search.target_prefix) if search else 0
     await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
@@ -138,6 +155,24 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
         return write_attribution(model, replacement, body.decimals, answered)
 
     return Computed(write, answers, faults.size)
+
+
+def read_heads(body: AttributionRequest, model: Model, faults: Faults) -> list[Head]:
+    """Return all heads if they are to be switched off. Raise NotFound if the model has no gates.
+    Add a fault for each field that then has no effect."""
+    if body.of == "source":
+        return []
+    check_gates(model, "switch off heads", "of")
+    for name in sorted(body.model_fields_set & {"contrast", "unit"}):
+        detail = f"has no effect with of heads: omit {name}, or set of to source"
+        faults.add(Invalid.at(f"/{name}", detail))
+    config = model.manifest.config
+    return [
+        Head(kind, layer, head)
+        for kind, layers in layers_of(config).items()
+        for layer in range(layers)
+        for head in range(config.num_heads)
+    ]
 
 
 async def read_search(
@@ -178,11 +213,11 @@ async def read_asked(
     return Asked(sources, read.get("target", nothing), read.get("contrast", nothing), results)
 
 
-def make_pairs(asked: Asked, unit: Unit) -> dict[int, Pair]:
+def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:
     """Return a pair for each source, by the index of its result."""
     each = zip(asked.results, asked.sources, asked.targets, asked.foils, strict=True)
     return {
-        result: Pair(source, parts_of(source, unit), target or Tokens("", []), 0, foil)
+        result: Pair(source, parts_of(source, unit), target or Tokens("", []), 0, foil, heads)
         for result, source, target, foil in each
     }
 
@@ -195,11 +230,22 @@ def make_rows(
     entries: list[Entry] = []
     results: list[int] = []
     for result, pair in pairs.items():
-        rows = occlude(pair.source, pair.parts, replacement)
+        rows = rows_of(pair, replacement)
         for ids in [target.ids for target in pair.targets]:
-            entries += [Entry(row, target_ids=ids, scores=True, language=language) for row in rows]
+            entries += [
+                Entry(row, target_ids=ids, scores=True, language=language, ablated=ablated)
+                for row, ablated in rows
+            ]
             results += [result] * len(rows)
     return entries, results
+
+
+def rows_of(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ...]]]:
+    """Return the ids of each row of a pair, and the heads that it does without."""
+    if not pair.heads:
+        return [(row, ()) for row in occlude(pair.source, pair.parts, replacement)]
+    ids = np.array(pair.source.ids)
+    return [(ids, ()), *((ids, (head,)) for head in pair.heads)]
 
 
 def replacement_of(model: Model) -> int:

@@ -221,6 +221,10 @@ def check_rows(limit: int, pairs: Sequence[Pair], unit: Unit) -> None:
         return
     words = sum(2 + len(parts_of(pair.source, "word").tokens) for pair in pairs)
     fitting = sum(total <= limit for total in totals)
+    if pairs[0].heads:
+        detail = f"takes {totals[-1]} rows, since each source is scored with all heads and without"
+        advice = f"send at most the first {fitting} at a time" if fitting else "set of to source"
+        raise TooLarge.at("/source", f"{detail} each, and the limit is {limit}: {advice}")
     if unit == "token" and targets * words <= limit:
         advice = '"unit": "word" would fit'
     elif fitting:
@@ -242,7 +246,8 @@ def check_attribution(limit: int, pairs: Sequence[Pair], most: int) -> int:
     numbers = rows = 0
     for pair in pairs:
         lengths = [len(target) or most for target in pair.targets]
-        numbers += len(pair.parts.tokens) * (lengths[0] + 2 * (len(lengths) - 1))
+        parts = 0 if pair.heads else len(pair.parts.tokens)
+        numbers += len(pair.heads) + parts * (lengths[0] + 2 * (len(lengths) - 1))
         rows += pair.rows * sum(8 * len(pair.source) + 4 * each + ROW_BYTES for each in lengths)
     advice = SEND_LESS if all(pair.target for pair in pairs) else SEND_LESS_OR_LOWER
     check_answer_size(limit, 4 * numbers, advice)

@@ -19,6 +19,7 @@ from service.formats.colours import BLUE_TO_RED
 from service.occlusion import first_difference, leads, losses, source_shares
 from tests.conftest import TINY, edit_manifest, edit_tokenizer, opened
 from tests.service.formats.blocks import SVG, decoded, texts_of
+from tests.service.mutations.edit import edit_json
 from tests.torch_scores import log_probs_of
 
 UNKNOWN = 3
@@ -166,6 +167,59 @@ def test_words_are_replaced_whole(tiny):
     np.testing.assert_allclose(one["source_share"], 1 - np.minimum(np.exp(-lost), 1), atol=1e-5)
 
 
+KINDS = {"encoder": 4, "decoder": 3, "cross": 3}  # layers of the default model
+
+
+def test_heads_are_worth_what_a_target_loses_when_they_are_switched_off(post):
+    """As /v1/score says with ablate, of generated tokens."""
+    body = {"source": "read", "target_prefix": "R"}
+    (result,) = attributed(post, **body, of="heads")
+    assert "source_share" not in result
+    found = blocks_of(result)
+    assert {kind: data.shape for kind, data in found.items()} == {
+        kind: (layers, 4) for kind, layers in KINDS.items()
+    }
+
+    def total(**ablated):
+        body = {"source": "read", "target": result["target"], **ablated}
+        (scored,) = post("/v1/score", **body)[1]["results"]
+        return sum(scored["log_probs"][1:])
+
+    for kind, layer, head in [("encoder", 0, 1), ("decoder", 2, 0), ("cross", 1, 3)]:
+        ablate = [{"kind": kind, "layer": layer, "heads": [head]}]
+        lost = total() - total(ablate=ablate)
+        assert found[kind][layer, head] == pytest.approx(lost, abs=1e-3)
+    block = result["attribution"][0]
+    assert (block["rows"][2], block["columns"][3]) == ({"text": "layer 2"}, {"text": "head 3"})
+    assert sum(abs(data).max() for data in found.values()) > 0.1
+
+
+def test_heads_are_drawn_as_a_picture_for_each_kind(client):
+    body = {"model": "g2p-en", "source": "read", "of": "heads"}
+    answer = client.post("/v1/attribution", json=body, headers={"accept": "image/svg+xml"})
+    texts = texts_of(ElementTree.fromstring(answer.content))
+    said = "attention: log-prob that the target loses without each head"
+    assert [text for text in texts if said in text] == [f"{kind} {said}" for kind in KINDS]
+    assert texts.count("layer 2") == texts.count("head 3") == 3
+
+
+def test_a_model_without_gates_cannot_say_what_heads_are_worth(tiny, tmp_path):
+    bundle = shutil.copytree(tiny, tmp_path / "without-gates")
+
+    def remove(manifest):
+        for graphs in manifest["precisions"].values():
+            for name in [each for each in graphs if each.startswith("gated")]:
+                del manifest["files"][graphs[name]]
+                (bundle / graphs.pop(name)).unlink()
+
+    edit_json("bundle.json", remove, bundle)
+    with opened(bundle) as client:
+        body = {"source": "red", "target": "a"}
+        assert client.post("/v1/attribution", json=body).status_code == 200
+        answer = client.post("/v1/attribution", json={**body, "of": "heads"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_supported")
+
+
 NUMBERS = st.floats(-(2.0**100), 0, width=32)
 LOG_PROBS = st.tuples(st.integers(2, 5), st.integers(1, 4)).flatmap(
     lambda shape: arrays.arrays(np.float32, shape, elements=NUMBERS)
@@ -250,6 +304,9 @@ def test_a_picture_is_red_where_much_is_lost_and_blue_where_much_is_gained(clien
         ({"source": "a", "contrast": "D " * 80}, 413, "/contrast", "shorten it"),
         ({"source": "a", "target": "D", "beam_size": 2}, 422, "/beam_size", "no effect"),
         ({"source": "a", "unit": "letter"}, 422, "/unit", "'token' or 'word'"),
+        ({"source": "a", "of": "layers"}, 422, "/of", "'source' or 'heads'"),
+        ({"source": "a", "of": "heads", "unit": "word"}, 422, "/unit", "no effect"),
+        ({"source": "a", "of": "heads", "contrast": "D"}, 422, "/contrast", "no effect"),
         ({"source": "a", "decimals": 10}, 422, "/decimals", "at most 9"),
         ({"source": "a", "target_language": "fr"}, 422, "/target_language", "no languages"),
         ({"source": "a", "max_new_tokens": 65}, 422, "/max_new_tokens", "1 to 64"),
@@ -267,6 +324,12 @@ def test_what_cannot_be_attributed_is_refused(post, body, status, pointer, said)
         ({"source": ["ab", "abc"]}, 8, 9, lambda body, said: {**body, "source": ["ab"]}),
         ({"source": "a" * 9}, 8, 11, lambda body, said: {**body, "unit": "word"}),
         ({"source": "a" * 9, "contrast": "D"}, 21, 22, lambda body, said: {**body, "unit": "word"}),
+        (
+            {"source": ["a"] * 3, "of": "heads"},
+            82,
+            123,
+            lambda body, said: {**body, "source": ["a"] * 2},
+        ),
         ({"source": "abcdef", "contrast": "D"}, 5, 16, lambda body, said: None),
     ],
 )

@@ -129,6 +129,15 @@ def test_attribution_is_that_of_the_api(heed, ask, unit, contrast):
             assert (found.contrast, found.lead_losses) == (None, None)
 
 
+def test_what_heads_are_worth_is_that_of_the_api(heed, ask):
+    (found,) = heed.attribution("heed", of="heads")
+    (expected,) = ask("/v1/attribution", source="heed", of="heads")
+    assert {*found.heads} == {block["kind"] for block in expected["attribution"]}
+    for block in expected["attribution"]:
+        np.testing.assert_allclose(found.heads[block["kind"]], block["data"], atol=1e-6)
+    assert (found.losses, found.source_share) == (None, None)
+
+
 def test_models_are_listed(heed):
     assert [each["name"] for each in heed.models()] == ["g2p-en"]
 
@@ -219,7 +228,7 @@ PARTS = {
     "Attributed": (
         "AttributionResult",
         {"attribution", "contrast"},
-        {"tokens", "parts", "losses", "lead_losses", "contrast"},
+        {"tokens", "parts", "losses", "lead_losses", "contrast", "heads"},
     ),
     "Score": ("ScoreResult", set(), set()),
     "Result": ("DecodedSentence", set(), {"sentences", "problem"}),
