@@ -1,4 +1,4 @@
-"""python -m model train | evaluate | export | convert | export-attend: the command line."""
+"""python -m model train | evaluate | export | convert | align | export-attend: the commands."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 try:
     import typer
 
+    from model.align_command import align_command
     from model.checkpoint import examples_of, load_model
     from model.data.pairs import read_pairs
     from model.evaluate import by_source, predict, score
@@ -51,6 +52,7 @@ PRECISION_HELP = (
 )
 
 app.command(name="train")(train_command)
+app.command(name="align")(align_command)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """How a model is used: the ids around a text, its languages, and its way of decoding."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -7,7 +8,12 @@ from model.network.config import TransformerConfig
 
 Slot = Literal["source_language", "target_language"]
 Codes = dict[str, list[int]]  # ids of each language, by its code; [] where no slot needs them
+Fill = Callable[[Sequence[int | Slot]], list[int]]
 
+FIRST = {  # languages to prefer, by the words before the first _ of their codes
+    "source_language": ("en", "eng"),
+    "target_language": ("fr", "fra"),
+}
 GREEDY: dict[str, Any] = {  # the decoding options of greedy search
     "min_new_tokens": 0,
     "beam_size": 1,
@@ -48,3 +54,26 @@ def plain_usage(config: TransformerConfig, unknown_id: int | None) -> Usage:
         max_new_tokens=config.max_target_length,
         unknown_id=unknown_id,
     )
+
+
+def filler(usage: Usage) -> Fill:
+    """Return a function that puts ids into the slots of a template: those of the default language,
+    or of one that has built-in sentences."""
+    default = usage.default_target
+    languages: dict[str, list[int]] = {
+        "source_language": preferred("source_language", usage.source_languages),
+        "target_language": usage.target_languages[default]
+        if default is not None
+        else preferred("target_language", usage.target_languages),
+    }
+
+    def fill(template: Sequence[int | Slot]) -> list[int]:
+        parts = ([each] if isinstance(each, int) else languages[each] for each in template)
+        return [i for part in parts for i in part]
+
+    return fill
+
+
+def preferred(slot: Slot, codes: Codes) -> list[int]:
+    chosen = [code for code in codes if code.partition("_")[0] in FIRST[slot]]
+    return codes[(chosen or [*codes])[0]] if codes else []

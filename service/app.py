@@ -1,7 +1,7 @@
 """Compose the application: routes, middleware, error handlers, and the engines it opens."""
 
 import copy
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -9,9 +9,12 @@ from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from fastapi.encoders import jsonable_encoder
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from opentelemetry.trace import TracerProvider
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import compile_path
@@ -19,20 +22,17 @@ from starlette.staticfiles import StaticFiles
 from typing_extensions import override
 
 from service import __version__
+from service.api import routes
 from service.api.answering.decode_answer import EVENTS
 from service.api.answering.examples import INTRODUCTION, fit_to_models, show_answers
-from service.api.answering.responses import Problem, add_schemas
+from service.api.answering.responses import REFERENCE, Problem
 from service.api.endpoints import (
     administration,
     attend,
-    attention,
-    attribution,
-    decode,
     encode,
     metrics,
     models,
     paths,
-    score,
     tokenize,
 )
 from service.api.protocols import openai
@@ -57,7 +57,7 @@ from service.serving.registry import OpenEngine, Registry
 from service.serving.supervisor import Supervisor
 from service.settings.settings import MECHANISMS, WEB, Settings
 
-ENDPOINTS = (decode, score, encode, tokenize, attention, attribution, attend, models, metrics, docs)
+ENDPOINTS = (routes, encode, tokenize, attend, models, metrics, docs)
 # By their names in HEED_PROTOCOLS. Each has a `router`, and ERRORS, the form of its errors.
 PROTOCOLS = {
     "open-inference": open_inference,
@@ -124,6 +124,7 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # many clients would follow without the body
         telemetry=telemetry_of(tracing, paths.QUIET),
         generate_unique_id_function=name_operation,
         default_response_class=JSONLine,
@@ -149,6 +150,18 @@ def create_app(
     show_answers(document)
     paths.document_keys(document, keys, admin)
     return app
+
+
+def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:
+    """Add the schemas of models, and of their fields, to a finished OpenAPI document. Schemas that
+    it already has stay as they are."""
+    _, found = models_json_schema(
+        [(model, "validation") for model in models], ref_template=REFERENCE
+    )
+    schemas = document["components"]["schemas"]
+    # FastAPI leaves out every null, too: with a default of null no field would be optional.
+    for name, schema in jsonable_encoder(found["$defs"], exclude_none=True).items():
+        schemas.setdefault(name, schema)
 
 
 def other_protocols(settings: Settings) -> dict[str, str]:

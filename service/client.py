@@ -19,6 +19,7 @@ CELL = '<td title="{:.3f}" style="min-width: 1.5em; background: rgb(68 1 84 / {:
 Source = str | Sequence[str] | Sequence[Sequence[int]]
 Kind = Literal["encoder", "decoder", "cross"]
 Reduction = Literal["none", "mean", "max"]
+Measure = Literal["weight", "norm"]
 
 
 class ModelOptions(TypedDict, total=False):
@@ -33,10 +34,21 @@ class Selection(TypedDict, total=False):
     heads: Literal["all"] | Sequence[int]
     reduce_heads: Reduction
     reduce_layers: Reduction | Literal["rollout"]
+    measure: Measure
     rows: Sequence[int]
     alignment: Literal["argmax", "threshold", "model"]
     threshold: float
     decimals: int
+
+
+class AblatedHeads(TypedDict):
+    kind: Kind
+    layer: int
+    heads: Literal["all"] | Sequence[int]
+
+
+class ScoreOptions(ModelOptions, total=False):
+    ablate: Sequence[AblatedHeads]
 
 
 class SearchOptions(ModelOptions, total=False):
@@ -57,7 +69,7 @@ class SearchOptions(ModelOptions, total=False):
     stop: str | Sequence[str | int]
 
 
-class AttentionOptions(SearchOptions, total=False):
+class AttentionOptions(SearchOptions, ScoreOptions, total=False):
     attention: Selection
 
 
@@ -108,8 +120,8 @@ class Token(Part):
 
 @dataclass(frozen=True, eq=False)
 class Attention(Part):
-    """Weights of one kind, with the axes `axes`. In a notebook it is a heatmap: the mean of all its
-    layers and heads."""
+    """Weights of one kind, times norms if that is their `measure`, with the axes `axes`. In a
+    notebook it is a heatmap: the mean of all its layers and heads."""
 
     kind: Kind
     layers: list[int]
@@ -120,6 +132,7 @@ class Attention(Part):
     weights: NDArray[np.float32]
     reduce_layers: Reduction | Literal["rollout"] | None = None
     reduce_heads: Reduction | None = None
+    measure: Measure = "weight"
     alignment: Any = None
 
     @classmethod
@@ -313,7 +326,7 @@ class Heed(ExitStack):
         )
         return [Attributed.read(each) for each in answer.json()["results"]]
 
-    def score(self, source: Source, target: Source, **options: Unpack[ModelOptions]) -> list[Score]:
+    def score(self, source: Source, target: Source, **options: Unpack[ScoreOptions]) -> list[Score]:
         answer = self.post("/v1/score", source=source, target=target, **options)
         return [Score.read(each) for each in answer.json()["results"]]
 

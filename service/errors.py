@@ -53,10 +53,12 @@ def shorten_line(text: str, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with a request. `pointer` (RFC 6901) points into its body."""
+    """One thing wrong with a request. `pointer` (RFC 6901) points into its body; `unknown` has the
+    parts of a text that the vocabulary lacks."""
 
     pointer: str
     detail: str
+    unknown: Sequence[str] = ()
 
 
 class HeedError(Exception):

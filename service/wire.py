@@ -2,6 +2,7 @@
 
 Both directions use the same format: a message is pickled and cut into frames, each with the number
 of the message it belongs to, so that frames of short messages can pass between those of a long one.
+Short replies of an engine to many entries, such as those of one step, are one message.
 Pickle is safe here: the socket pair has no name, only the two processes hold its ends, and what
 they pickle are dataclasses of numbers, strings and arrays, never bytes of a client.
 """
@@ -205,6 +206,8 @@ class Status:
     steps: Steps = field(default_factory=Steps, compare=False)  # the past, not the state
 
 
+Reply = tuple[int, object]  # the number of an entry or an order, and what it gets
+REPLIES = 0  # number of every message that is a list of replies
 # Bytes that follow, whether the message has more frames, its number
 FRAME_HEADER = struct.Struct("!Q?Q")
 FRAME = 1 << 18  # most bytes of content in one frame
@@ -219,6 +222,13 @@ def cut_frames(number: int, content: bytes) -> Iterator[bytes]:
     for start in range(0, len(content), FRAME):
         part = content[start : start + FRAME]
         yield FRAME_HEADER.pack(len(part), start + FRAME < len(content), number) + part
+
+
+def encode_replies(replies: Sequence[Reply]) -> bytes:
+    """Pickle short replies as one message and return its only frame. Errors of pickling are raised
+    here."""
+    content = pickle.dumps(replies, pickle.HIGHEST_PROTOCOL)
+    return FRAME_HEADER.pack(len(content), False, REPLIES) + content
 
 
 @dataclass(frozen=True, slots=True)

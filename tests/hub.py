@@ -13,7 +13,7 @@ JUNK = "onnx/decoder_model.onnx", "tf_model.h5", "rust_model.ot"  # which must n
 class Hub(ThreadingHTTPServer):
     """Has one model, `owner/name`, whose files are those of a folder; `main` is at `commit`.
 
-    `asked` has the paths of all requests.
+    `asked` has the paths of all requests. With a `status`, all are answered by it.
     """
 
     daemon_threads = True
@@ -21,6 +21,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, model, folder):
         super().__init__(("127.0.0.1", 0), Answers)
         self.model, self.folder, self.commit, self.asked = model, folder, "a" * 40, []
+        self.status = None
 
     @property
     def names(self):
@@ -44,7 +45,9 @@ class Answers(BaseHTTPRequestHandler):
         hub, path = self.server, unquote(self.path.partition("?")[0])
         hub.asked.append(path)
         api, file = f"/api/models/{hub.model}", f"/{hub.model}/resolve/{hub.commit}/"
-        if path in (api, *(f"{api}/revision/{each}" for each in ("main", hub.commit))):
+        if hub.status:
+            self.send(hub.status, b"{}")
+        elif path in (api, *(f"{api}/revision/{each}" for each in ("main", hub.commit))):
             siblings = [{"rfilename": name} for name in hub.names]
             body = json.dumps({"id": hub.model, "sha": hub.commit, "siblings": siblings}).encode()
             self.send(200, body)

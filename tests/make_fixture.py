@@ -1,4 +1,5 @@
-"""python -m tests.make_fixture FOLDER: write a small bundle of random weights.
+"""python -m tests.make_fixture FOLDER: write a small bundle of random weights, and in fp16/ of the
+folder above it the same at fp16.
 
 It differs from the default model: post-norm, fp32 weights, other sizes on the two sides, few
 positions, characters as the target.
@@ -13,9 +14,10 @@ import torch
 from model.checkpoint import TrainedModel
 from model.data.tokenizers import Unit, build_tokenizer
 from model.export.bundle import WeightType, write_bundle
-from model.export.files.manifest import Card
+from model.export.files.manifest import Card, Precision
 from model.network.config import TransformerConfig
 from model.network.transformer import Transformer
+from tests.tracing import traced_once
 
 
 def main(folder: Path) -> None:
@@ -39,7 +41,11 @@ def main(folder: Path) -> None:
         name="tiny", task="tests", licence="Apache-2.0", attribution="random weights", notice="none"
     )
     trained = TrainedModel(Transformer(config).eval(), source, target)
-    write_bundle(trained, card, WeightType.fp32, folder)
+    with traced_once():
+        write_bundle(trained, card, WeightType.fp32, folder)
+        half = folder.parent / "fp16" / folder.name
+        half.parent.mkdir(exist_ok=True)
+        write_bundle(trained, card, WeightType.fp32, half, Precision.fp16)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""README, docs/quick-start.md, docs/api.md and the introduction of /docs answer as shown."""
+"""README, docs/quick-start.md, docs/api.md, docs/attention.md and the introduction of /docs answer as shown."""
 
 import re
 import shutil
@@ -15,13 +15,14 @@ from tests.documentation import assert_answered_as_shown, curl_calls
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+ATTENTION = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
 QUICK_START = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
 DEFAULT_MODEL = QUICK_START.split("## Your own model\n")[0]
 TRANSLATOR = "opus-mt-en-fr"  # loaded, reloaded and unloaded in docs/api.md
 API_CALLS = [*curl_calls(API)]
 CHANGES = [call for call in API_CALLS if TRANSLATOR in call.path]
 CALLS = [
-    *curl_calls(README + DEFAULT_MODEL + INTRODUCTION),
+    *curl_calls(README + DEFAULT_MODEL + INTRODUCTION + ATTENTION),
     *(call for call in API_CALLS if call not in CHANGES),
 ]
 

@@ -1,6 +1,7 @@
 """Build the tokenizer.json files of a model. They add no special ids: the bundle says which ids
 surround a text."""
 
+import json
 import string
 import sys
 from collections.abc import Iterable
@@ -137,3 +138,12 @@ def case_of(tokenizer: Tokenizer) -> Case:
     fewer."""
     kept = {"ab a": Case.lower_case, "AB a": Case.initialisms, "AB A": Case.keep}
     return kept.get(normalize(tokenizer, "AB A"), Case.keep)
+
+
+def unknown_id_of(tokenizer: Tokenizer) -> int | None:
+    """Return the id of the unknown token; None if every text is known, as to bytes."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if "unk_id" in model:
+        return model["unk_id"]
+    name = model.get("unk_token")
+    return None if name is None else tokenizer.token_to_id(name)

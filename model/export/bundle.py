@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,7 @@ def write_bundle(
             if prove is not None:
                 trained, card = prove(new, summary)
             write_texts(trained, card, new)
+            write_alignment(trained, new, progress)
             check_files(new)
     except OSError as error:
         raise InputError(
@@ -174,6 +176,16 @@ def write_int8(model: Transformer, folder: Path, found: Calibration) -> SaveGrap
         save_graph(proto, folder / f"{name}.onnx")
 
     return save
+
+
+def write_alignment(trained: TrainedModel, bundle: Path, progress: Progress) -> None:
+    """Find which attention aligns, on the sources of the pairs if there are any."""
+    if find_spec("onnxruntime") is None:
+        progress("onnxruntime is not installed: run `heed align` to find which attention aligns")
+        return
+    from model.export.alignment.find import align
+
+    align(bundle, [source for source, _ in trained.pairs], progress=progress)
 
 
 def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:

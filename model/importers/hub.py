@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,22 @@ def download(name: str, licence: str) -> Path:
     except HFValidationError as error:
         raise InputError(f"{name} is not a folder, nor an id of the hub: {error}") from error
     except HfHubHTTPError as error:
+        status = HTTPStatus(error.response.status_code)
         raise InputError(
-            f"{name} is not a folder, and the Hugging Face hub answers {error.response.status_code}"
-            " to it: check name and revision; private and gated models need `hf auth login`"
+            f"{name} is not a folder, and the Hugging Face hub answers {status:d} to it:"
+            f" {advice_on(status)}"
         ) from error
     except TransportError as error:
         raise InputError(f"the download of {name} failed ({error}): try again") from error
+
+
+def advice_on(status: HTTPStatus) -> str:
+    """Return what to do if the hub answers with this status."""
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "wait some minutes, or raise your limit by `hf auth login`"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "try again later"
+    return "check name and revision; private and gated models need `hf auth login`"
 
 
 def choose(names: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ of `model` are started here by name, as `python -m model` starts them.
 
 import sys
 from contextlib import redirect_stderr, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
 from typing import NoReturn
@@ -26,6 +27,7 @@ COMMANDS = {  # in the order of --help: what each does, and the module with a fu
     "train": ("train a model on pairs of texts", "model"),
     "evaluate": ("compare a model's answers with the right ones", "model"),
     "export": ("make a bundle of a trained model", "model"),
+    "align": ("find which attention of a bundle aligns", "model"),
 }
 
 
@@ -44,6 +46,15 @@ class Heed(click.Group):
         if module == "model":
             return ModelCommand(cmd_name)
         return getattr(import_module(module), cmd_name)
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the command that is spelled alike, if there is none of this name."""
+        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

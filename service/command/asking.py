@@ -1,7 +1,6 @@
 """Ask a model, in this process or behind a URL, for the answers to many texts."""
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -29,17 +28,21 @@ class Model(Protocol):
         """Return the service's answer. Raise HeedError and StartupError."""
         ...
 
+    async def ask_document(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Return the service's answer as a document, whose numbers may be NumPy's. Raise HeedError
+        and StartupError."""
+        ...
 
-def open_model(place: Place, *, many: bool = False) -> AbstractAsyncContextManager[Model]:
-    """Open the model at this place: an engine in this process starts sooner, one in a process of
-    its own is faster with `many` texts. Raise as a service that starts, or that is asked."""
+
+def open_model(place: Place) -> AbstractAsyncContextManager[Model]:
+    """Open the model at this place. Raise as a service that starts, or that is asked."""
     if place.url:
         from service.command.remote import open_remote
 
         return open_remote(place.url, place.model)
-    from service.command.local import open_local  # loads FastAPI and ONNX Runtime
+    from service.command.local import open_local  # loads ONNX Runtime
 
-    return open_local(place.bundle, many=many)
+    return open_local(place.bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ async def ask_in_parts(model: Model, path: str, body: dict[str, Any]) -> Documen
     """Return the answer to a request with a list of sources. Ask for each half of them if they are
     too many for one request, or for its time."""
     try:
-        return json.loads(await model.ask(path, body))
+        return await model.ask_document(path, body)
     except HeedError as error:
         count = len(body["source"])
         if count == 1 or error.status not in TOO_MUCH or names_texts(error):

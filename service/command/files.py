@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -140,37 +140,44 @@ async def decode_file(
     source: Path | None, output: Path, options: dict[str, Any], place: Place
 ) -> int:
     """Write `output`, and return how many texts failed. Raise StartupError and HeedError."""
-    async with open_model(place, many=True) as model:
-        mark = fingerprint(source, kind_of(output), options, model.version)
-        part = output.with_name(f"{output.name}.{mark}.part")
-        done = count_whole_lines(part)
-        if done:
-            report(f"going on after the {done} lines of {part}")
-        progress = Progress(done)
-        failed = 0
-        with open_texts(source) as texts, part.open("ab") as file:
-            batches = batches_of(islice(texts, done, None), BATCH)
-            decoded = decode_in_order(model, batches, options, before=done, together=TOGETHER)
-            async for each in decoded:
-                file.writelines(write_lines(kind_of(output), each))
-                file.flush()
-                for error in each.errors.values():
-                    report(describe(error))
-                failed += len(each.errors)
-                progress.add(len(each.texts))
+    kind = kind_of(output)
+    async with open_model(place) as model:
+        with open_texts(source) as texts:
+            first = [] if source else [*islice(texts, BATCH)]
+            mark = fingerprint(source or first, kind, options, model.version)
+            part = output.with_name(f"{output.name}.{mark}.part")
+            done = count_whole_lines(part)
+            if done:
+                report(f"going on after the {done} lines of {part}")
+            progress = Progress(done)
+            failed = 0
+            batches = batches_of(islice(chain(first, texts), done, None), BATCH)
+            with part.open("ab") as file:
+                async for each in decode_in_order(
+                    model, batches, options, before=done, together=TOGETHER
+                ):
+                    file.writelines(write_lines(kind, each))
+                    file.flush()
+                    for error in each.errors.values():
+                        report(describe(error))
+                    failed += len(each.errors)
+                    progress.add(len(each.texts))
     finish(part, output)
     progress.end(output)
     return failed
 
 
-def fingerprint(source: Path | None, kind: str, options: Mapping[str, Any], version: str) -> str:
-    """Return a mark of all that decides about the lines of an output, but for those of standard
-    input. With `partial` they are the same up to the first bad one: a command that it ended goes
-    on."""
-    state = source.stat() if source else None
-    file = [str(source.resolve()), state.st_size, state.st_mtime_ns] if source and state else []
+def fingerprint(
+    source: Path | list[str], kind: str, options: Mapping[str, Any], version: str
+) -> str:
+    """Return a mark of all that decides about the lines of an output: of a file, or of the first
+    lines of standard input. With `partial` they are the same up to the first bad one: a command
+    that it ended goes on."""
+    if isinstance(source, Path):
+        state = source.stat()
+        source = [str(source.resolve()), str(state.st_size), str(state.st_mtime_ns)]
     others = {name: value for name, value in options.items() if name != "partial"}
-    content = json.dumps([file, kind, others, version], sort_keys=True)
+    content = json.dumps([source, kind, others, version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

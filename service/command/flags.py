@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
+from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from typing_extensions import override
 
@@ -56,6 +57,14 @@ class Names(click.ParamType[Any]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[str]:
         return value.split(",")  # the request refuses unknown ones
+
+    @override
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, begun = incomplete.rpartition(",")
+        names = (name for name in self.names if name.startswith(begun))
+        return [CompletionItem(before + comma + name) for name in names]
 
 
 class OutputFile(click.Path):

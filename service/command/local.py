@@ -4,10 +4,11 @@ A command thus answers as the service does, with the same options, errors and JS
 """
 
 import asyncio
+import json
 import logging
 import math
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +16,18 @@ from typing import Any
 
 import structlog
 from anyio import CapacityLimiter
+from orjson import Fragment
 from typing_extensions import override
 
 from service.api.answering.respond import Computed
 from service.api.reading.call import Call, Service
-from service.api.reading.json_route import validate
-from service.bundle.manifest import Bundle, load_bundle
+from service.api.reading.validation_errors import validate
+from service.bundle.manifest import load_bundle
 from service.engine.engine import Engine
 from service.engine.opening import open_engine
 from service.engine.scheduler import Job
 from service.errors import StartupError
-from service.formats.json import JSON
+from service.formats.json import JSON, Document, to_json
 from service.formats.writers import WRITERS
 from service.http.limits import Admission, Budget, Deadline, Record, Share
 from service.http.middleware.metrics import RequestMetrics
@@ -83,6 +85,15 @@ class LocalModel:
         computed = await compute(path, body, make_call(self._service, path))
         return b"".join(WRITERS[accept](computed.write()))
 
+    async def ask_document(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Return what the service's JSON is made of. Raise HeedError."""
+        document = (await compute(path, body, make_call(self._service, path))).write()
+        results = [
+            json.loads(to_json(each)) if isinstance(each, Fragment) else each  # a problem
+            for each in document["results"]
+        ]
+        return {**document, "results": results}
+
 
 async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
     """Run the endpoint at this path. Its module is imported here, since others are not needed."""
@@ -102,20 +113,18 @@ async def compute(path: str, body: Mapping[str, Any], call: Call) -> Computed:
 
 
 @asynccontextmanager
-async def open_local(bundle: Path | None, *, many: bool) -> AsyncGenerator[LocalModel]:
+async def open_local(bundle: Path | None) -> AsyncGenerator[LocalModel]:
     """Open a bundle, or else that of the settings by variables. Raise ValidationError and
     StartupError."""
     settings = Settings(max_sources=MOST, max_rows=MOST)
     if bundle:
         settings = settings.model_copy(update={"bundles": [bundle]})
-    async with local_service(settings, EngineClient if many else LocalEngine) as service:
+    async with local_service(settings) as service:
         yield LocalModel(service)
 
 
 @asynccontextmanager
-async def local_service(
-    settings: Settings, open_engine: Callable[[Bundle, Settings], EngineClient]
-) -> AsyncGenerator[Service]:
+async def local_service(settings: Settings) -> AsyncGenerator[Service]:
     """Open the bundle of the settings. Raise StartupError."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
@@ -124,7 +133,7 @@ async def local_service(
     if len(settings.bundles) > 1:
         raise StartupError("HEED_BUNDLES names several bundles: choose one of them with --bundle")
     bundle = load_bundle(settings.bundles[0])
-    supervisor = Supervisor(bundle, settings, open_engine)
+    supervisor = Supervisor(bundle, settings, LocalEngine)
     try:
         await supervisor.engine.start()
         registry = Registry(settings, Supervisor, lambda: None)

@@ -1,6 +1,7 @@
 """A service that a command asks by its client."""
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -13,7 +14,7 @@ from httpx2 import HTTPStatusError, InvalidURL, TransportError
 from service.client import Heed, Refusal
 from service.command.errors import error_of
 from service.errors import StartupError
-from service.formats.json import JSON
+from service.formats.json import JSON, Document
 
 PATIENCE = 120.0  # seconds in which a service that is busy, or starts again, is asked again
 PASSING = (
@@ -55,6 +56,10 @@ class RemoteModel:
                 else:
                     return answer.content
                 await asyncio.sleep(1)
+
+    async def ask_document(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Return the service's answer. Raise HeedError and StartupError."""
+        return json.loads(await self.ask(path, body))
 
 
 @asynccontextmanager

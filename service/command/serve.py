@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 from typing_extensions import override
 
 from service.bundle.files import HUB_ID
+from service.bundle.manifest import FORMAT_VERSION
 from service.command.errors import describe_os, report
 from service.errors import StartupError
 from service.serving.client import run_module
@@ -38,6 +39,15 @@ def make_serve_parser() -> FlagParser:
     return parser
 
 
+def complete_value(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the values of the flag before, or else let the shell complete folders: of models."""
+    parser, before = make_serve_parser(), ctx.params.get("arguments") or ("",)
+    if before[-1] in parser.flags:
+        values = parser.values_of(before[-1])
+        return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="dir")]
+
+
 class Serve(click.Command):
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -46,7 +56,7 @@ class Serve(click.Command):
 
 
 @click.command(cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
 def serve(arguments: tuple[str, ...]) -> None:
     from service.__main__ import main
 
@@ -131,20 +141,29 @@ def bundle_of(checkpoint: Path) -> Path:
 
 
 def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heed"
+    """Return the folder of bundles that this Heed can read: another format is converted again."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "heed" / f"format-{FORMAT_VERSION}"
 
 
 def ask_commit(model: str, revision: str, latest: Path) -> str:
-    """Return the commit that a revision is at. Raise StartupError."""
+    """Return the commit that a revision is at; the last one that is known, if the hub does not say.
+    Raise StartupError."""
     from httpx2 import TransportError
     from huggingface_hub import model_info
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
+    why = "cannot be reached: try again online, or give the folder of a bundle"
     try:
         return str(model_info(model, revision=revision).sha)
     except HfHubHTTPError as error:
         status = error.response.status_code
-        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            why = f"answers {status}, too many requests: wait some minutes, or raise your limit by"
+            why += " `hf auth login`"
+        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            why = f"answers {status}, which is its own fault: try again later"
+        else:
             raise StartupError(
                 f"{model} is not a folder here, and the Hugging Face hub answers {status} to it at"
                 f" {revision}: check name and revision; private and gated models need"
@@ -156,10 +175,7 @@ def ask_commit(model: str, revision: str, latest: Path) -> str:
         pass
     if latest.is_file():
         return latest.read_text()
-    raise StartupError(
-        f"{model} at {revision} is not in {cache()}, and the Hugging Face hub cannot be reached:"
-        " try again online, or give the folder of a bundle"
-    )
+    raise StartupError(f"{model} at {revision} is not in {cache()}, and the Hugging Face hub {why}")
 
 
 def convert_once(model: str, bundle: Path) -> None:

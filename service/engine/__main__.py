@@ -7,10 +7,12 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 from service.memory import SHORTAGES, exit_if_short
 
@@ -21,6 +23,7 @@ try:
     from service.errors import HeedError, PassFailed, StartupError
     from service.logs import configure_logs, flush_logs, log_error
     from service.memory import collect_rarely, trim_heaps_regularly
+    from service.search.protocol import Progress, progress_size
     from service.wire import (
         Answer,
         AskStatus,
@@ -31,11 +34,13 @@ try:
         Order,
         Submit,
         encode_message,
+        encode_replies,
     )
 except SHORTAGES as error:
     exit_if_short(error)
 
 RECEIVE = 1 << 16  # bytes
+MOST_NUMBERS = 1 << 12  # in replies that share a frame: less than 128 KB
 CANNOT_PICKLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError, MemoryError)
 
 
@@ -62,6 +67,13 @@ class FairLock:
             self._changed.notify_all()
 
 
+class Collected(NamedTuple):
+    """A reply that waits for others to be sent along with it."""
+
+    message: tuple[int, object, str]  # its number, its content and, for the log, the request's id
+    size: int  # count of numbers in it
+
+
 class EngineServer:
     """Opens an engine, passes orders to it and sends its answers, frame by frame."""
 
@@ -69,6 +81,7 @@ class EngineServer:
         self._connection = connection
         self._sending = FairLock()  # held while one frame is sent
         self._jobs: dict[int, Job] = {}  # unfinished ones, by the client's number
+        self._collected = deque[Collected]()
 
     def run(self) -> None:
         """Obey orders until the connection is closed, by either end."""
@@ -93,7 +106,7 @@ class EngineServer:
         except StartupError as error:
             self.send(order.number, error)
             return None
-        engine.start()
+        engine.start(self.send_collected)
         collect_rarely()
         trim_heaps_regularly()
         self.send(order.number, engine.opened)
@@ -115,7 +128,7 @@ class EngineServer:
 
     def _submit(self, engine: Engine, order: Submit) -> None:
         jobs = {
-            number: Job(entry, order.request_id, order.arrived, partial(self.send, number))
+            number: Job(entry, order.request_id, order.arrived, partial(self._report, number))
             for number, entry in order.entries
         }
         try:
@@ -128,34 +141,73 @@ class EngineServer:
         for number, job in jobs.items():
             job.result.add_done_callback(partial(self._answer, number))
 
+    def _report(self, number: int, progress: Progress) -> None:
+        self._collected.append(Collected((number, progress, ""), progress_size(progress)))
+
     def _answer(self, number: int, result: Future[Answer]) -> None:
-        """Send the outcome of a job; one that was cancelled gets none."""
+        """Collect the outcome of a job, or send a long one; a job that was cancelled gets none."""
         job = self._jobs.pop(number)
-        if not result.cancelled():
-            self.send(number, result.exception() or result.result(), job.request_id)
+        if result.cancelled():
+            return
+        outcome = result.exception() or result.result()
+        size = outcome.size if isinstance(outcome, Answer) else 0
+        if size <= MOST_NUMBERS:
+            self._collected.append(Collected((number, outcome, job.request_id), size))
+        else:
+            self.send_collected()  # the job's progress comes first
+            self.send(number, outcome, job.request_id)
 
     def _close(self, engine: Engine) -> None:
         engine.close()
         self._connection.shutdown(socket.SHUT_RDWR)
 
-    def send(self, number: int, message: object, request_id: str = "") -> None:
-        """Send a message, or PassFailed if the message cannot be pickled.
+    def send_collected(self) -> None:
+        """Send what the threads of all workers have collected, many replies in one frame. A worker
+        calls this after each pass."""
+        while self._collected:
+            with self._sending:  # before they are taken, so that those of a job keep their order
+                if replies := self._take():
+                    self._write(self._encode_together(replies))
 
-        Ends the process if the message cannot be sent whole: the connection is then useless.
-        """
+    def _encode_together(self, replies: Sequence[Collected]) -> bytes:
+        """Return one frame or, if one of the replies cannot be pickled, a frame for each."""
         try:
-            frames = encode_message(number, message)
+            return encode_replies([each.message[:2] for each in replies])
+        except CANNOT_PICKLE:
+            return b"".join(chain.from_iterable(self._encode(*each.message) for each in replies))
+
+    def _take(self) -> list[Collected]:
+        """Remove and return the first replies; none if another thread has taken them."""
+        taken: list[Collected] = []
+        numbers = 0
+        while self._collected and numbers < MOST_NUMBERS:
+            taken.append(self._collected.popleft())
+            numbers += taken[-1].size
+        return taken
+
+    def send(self, number: int, message: object, request_id: str = "") -> None:
+        """Send a message, or PassFailed if the message cannot be pickled."""
+        for frame in self._encode(number, message, request_id):
+            with self._sending:
+                self._write(frame)
+
+    def _encode(self, number: int, message: object, request_id: str) -> Iterator[bytes]:
+        """Return the frames of a message, or of PassFailed if it cannot be pickled."""
+        try:
+            return encode_message(number, message)
         except CANNOT_PICKLE as error:
             log_error("answer not sent", request_id=request_id, exc_info=error)
             failure = PassFailed(
                 f"the engine could not send the answer ({type(error).__name__}): send the request"
                 " again, with fewer sources if it fails again"
             )
-            frames = encode_message(number, failure)
+            return encode_message(number, failure)
+
+    def _write(self, frame: bytes) -> None:
+        """Send a frame. Ends the process if it cannot be sent whole: the connection is then
+        useless."""
         try:
-            for frame in frames:
-                with self._sending:
-                    self._connection.sendall(frame)
+            self._connection.sendall(frame)
         except (OSError, MemoryError):
             os._exit(1)
 

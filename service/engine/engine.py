@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import get_args
 
@@ -44,8 +44,10 @@ class Engine:
             for i, worker in enumerate(self._workers)
         ]
 
-    def start(self) -> None:
-        for thread in self._threads:
+    def start(self, after_pass: Callable[[], None] = lambda: None) -> None:
+        """Start the workers. Each calls `after_pass` when it has reported progress and answers."""
+        for worker, thread in zip(self._workers, self._threads, strict=True):
+            worker.after_pass = after_pass
             thread.start()
 
     def close(self) -> None:

@@ -59,6 +59,7 @@ class Worker:
     ) -> None:
         self.busy_since: float | None = None  # when this iteration began; None while it waits
         self.steps = Steps()
+        self.after_pass: Callable[[], None] = lambda: None  # called on the thread of this worker
         self._number = number
         self._session = session
         self._manifest = manifest
@@ -89,6 +90,7 @@ class Worker:
                 self._step_all()
         finally:  # nothing is left by now, unless this worker is dying
             self._fail_all(newcomers or [])
+            self.after_pass()
 
     @property
     def rows(self) -> int:
@@ -168,6 +170,7 @@ class Worker:
                 for job in jobs:
                     if job not in repeated:
                         job.finish(failure)
+        self.after_pass()
 
     def _queue_repeats(self, jobs: Sequence[Job]) -> list[Job]:
         """Queue jobs to be computed again, one at a time, and return them. Skip a job that

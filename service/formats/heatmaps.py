@@ -68,7 +68,8 @@ def add_line(picture: Picture, text: str) -> None:
 def caption_of(block: dict[str, Any]) -> str:
     kind = block["kind"]
     if "heads" in block:
-        return f"{kind} attention: rows attend to columns"
+        measure = ", by norm" if block.get("measure") == "norm" else ""
+        return f"{kind} attention{measure}: rows attend to columns"
     return CAPTIONS.get(kind, f"{kind} attention: log-prob that the target loses without each head")
 
 

@@ -127,11 +127,16 @@ class Budget:
         at once if MOST_WAITING_ANSWERS wait already."""
         if self.give(share, nbytes):
             return
-        if len(self._line) >= MOST_WAITING_ANSWERS:
+        if self.crowded:
             raise TimeoutError
         turn = asyncio.get_running_loop().create_future()
         self._line[share] = nbytes, turn
         await turn
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many wait that no other may."""
+        return len(self._line) >= MOST_WAITING_ANSWERS
 
     def set(self, share: Share, nbytes: int) -> None:
         """Correct the bytes of a request, and let others have what it gives back."""

@@ -73,6 +73,13 @@ class BeamProgress(NamedTuple):
 Progress = list[TokenProgress] | BeamProgress
 
 
+def progress_size(progress: Progress) -> int:
+    """Tokens and alternatives that this progress holds."""
+    if isinstance(progress, BeamProgress):
+        return sum(map(len, progress))
+    return sum(1 + len(event.top_log_probs) for event in progress)
+
+
 class Needed(NamedTuple):
     """Candidates per row that a search needs, and whether it needs all logits."""
 

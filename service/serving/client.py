@@ -22,6 +22,7 @@ from service.logs import log_error
 from service.search.protocol import BeamProgress, Progress
 from service.settings.settings import Settings
 from service.wire import (
+    REPLIES,
     Answer,
     AskStatus,
     Cancel,
@@ -32,6 +33,7 @@ from service.wire import (
     Open,
     Opened,
     Order,
+    Reply,
     Status,
     Submit,
     encode_message,
@@ -40,7 +42,7 @@ from service.wire import (
 CLOSING_SHARE = 0.1  # of settings.shutdown_timeout, in which an engine finishes accepted entries
 EXIT_TIMEOUT = 1.0  # seconds for a process to exit after its connection has ended
 MOST_UNSENT = 16 << 20  # bytes of orders that an engine has not read
-MESSAGES_PER_TURN = 8  # messages handled in one turn of the event loop
+ANSWERS_PER_TURN = 8  # answers passed on in one turn of the event loop
 OnProgress = Callable[[int, Progress], None]  # called with the entry's index and its progress
 
 
@@ -66,7 +68,7 @@ class EngineClient(asyncio.Protocol):
         self._listeners: dict[int, Callable[[Progress], None]] = {}
         self._numbers = itertools.count(1)
         self._decoder = FrameDecoder()
-        self._messages = deque[Message]()  # received, and not handled yet
+        self._received = deque[Message | Reply]()  # not handled yet
         self._is_open = self._closing = False
 
     async def start(self) -> None:
@@ -202,24 +204,38 @@ class EngineClient(asyncio.Protocol):
         Each answer makes work for its request: new connections and probes wait for a few of them,
         not for all rows of a batch.
         """
-        waiting = bool(self._messages)
-        self._messages.extend(self._decoder.feed(data))
+        waiting = bool(self._received)
+        self._received.extend(self._decoder.feed(data))
         if not waiting:
-            self._handle(MESSAGES_PER_TURN)
+            self._handle(ANSWERS_PER_TURN)
 
-    def _handle(self, most: int) -> None:
-        """Handle messages; long ones are read in a thread. The others get their turn even if one
-        fails."""
+    def _handle(self, most: float) -> None:
+        """Handle messages until `most` answers have been passed on. The others get their turn even
+        if one fails."""
+        left = most
         try:
-            for _ in range(min(most, len(self._messages))):
-                message = self._messages.popleft()
-                if message.is_long:
-                    self._load_in_thread(message)
-                else:
-                    self._receive(message.number, load_message(message))
+            while self._received and left > 0:
+                match self._received.popleft():
+                    case Message() as message if message.is_long:  # it is an answer
+                        self._load_in_thread(message)
+                        left -= 1
+                    case Message() as message:
+                        self._received.extendleft(reversed(self._load(message)))
+                    case number, content:
+                        left -= self._receive(number, content)
         finally:
-            if self._messages:
+            if self._received:
                 asyncio.get_running_loop().call_soon(self._handle, most)
+
+    def _load(self, message: Message) -> list[Reply]:
+        """Return the replies of a short message."""
+        if message.number != REPLIES:
+            return [(message.number, load_message(message))]
+        try:
+            return message.load()
+        except MemoryError:
+            self._transport.abort()  # those that wait for one of them hear of it
+            return []
 
     def _load_in_thread(self, message: Message) -> None:
         future = self._pending.pop(message.number, None)
@@ -233,18 +249,20 @@ class EngineClient(asyncio.Protocol):
         except RuntimeError:  # no thread can be started now
             settle(future, load_message(message))
 
-    def _receive(self, number: int, content: object) -> None:
-        """Pass on progress, or resolve the future of a reply."""
+    def _receive(self, number: int, content: object) -> bool:
+        """Pass on progress, or resolve the future of a reply; return whether it was a reply."""
         if isinstance(content, (list, BeamProgress)):
             if listener := self._listeners.get(number):
                 listener(cast("Progress", content))
-        elif future := self._pending.pop(number, None):
+            return False
+        if future := self._pending.pop(number, None):
             settle(future, content)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail everything that is pending: the engine has ended, whether told to or by a crash."""
         del exc
-        self._handle(len(self._messages))
+        self._handle(math.inf)
         self.ended.set()
         pending = [*self._pending]
         for number in pending:

@@ -31,6 +31,11 @@ class FlagParser(ArgumentParser):
     def flags(self) -> list[str]:
         return [flag for action in self._actions for flag in action.option_strings]
 
+    def values_of(self, flag: str) -> list[str]:
+        """Return the values between which a flag chooses; none if it takes others."""
+        (chosen,) = (each.metavar for each in self._actions if flag in each.option_strings)
+        return chosen.split("|") if isinstance(chosen, str) else []
+
 
 def read_settings(
     arguments: Sequence[str], parser: FlagParser | None = None, bundles: Sequence[Path] = ()

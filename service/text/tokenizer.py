@@ -1,14 +1,17 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
 import codecs
+import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
@@ -37,6 +40,11 @@ NO_CODES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
 WORDS = "this model reads one word at a time, so send a list of words"
+# Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
+# during which the library does not hold the interpreter's lock: it would for milliseconds.
+SHORT = 1 << 8
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else its first batch starts threads
+KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
@@ -47,7 +55,7 @@ class LibraryError(Exception):
     """An error of the library of tokenizers, in one short line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take three times as long to make
 class Token:
     """`start` and `end` count characters of the text; null for special tokens, which have none.
 
@@ -120,6 +128,12 @@ class Tokenizer:
         self._composes = composes
         self._size = size or library.get_vocab_size()
         self._generated = generated
+
+        @lru_cache(KEPT_NAMES)
+        def name(token_id: int) -> str:
+            return visible(library.id_to_token(token_id) or "")
+
+        self.name = name
         self._forbidden = frozenset(forbidden)
         self._forbidden_ids = {} if generated else dict(forbidden)
         self._special_ids = {
@@ -177,20 +191,18 @@ class Tokenizer:
             advice = f"remove it, and give target_language {self._typed[name]!r}"
             raise Invalid.at(pointer, f"begins with {name!r}, which is text here: {advice}")
         try:
-            encoding = call(lambda: self._library.encode(text, add_special_tokens=False))
+            encoding = self._encode(text)
         except LibraryError as error:
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
-        names = map(visible, encoding.tokens)
-        read = list(map(Token, names, encoding.ids, *zip(*encoding.offsets, strict=True)))
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
-        if unknown := [i for i, token in enumerate(read) if token.id in refused]:
-            raise Invalid.at(pointer, self._describe_unknown(text, read, unknown))
-        if not (self._generated or has_letters(text) or self._has_signs(read)):
+        if not refused.isdisjoint(encoding.ids):
+            raise Invalid.of([self._unknown_fault(pointer, text, encoding, refused)])
+        if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
-        return Tokens(text, [*self._prefix, *close_gaps(text, read), *self._suffix])
+        return Tokens(text, [*self._prefix, *close_gaps(text, encoding), *self._suffix])
 
     def cut(self, text: str, room: int) -> str:
         """Return the longest beginning of a text that takes at most `room` tokens. A text that the
@@ -199,23 +211,36 @@ class Tokenizer:
         if self._composes and takes_long(read):
             return text
         with suppress(LibraryError):
-            encoding = call(lambda: self._library.encode(read, add_special_tokens=False))
+            encoding = self._encode(read)
             if len(encoding) > room:
                 return text[: encoding.offsets[room - 1][1]]
         return text
 
-    def _describe_unknown(self, text: str, read: Sequence[Token], unknown: Sequence[int]) -> str:
-        """Return the detail of the error about these tokens of a text."""
-        places = dict.fromkeys(place(text, read, i) for i in unknown[:MOST_FAULTS])
-        between = [text[read[i].start : read[i].end].isspace() for i in unknown]
+    def _encode(self, text: str) -> Encoding:
+        """Return the library's tokens of a text. Raise LibraryError."""
+        if len(text) <= SHORT:
+            return call(lambda: self._library.encode(text, add_special_tokens=False))
+        return call(lambda: self._library.encode_batch([text], add_special_tokens=False)[0])
+
+    def _unknown_fault(
+        self, pointer: str, text: str, encoding: Encoding, refused: Set[int]
+    ) -> Fault:
+        """Return the fault of a text with tokens that are refused."""
+        offsets = encoding.offsets
+        unknown = [i for i, token_id in enumerate(encoding.ids) if token_id in refused]
+        places = dict.fromkeys(place(text, offsets, i) for i in unknown[:MOST_FAULTS])
+        quotes = ", ".join(f"{typed!r} at offset {start}" for typed, start in places)
+        between = [text[slice(*offsets[i])].isspace() for i in unknown]
         advice = [WORDS] if any(between) and len(text.split()) > 1 else []
         advice += [] if advice and all(between) else [self._advice()]
-        return f"has {', '.join(places)}, which the vocabulary lacks: {'; '.join(advice)}"
+        detail = f"has {quotes}, which the vocabulary lacks: {'; '.join(advice)}"
+        return Fault(pointer, detail, [*dict.fromkeys(typed for typed, _ in places)])
 
-    def _has_signs(self, read: Sequence[Token]) -> bool:
+    def _has_signs(self, encoding: Encoding) -> bool:
         """Return whether some token is visible and known. For a source without one, the model would
         invent a target."""
-        known = "".join(token.text for token in read if token.id not in self._unknown)
+        read = zip(encoding.tokens, encoding.ids, strict=True)
+        known = "".join(name for name, token_id in read if token_id not in self._unknown)
         return any(
             unicodedata.category(each)[0] in VISIBLE for each in known.replace(WORD_MARK, "")
         )
@@ -281,9 +306,6 @@ class Tokenizer:
             return cut + step(token_id)
 
         return read
-
-    def name(self, token_id: int) -> str:
-        return visible(self._library.id_to_token(token_id) or "")
 
     def _special(self, token_id: int) -> Token:
         return Token(self.name(token_id), token_id, None, None)
@@ -356,7 +378,7 @@ def has_letters(text: str) -> bool:
     return any(map(str.isalnum, text))
 
 
-def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
+def close_gaps(text: str, encoding: Encoding) -> list[Token]:
     """Give every character but spaces to one token, whatever a normalizer made of it.
 
     A token begins where the one before it ended, after spaces, and ends before the characters that
@@ -365,27 +387,26 @@ def close_gaps(text: str, tokens: Sequence[Token]) -> list[Token]:
     """
     stops: list[int] = []
     shared = len(text)
-    for token in reversed(tokens):
-        start, end = token.start or 0, token.end or 0
+    for start, end in reversed(encoding.offsets):
         stops.append(min(end, shared) if shared > start else 0)
         shared = min(shared, start)
     stops[0] = max(stops[0], len(text.rstrip()))
     closed: list[Token] = []
     end = 0
-    for token, stop in zip(tokens, reversed(stops), strict=True):
+    for name, token_id, stop in zip(encoding.tokens, encoding.ids, reversed(stops), strict=True):
         part = text[end:stop]
         word = part.lstrip() or part  # a space that joins words belongs to neither
         end = max(end, stop)
-        closed.append(Token(token.text, token.id, end - len(word), end))
+        closed.append(Token(visible(name), token_id, end - len(word), end))
     return closed
 
 
-def place(text: str, tokens: Sequence[Token], i: int) -> str:
-    """Quote the i-th token as it was typed, with its offset.
+def place(text: str, offsets: Sequence[tuple[int, int]], i: int) -> tuple[str, int]:
+    """Return the i-th token as it was typed, and its offset.
 
-    The quote reaches to the next token, so that combining marks stay with their letter.
+    The text reaches to the next token, so that combining marks stay with their letter.
     """
-    start, end = tokens[i].start or 0, tokens[i].end or 0
-    following = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
-    typed = text[start : max(end, following or 0)].strip() or text[start:end]
-    return f"{typed!r} at offset {start}"
+    start, end = offsets[i]
+    following = offsets[i + 1][0] if i + 1 < len(offsets) else len(text)
+    typed = text[start : max(end, following)].strip() or text[start:end]
+    return typed, start

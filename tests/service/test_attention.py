@@ -211,9 +211,16 @@ def spelt_alignment(letters, sounds):
     return best[len(letters), len(sounds)][1]
 
 
-def test_the_default_model_attends_to_the_letters_that_spell_each_sound(post):
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"reduce_heads": "mean", "reduce_layers": "mean", "alignment": "argmax"},
+        {"layers": [0], "heads": [0], "alignment": "model"},
+    ],
+    ids=["mean", "model"],
+)
+def test_the_default_model_attends_to_the_letters_that_spell_each_sound(post, wanted):
     """Of 200 words: four of five sounds at the very letter, nearly all at it or next to it."""
-    wanted = {"reduce_heads": "mean", "reduce_layers": "mean", "alignment": "argmax"}
     _, document = post("/v1/attention", source=WORDS, attention=wanted)
     distances = []
     for result in document["results"]:

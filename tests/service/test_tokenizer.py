@@ -11,7 +11,7 @@ from service.bundle.languages import Languages
 from service.bundle.manifest import load_bundle
 from service.errors import Invalid, StartupError, TooLarge
 from service.text.opening import open_library, open_tokenizers
-from service.text.tokenizer import Tokenizer
+from service.text.tokenizer import SHORT, Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -233,3 +233,16 @@ def test_no_character_is_broken_between_two_tokens(text):
     if "\N{REPLACEMENT CHARACTER}" not in text:  # which also stands for what is not complete
         assert [piece for piece in pieces if piece] == list(text)
     assert text.startswith("".join(pieces))
+
+
+@pytest.mark.parametrize("length", [1, SHORT - 1, SHORT, SHORT + 1, 4 * SHORT])
+def test_a_text_has_the_same_tokens_however_it_is_passed_to_the_library(length):
+    library = Library(WordLevel({letter: i for i, letter in enumerate("abc?")}, "?"))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"."), "isolated")
+    text = ("abc" * length)[:length]
+    tokens = Tokenizer(library, 4 * SHORT + 1, {}).encode(text, "/source").tokens
+    assert [(token.text, token.start, token.end) for token in tokens] == [
+        (letter, i, i + 1) for i, letter in enumerate(text)
+    ]
+    with pytest.raises(Invalid, match="vocabulary lacks"):
+        Tokenizer(library, 4 * SHORT + 1, {3: "unknown"}).encode(f"{text}x", "/source")

@@ -1,36 +1,26 @@
 """Texts for proofs and for int8: those that the model can read."""
 
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
+from model.data.sentences import MOST, SENTENCES, readable
+from model.data.tokenizers import unknown_id_of
 from model.export.checks.samples import ordinary_ids, random_rows
 from model.importers.files.reading import read
 from model.importers.proofs.proof import Proof
-from model.importers.proofs.sentences import SENTENCES
 from model.importers.tokenizers.compare import compose
 from model.importers.vocabularies import Side
 from model.network.config import InputError, TransformerConfig
-from model.usage import Codes, Slot, Usage
+from model.usage import Usage, filler
 
-MOST = 128  # texts
 LONGEST, SHORT = 96, 32  # ids of a text: most of a network's, and of a large one's
 LARGE = 10**8  # weights of a large network, which takes seconds for each token of all texts
-ALIKE = 1.5  # in tokens a letter, and in mean ids, of languages that one vocabulary is made for
-ENOUGH = 16  # texts
 ENGLISH = "English"
 SPARE = 8  # tokens by which a target may be longer than the longest source
 RANDOM = 24  # most ids of a row of random tokens
-READABLE = 0.05  # largest share of unknown tokens in a built-in sentence
-FIRST = {  # languages to prefer, by the words before the first _ of their codes
-    "source_language": ("en", "eng"),
-    "target_language": ("fr", "fra"),
-}
-Fill = Callable[[Sequence[int | Slot]], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,38 +91,6 @@ class Reader:
         return sorted({*tokenizer.get_vocab().values()} - special - {self._unknown_id})
 
 
-def filler(usage: Usage) -> Fill:
-    """Return a function that puts ids into the slots of a template: those of the default language,
-    or of one that has built-in sentences."""
-    default = usage.default_target
-    languages: dict[str, list[int]] = {
-        "source_language": preferred("source_language", usage.source_languages),
-        "target_language": usage.target_languages[default]
-        if default is not None
-        else preferred("target_language", usage.target_languages),
-    }
-
-    def fill(template: Sequence[int | Slot]) -> list[int]:
-        parts = ([each] if isinstance(each, int) else languages[each] for each in template)
-        return [i for part in parts for i in part]
-
-    return fill
-
-
-def preferred(slot: Slot, codes: Codes) -> list[int]:
-    chosen = [code for code in codes if code.partition("_")[0] in FIRST[slot]]
-    return codes[(chosen or [*codes])[0]] if codes else []
-
-
-def unknown_id_of(tokenizer: Tokenizer) -> int | None:
-    """Return the id of the unknown token; None if every text is known, as to bytes."""
-    model = json.loads(tokenizer.to_str())["model"]
-    if "unk_id" in model:
-        return model["unk_id"]
-    name = model.get("unk_token")
-    return None if name is None else tokenizer.token_to_id(name)
-
-
 def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     """Return the texts of a file, or the built-in sentences that the tokenizer reads best, or
     random tokens if it reads none of them. Raise InputError if the file holds no text."""
@@ -145,7 +103,8 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     else:
         has_slot = "source_language" in (*usage.source_prefix, *usage.source_suffix)
         spoken = [ENGLISH] if has_slot else SENTENCES
-        rows, origin = readable(reader, spoken), "built-in sentences"
+        rows = readable(reader.encode, reader.unknown, {each: SENTENCES[each] for each in spoken})
+        origin = "built-in sentences"
     if not rows:
         rows, origin = random_tokens(reader), "random tokens"
     unknown = reader.unknown([i for row in rows for i in row])
@@ -154,28 +113,6 @@ def read_texts(reader: Reader, usage: Usage, file: Path | None) -> Texts:
     most = min(reader.longest, max(map(len, sources))) + SPARE
     longest = max(1, min(most, reader.config.max_target_length + 1 - len(start)))
     return Texts(origin, sources, start, longest, unknown)
-
-
-def readable(reader: Reader, languages: Collection[str]) -> list[list[int]]:
-    """Return the ids of built-in sentences that have few unknown tokens.
-
-    First come those of the languages that the vocabulary was made for: they need the fewest tokens
-    a letter, and the first tokens of it. Others follow only if these have fewer than ENOUGH.
-    """
-    found: list[tuple[float, float, list[list[int]]]] = []
-    for language in languages:
-        rows = [reader.encode(text) for text in SENTENCES[language]]
-        known = [ids for ids in rows if ids and reader.unknown(ids) <= READABLE]
-        if 2 * len(known) > len(rows):
-            count, letters = sum(map(len, rows)), sum(map(len, SENTENCES[language]))
-            found.append((round(count / letters, 2), sum(map(sum, rows)) / count, known))
-    found.sort()
-    ranked: list[list[int]] = []
-    for tokens, mean_id, rows in found:
-        alike = tokens <= ALIKE * found[0][0] and mean_id <= ALIKE * found[0][1]
-        if alike or len(ranked) < ENOUGH:
-            ranked += rows
-    return ranked[:MOST]
 
 
 def random_tokens(reader: Reader) -> list[list[int]]:

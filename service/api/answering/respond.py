@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
-from fastapi import Response
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults

@@ -3,14 +3,13 @@
 Endpoints write JSON straight from arrays: these pydantic models only document it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
-from pydantic.json_schema import models_json_schema
 
 from service.attention import AttentionKind, HeadReduction, LayerReduction, Measure
+from service.errors import LONGEST_QUOTE
 
 Code = Literal[
     "unparsable",
@@ -201,6 +200,12 @@ class ProblemFault(BaseModel):
 
     pointer: str = Field(description="Where it is (RFC 6901).")
     detail: str = Field(description="What is wrong.")
+    unknown: list[str] | None = Field(
+        default=None,
+        description="What the vocabulary lacks: parts of the text that `pointer` names, each cut"
+        f" after {LONGEST_QUOTE} characters. Absent for other faults, and if the document would be"
+        " too large.",
+    )
 
 
 class Problem(BaseModel):
@@ -266,15 +271,3 @@ def describe_files(media_types: Iterable[str]) -> dict[int | str, dict[str, Any]
 
 def is_text(media_type: str) -> bool:
     return media_type.startswith("text/") or media_type.endswith("+xml")
-
-
-def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:
-    """Add the schemas of models, and of their fields, to a finished OpenAPI document. Schemas that
-    it already has stay as they are."""
-    _, found = models_json_schema(
-        [(model, "validation") for model in models], ref_template=REFERENCE
-    )
-    schemas = document["components"]["schemas"]
-    # FastAPI leaves out every null, too: with a default of null no field would be optional.
-    for name, schema in jsonable_encoder(found["$defs"], exclude_none=True).items():
-        schemas.setdefault(name, schema)

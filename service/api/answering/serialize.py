@@ -131,9 +131,10 @@ def join_reasons(reasons: Collection[str]) -> str:
 
 
 def write_alternatives(model: Model, alternatives: Alternatives) -> list[dict[str, Any]]:
+    log_probs = np.array([log_prob for _, log_prob in alternatives], np.float32)
     return [
-        {"token": model.target.name(i), "id": i, "log_prob": np.float32(log_prob)}
-        for i, log_prob in alternatives
+        {"token": model.target.name(i), "id": i, "log_prob": log_prob}
+        for (i, _), log_prob in zip(alternatives, log_probs, strict=True)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import Response
-from fastapi.sse import EventSourceResponse, format_sse_event
+from fastapi.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
 from service.api.answering.serialize import write_alternatives
@@ -19,16 +19,17 @@ from service.api.reading.texts import Sources
 from service.errors import Abandoned, HeedError
 from service.formats.json import Document, to_json, to_json_pieces
 from service.http.messages.problems import problem
-from service.search.protocol import BeamProgress, Progress, TokenProgress
+from service.search.protocol import BeamProgress, Progress, TokenProgress, progress_size
 from service.serving.model import Model
 from service.wire import Answer, Entry
 
 EVENT_STREAM = "text/event-stream"
-PING_AFTER = 10.0  # seconds without an event
+PING, PING_AFTER = b": ping\n\n", 10.0  # a comment, after so many seconds without an event
 # Characters at which some readers end a line, such as Python's str.splitlines. JSON need not escape
 # them.
 LINE_BREAKS = tuple((each.encode(), rb"\u%04x" % ord(each)) for each in "\u0085\u2028\u2029")
 GRACE = 5.0  # seconds that a client has after the deadline to read the rest
+MOST_WRITTEN = 1 << 12  # tokens and alternatives whose events are written at once: milliseconds
 
 ProgressOf = tuple[int, Progress]  # the index of an entry, and its progress
 ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended, or one has failed
@@ -83,7 +84,7 @@ class Stream:
         writer, received = self.open_writer(self), [first]
         try:
             while received[-1] is not None:
-                yield await writer.write(received) or format_sse_event(comment="ping")
+                yield await writer.write(received) or PING
                 received = await self._receive(queue)
             if last := await writer.write(received):
                 yield last
@@ -98,8 +99,8 @@ class Stream:
             cancel_all(futures)
 
     async def _receive(self, queue: ProgressQueue) -> list[ProgressOf | None]:
-        """Wait for progress and return all there is, to be sent together; return empty progress
-        after PING_AFTER seconds. Raise DeadlineExceeded."""
+        """Wait for progress and return all that is there, or some MOST_WRITTEN, to be sent
+        together; return empty progress after PING_AFTER seconds. Raise DeadlineExceeded."""
         left = self.call.deadline.left
         try:
             async with asyncio.timeout(min(PING_AFTER, left)):
@@ -108,7 +109,9 @@ class Stream:
             if left > PING_AFTER:
                 return [(0, [])]
             raise self.call.too_late() from None
-        while received[-1] is not None and not queue.empty():
+        size = 0
+        while (last := received[-1]) and size < MOST_WRITTEN and not queue.empty():
+            size += progress_size(last[1])
             received.append(queue.get_nowait())
         return received
 
@@ -129,11 +132,14 @@ class BoundedResponse(EventSourceResponse):
 
 
 def write_event(name: str, content: bytes) -> bytes:
-    return format_sse_event(event=name, data_str=escape_line_breaks(content).decode())
+    """Return an event whose data is JSON, which has no line breaks."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), escape_line_breaks(content))
 
 
 def escape_line_breaks(content: bytes) -> bytes:
     """Return JSON that no reader takes for several lines."""
+    if content.isascii():
+        return content
     for character, escape in LINE_BREAKS:
         content = content.replace(character, escape)
     return content
@@ -155,13 +161,15 @@ class EventWriter:
         """Return the events, one after the other; empty if nothing is new."""
         news = [each for each in received if each]
         size = sum(progress_size(progress) for _, progress in news)
-        return await compute(lambda: b"".join(self._write(*each) for each in news), size)
+        limiter = self._stream.call.service.events
+        return await compute(lambda: b"".join(self._write(*each) for each in news), size, limiter)
 
     async def finish(self, answers: Sequence[Answer]) -> AsyncGenerator[bytes | memoryview]:
         """Yield the event of the whole answer in pieces, since it may be large."""
         size = sum(answer.size for answer in answers) + self._stream.faults.size
         yield b"event: done\ndata: "
-        for piece in await compute(lambda: self._write_in_line(answers), size):
+        limiter = self._stream.call.service.cores
+        for piece in await compute(lambda: self._write_in_line(answers), size, limiter):
             yield piece
         yield b"\n\n"
 
@@ -206,10 +214,3 @@ class EventWriter:
         if event.top_log_probs:
             token["top_log_probs"] = write_alternatives(self._model, event.top_log_probs)
         return token
-
-
-def progress_size(progress: Progress) -> int:
-    """Tokens and alternatives that the events of this progress hold."""
-    if isinstance(progress, BeamProgress):
-        return sum(map(len, progress))
-    return sum(1 + len(event.top_log_probs) for event in progress)

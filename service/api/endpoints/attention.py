@@ -1,21 +1,17 @@
 """POST /v1/attention."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, respond, write_partial
+from service.api.answering.respond import Computed, write_partial
 from service.api.answering.responses import (
-    PROBLEMS,
     AttentionBlock,
     FailedResult,
     ModelResponse,
-    describe_files,
 )
 from service.api.answering.serialize import write_attention
 from service.api.reading.ablation import Ablate, read_ablation
@@ -31,21 +27,16 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
-from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options, refuse_search
 from service.api.reading.selection import read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
-from service.formats.json import JSON, Document
-from service.formats.writers import SINGLE_SOURCE, WRITERS
-from service.http.middleware.answers import negotiate
+from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire import Entry
-
-router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 EXAMPLES: Examples = {
     "decoded": {
@@ -53,13 +44,25 @@ EXAMPLES: Examples = {
         "value": {"source": "thought", "attention": {"layers": [-1]}},
     },
     "alignment": {
-        "summary": "Align sounds with letters, by the mean of all layers and heads",
+        "summary": "Align sounds with letters, by the attention that aligns best in this model",
         "value": {
             "source": "thought",
             "attention": {
                 "reduce_heads": "mean",
                 "reduce_layers": "mean",
-                "alignment": "argmax",
+                "alignment": "model",
+                "decimals": 2,
+            },
+        },
+    },
+    "norms": {
+        "summary": "What each letter gives each sound in the last layer: weights times norms",
+        "value": {
+            "source": "thought",
+            "attention": {
+                "layers": [-1],
+                "reduce_heads": "mean",
+                "measure": "norm",
                 "decimals": 2,
             },
         },
@@ -117,34 +120,6 @@ class AttentionAnswer(ModelResponse):
     )
 
 
-@router.post(
-    "/v1/attention",
-    response_model=AttentionAnswer,
-    responses=describe_files(each for each in WRITERS if each != JSON),
-    summary="Show attention weights",
-    tags=["attention"],
-)
-async def attention(
-    body: Annotated[AttentionRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
-) -> Response:
-    """Return the attention weights of every source with its target: the target that you send or, if
-    you send none, the one that the model decodes.
-
-    The Accept header selects the format:
-
-    - application/json, the default.
-    - application/npz (read by numpy.load) and application/safetensors: one array per kind, named
-      `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
-    - image/svg+xml and image/png: heatmaps, for a single source.
-    - text/html: an interactive page in one file.
-
-    With `partial` the answer is always JSON.
-    """
-    media_type = negotiate_format(call, count_texts(body.source), body.partial)
-    return await respond(call, await run_attention(body, call), media_type)
-
-
 async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = False) -> Computed:
     """Compute the attention of each source. `padded`: all will be padded to the largest.
 
@@ -185,18 +160,6 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
         return write_partial(call, faults, results, asked, partial(write_attention, model))
 
     return Computed(write, answers, faults.size)
-
-
-def negotiate_format(
-    call: Call, sources: int, partial: bool, formats: Iterable[str] = WRITERS
-) -> str:
-    """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
-    if partial:
-        return negotiate(call, [JSON], "with partial the answer is")
-    single = sources == 1
-    offered = [each for each in formats if single or each not in SINGLE_SOURCE]
-    what = "the answer is" if single else "answers for several sources are"
-    return negotiate(call, offered, what)
 
 
 async def read_targets(

@@ -2,24 +2,20 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
-from service.api.answering.attributed import AttributionAnswer, write_attribution
+from service.api.answering.attributed import write_attribution
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, respond, write_partial
-from service.api.answering.responses import PROBLEMS, describe_files
+from service.api.answering.respond import Computed, write_partial
 from service.api.answering.serialize import read_target
-from service.api.endpoints.attention import negotiate_format
 from service.api.endpoints.score import check_scores
 from service.api.reading.answer_size import check_attribution, check_rows
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
-from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import Searching
 from service.api.reading.search import options_size, read_search_options, refuse_search
@@ -28,15 +24,13 @@ from service.api.reading.texts import TextField, count_texts, read_pairs
 from service.arrays import IntArray
 from service.attention import Head
 from service.errors import Invalid
-from service.formats.json import JSON, Document
+from service.formats.json import Document
 from service.formats.writers import WRITERS
 from service.occlusion import Of, Pair, Unit, occlude, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokenizer, Tokens
 from service.wire import Answer, Entry
-
-router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 FORMATS = [each for each in WRITERS if each != "text/html"]
 AT_ONCE = 512  # rows that the engine gets at once: to write more takes the event loop too long
@@ -89,39 +83,6 @@ class AttributionRequest(Searching):
         description="Decimals to round `data` to, for a shorter answer. null: no rounding.",
     )
     partial: Partial = False
-
-
-@router.post(
-    "/v1/attribution",
-    response_model=AttributionAnswer,
-    responses=describe_files(each for each in FORMATS if each != JSON),
-    summary="Show what a target depends on",
-    tags=["attention"],
-)
-async def attribution(
-    body: Annotated[AttributionRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
-) -> Response:
-    """Replace each token or word of the source in turn by the unknown token, and return how much
-    log-prob each token of the target loses (occlusion). The target is the one that you send or, if
-    you send none, the one that the model decodes.
-
-    With `of` heads, switch off each attention head instead.
-
-    The source share says how much of a token's probability depends on the source at all. Near 0 the
-    model speaks without reading, as when it hallucinates.
-
-    The Accept header selects the format:
-
-    - application/json, the default.
-    - application/npz (read by numpy.load) and application/safetensors: an array for each block,
-      `{result}.0.target` and `{result}.0.contrast`. `meta` is the JSON answer without `data`.
-    - image/svg+xml and image/png: heatmaps, for a single source.
-
-    With `partial` the answer is always JSON.
-    """
-    media_type = negotiate_format(call, count_texts(body.source), body.partial, FORMATS)
-    return await respond(call, await run_attribution(body, call), media_type)
 
 
 async def run_attribution(body: AttributionRequest, call: Call) -> Computed:

@@ -3,24 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
-from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import (
     Computed,
     is_cut,
-    respond,
     write_partial,
 )
-from service.api.answering.responses import PROBLEMS
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
-from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_words
 from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import (
@@ -32,7 +27,6 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
-from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.search import options_size, read_search_options
@@ -40,15 +34,12 @@ from service.api.reading.selection import can_align, check_aligns, read_selectio
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
-from service.formats.json import JSON, Document
-from service.http.middleware.answers import negotiate
+from service.formats.json import Document
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.wire import Answer, Entry
 
 DEFAULT_HOLD = 4  # tokens: two words of pieces, or so
-
-router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 EXAMPLES: Examples = {
     "words": {
@@ -98,6 +89,13 @@ EXAMPLES: Examples = {
             "repetition_penalty": 1.2,
             "min_new_tokens": 4,
             "suppress_tokens": [20],
+        },
+    },
+    "ablation": {
+        "summary": "Pronounce a word with two heads of the last cross-attention switched off",
+        "value": {
+            "source": "read",
+            "ablate": [{"kind": "cross", "layer": -1, "heads": [0, 1]}],
         },
     },
     "split": {
@@ -179,38 +177,6 @@ class DecodeRequest(Searching):
     )
 
 
-@router.post(
-    "/v1/decode",
-    response_model=DecodeAnswer,
-    responses={200: {"content": {EVENT_STREAM: {"schema": EVENT_SCHEMA}}}},
-    summary="Decode sources into targets",
-    tags=["models"],
-)
-async def decode(
-    body: Annotated[DecodeRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
-) -> Response:
-    """Generate a target for every source, by greedy search, beam search or sampling, and optionally
-    return the attention weights of each target.
-
-    With `stream`, the answer is a stream of server-sent events, whose data is JSON:
-
-    - `token`, for greedy search and sampling: a StreamedToken. The texts of a hypothesis, joined,
-      are its whole text.
-    - `beam`, for beam search: a StreamedBeam, which replaces the one before.
-    - `done`, at the end: the complete answer, as without `stream`.
-    - `error`, at the end if something failed: a problem document.
-
-    With `partial`, `done` holds the problems of the sources that failed.
-
-    Comments are sent now and then to keep the connection open.
-    """
-    negotiate(call, [EVENT_STREAM, JSON] if body.stream else [JSON])
-    if body.stream:
-        return await Stream(call, *await prepare(body, call)).respond()
-    return await respond(call, await run_decode(body, call))
-
-
 async def run_decode(
     body: DecodeRequest, call: Call, pointer: str = "/source", *, whole: bool = False
 ) -> Computed:
@@ -289,6 +255,7 @@ async def prepare(body: DecodeRequest, call: Call, pointer: str = "/source") -> 
     search = await call.compute_reading(read, options_size(body))
     check_growing(body, model, faults)
     ablated = read_ablation(body.ablate, model, faults)
+    call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source)
     sources = await read_sources(call, source, body.split, faults)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from service.api.answering.responses import PROBLEMS, describe_files
 from service.api.reading.call import Call, Service
 from service.api.reading.json_route import JsonRoute
-from service.api.reading.selection import kinds_of
+from service.api.reading.selection import GATED_GRAPHS, kinds_of
 from service.attention import AttentionKind
 from service.bundle.examples import Example, LanguageCode, is_absent
 from service.bundle.manifest import Config, Decoding, Limits
@@ -56,6 +56,9 @@ class ModelCard(BaseModel):
         " Empty on other CPUs, and outside Linux."
     )
     attention: list[AttentionKind] = Field(description="Kinds of attention that it can show.")
+    ablation: bool = Field(
+        description="Whether it can switch heads off, and measure attention by norms."
+    )
     limits: Limits = Field(
         description="Longest source and target in tokens, special tokens included."
     )
@@ -117,6 +120,7 @@ def describe(call: Call, model: Model) -> ModelCard:
         provider=opened.provider,
         instructions=instruction_sets(read_cpuinfo()),
         attention=kinds_of(model),
+        ablation=model.engine.opened.graphs >= GATED_GRAPHS,
         limits=manifest.limits,
         max_new_tokens=manifest.decoding.max_new_tokens,
         decoding=manifest.decoding,

@@ -1,31 +1,24 @@
 """POST /v1/score."""
 
-from typing import Annotated
-
 import numpy as np
-from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, respond
-from service.api.answering.responses import PROBLEMS, ModelResponse, Usage
+from service.api.answering.respond import Computed
+from service.api.answering.responses import ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
 from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Sequences, Source
-from service.api.reading.json_route import JsonRoute
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
-from service.formats.json import JSON, Document
-from service.http.middleware.answers import negotiate
+from service.formats.json import Document
 from service.serving.model import Model
 from service.wire import Entry
-
-router = APIRouter(responses=PROBLEMS, route_class=JsonRoute)
 
 EXAMPLES: Examples = {
     "pairs": {
@@ -65,22 +58,6 @@ class ScoreResult(BaseModel):
 class ScoreAnswer(ModelResponse):
     results: list[ScoreResult] = Field(description="One for each source, in their order.")
     usage: Usage
-
-
-@router.post(
-    "/v1/score",
-    response_model=ScoreAnswer,
-    summary="Score targets",
-    tags=["models"],
-)
-async def score(
-    body: Annotated[ScoreRequest, Body(openapi_examples=EXAMPLES)],
-    call: Call,
-) -> Response:
-    """Return how probable each target is for its source: the log-probability of every token, given
-    the source and the tokens before it."""
-    negotiate(call, [JSON])
-    return await respond(call, await run_score(body, call))
 
 
 async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> Computed:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
 
-from anyio import CapacityLimiter, WouldBlock
-from fastapi import Request
+from anyio import CapacityLimiter, WouldBlock, to_thread
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from service.api.reading.faults import Faults
@@ -74,6 +74,8 @@ class Service:
     admin: Keys | None
     mechanisms: Mechanisms = field(init=False)  # opened with the models
     reading: list[CapacityLimiter] = field(default_factory=one_of_each_class)
+    # One thread writes events: it holds the interpreter's lock, which the event loop needs too
+    events: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
 
 class Call(Request):
@@ -226,6 +228,12 @@ class Call(Request):
                 record.add_stage(stage, started, seconds)
                 started += seconds
 
+    def check_line(self, nbytes: int) -> None:
+        """Raise Overloaded if an answer of `nbytes` would not even wait for the budget: nothing
+        need be read for it then."""
+        if nbytes > FREE and self.service.answers.crowded:
+            raise self.service.answers.refuse()
+
     async def hold(self, nbytes: int) -> None:
         """Wait until the budget has room for an answer of `nbytes`, and keep that room until the
         answer has been read.
@@ -313,6 +321,9 @@ def check_line(limiter: CapacityLimiter) -> None:
         )
 
 
-async def compute(work: Callable[[], Result], size: int) -> Result:
-    """Run `work` in a thread, or inline when it is too small to be worth the switch."""
-    return work() if size <= LITTLE else await run_in_threadpool(work)
+async def compute(
+    work: Callable[[], Result], size: int, limiter: CapacityLimiter | None = None
+) -> Result:
+    """Run `work` in a thread, as soon as `limiter` lets it, or inline when it is too small to be
+    worth the switch."""
+    return work() if size <= LITTLE else await to_thread.run_sync(work, limiter=limiter)

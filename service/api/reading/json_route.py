@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from service.api.reading.call import SMALL, Call
-from service.api.reading.validation_errors import read_errors
+from service.api.reading.validation_errors import validate
 from service.errors import (
     Abandoned,
     Invalid,
@@ -135,16 +135,6 @@ def check_brackets(content: bytes) -> None:
 def parse(model: type[Body], content: bytes) -> Body:
     """Return the validated body. Raise Unparsable, or Invalid with every fault and its place."""
     return validate(model, load(content))
-
-
-def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
-    """Return a body of this value. Raise Invalid with every fault and its place. `strict`, if
-    given, replaces the model's own setting: the fields of a form are texts."""
-    try:
-        return model.model_validate(value, strict=strict)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        raise read_errors(found, model) from None
 
 
 def load(content: bytes) -> Any:

@@ -3,14 +3,14 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, count, islice
 from typing import Literal, NamedTuple
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
-from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, TooLarge
+from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge
 from service.text.sentences import Span, cut, split
 from service.text.tokenizer import Tokenizer, Tokens, check_unicode
 
@@ -287,4 +287,4 @@ def locate(error: Invalid | TooLarge, start: int) -> HeedError:
     Offsets that a detail already names still count from the start of the sentence.
     """
     where = f"(in the sentence at offset {start}, from which other offsets count)"
-    return error.change_faults(lambda fault: Fault(fault.pointer, f"{where} {fault.detail}"))
+    return error.change_faults(lambda fault: replace(fault, detail=f"{where} {fault.detail}"))

@@ -1,12 +1,14 @@
-"""Turn pydantic's errors of a body into faults, each with its place."""
+"""Validate a body, and turn pydantic's errors into faults, each with its place."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from service.errors import MOST_FAULTS, Fault, Invalid, describe_fault, shorten
+
+Body = TypeVar("Body", bound=BaseModel)
 
 OTHERS = "others"  # type of an error that stands for `count` other items of a list
 VARIANT = "as "  # how the tags of union variants begin, which pydantic puts into locations
@@ -62,6 +64,16 @@ OTHER_NAMES = {  # our fields, by their names in other libraries and APIs
     "texts": TEXT,
     "tgt_lang": ("target_language",),
 }
+
+
+def validate(model: type[Body], value: Any, strict: bool | None = None) -> Body:
+    """Return a body of this value. Raise Invalid with every fault and its place. `strict`, if
+    given, replaces the model's own setting: the fields of a form are texts."""
+    try:
+        return model.model_validate(value, strict=strict)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        raise read_errors(found, model) from None
 
 
 def read_errors(errors: Sequence[Any], body: type[BaseModel]) -> Invalid:

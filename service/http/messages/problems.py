@@ -9,11 +9,13 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
-from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
 from service.errors import (
+    Fault,
     HeedError,
     Overloaded,
     TooLarge,
@@ -44,10 +46,7 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         "instance": shorten(path, LONGEST_DETAIL),
         "code": error.code,
         "request_id": request_id,
-        "errors": [
-            {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
-            for fault in error.faults
-        ],
+        "errors": [*map(write_fault, error.faults)],
     }
     longest = LONGEST_DETAIL
     while len(content := encode_json(document)) > LARGEST:
@@ -55,7 +54,13 @@ def write_problem(error: HeedError, path: str, request_id: str) -> bytes:
         for part in (document, *document["errors"]):
             names = part.keys() & {"detail", "instance", "pointer"}
             part |= {name: shorten(part[name], longest) for name in names}
+            part.pop("unknown", None)
     return content
+
+
+def write_fault(fault: Fault) -> dict[str, Any]:
+    part = {"pointer": fault.pointer, "detail": shorten(fault.detail, LONGEST_DETAIL)}
+    return part | ({"unknown": [*map(shorten, fault.unknown)]} if fault.unknown else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,6 +184,8 @@ async def answer_http_exception(
     status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
     detail = error.detail
     if status == HTTPStatus.NOT_FOUND:
+        if not path_of(request.scope):  # a browser's address of the page, without its slash
+            return RedirectResponse(f"{prefix_of(request.scope)}/")
         detail = describe_unknown(request, names)
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = methods_at(request, headers.get("Allow", "GET"))  # static files send no Allow

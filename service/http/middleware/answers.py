@@ -8,8 +8,8 @@ from functools import partial
 from http import HTTPStatus
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import HeedError, NotAcceptable

@@ -33,15 +33,15 @@ async function request(path, options = {}) {
     throw new Error("This service wants an API key. Reload the page to enter one.");
   }
   const problem = await response.json().catch(() => null); // a proxy's page is not a problem
+  const said = problem?.errors?.map(sentence).join("; ") || problem?.detail;
   const status = `The service responded with status ${response.status}.`;
-  throw Object.assign(new Error(problem ? sentence(problem.detail) : status), { problem });
+  throw Object.assign(new Error(said ?? status), { problem });
 }
 
-/** Makes a sentence of a detail: "/beam_size is ..." becomes "Beam size is ...". */
-function sentence(detail) {
-  return detail
-    .replace(/send "split".*? one by one/, "choose “Split into sentences”")
-    .replace(/^\/(\w)(\w*)/, (_, first, rest) => first.toUpperCase() + rest.replaceAll("_", " "));
+/** Makes a sentence of a fault: "/beam_size" and "is ..." become "Beam size is ...". */
+function sentence({ pointer, detail }) {
+  const name = pointer.slice(1).replaceAll("_", " ") || "the body";
+  return `${name[0].toUpperCase()}${name.slice(1)} ${detail}`;
 }
 
 /** Yields {name, data} for each server-sent event of a POST, which EventSource cannot do. */

@@ -2,12 +2,13 @@
  * The page: a form whose fields are named as the service names them. They are its whole state, and
  * are kept in the address; everything else on the page is what the service answered last.
  */
+import { ablationOf, compare, isOff, toggle } from "./ablation.js";
 import {
   addToHistory, beginAtAddress, goToAddress, keepInAddress, keepInAddressSoon, stateInAddress,
 } from "./address.js";
 import { showAnswer, showText } from "./answer.js";
 import { curl, get, latest } from "./api.js";
-import { showAttention } from "./attention.js";
+import { placeOf, showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
 import { addressOfBoth, nextAddress, showBoth } from "./beside.js";
 import { copy } from "./browser.js";
@@ -56,6 +57,7 @@ function restore() {
     if (wanted.has(name)) controls[name].value = wanted.get(name);
   }
   controls.target_prefix.value = wanted.get("target_prefix") ?? "";
+  controls.ablate.value = wanted.get("ablate") ?? "";
   for (const name of ["stream", "one_scale", "split"]) controls[name].checked = wanted.has(name);
   offerModel(wanted);
   $("unmet").replaceChildren(...unmet(form, wanted));
@@ -102,28 +104,29 @@ async function showDecoding(step = undefined) {
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
-    const { decoding } = pickedModel();
-    const request = decodeRequest(controls, decoding);
-    if (controls.split.checked) return showDocument(request, signal);
+    const { decoding, limits } = pickedModel();
+    const request = { ...decodeRequest(controls, decoding), ...ablationOf(controls, pickedModel()) };
+    if (controls.split.checked) return showDocument({ ...request, split: "sentences" }, signal);
     const root = JSON.stringify({ ...request, stream: undefined });
     // A branch belongs to the answer that it left.
     if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
     const asked = JSON.stringify([request, prefix()]);
     if (decoded?.asked !== asked) {
       const answer = await decodeAlong(request, prefix(), decoding, signal, showText)
-        .catch((error) => explain(error, request, signal));
+        .catch((error) => explain(error, request, limits, signal));
       controls.target_prefix.value = answer.request.target_prefix ?? "";
       decoded = { root, asked, ...answer };
     }
     const last = decoded.hypotheses.length - 1;
     await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, last), step);
+    await showWithout(signal);
   });
 }
 
 /** Decodes the sentences of a document; a click on one decodes it alone. */
 async function showDocument(request, signal) {
   const { text, pairs } = await decodeDocument(request, signal)
-    .catch((error) => explain(error, request, signal));
+    .catch((error) => explain(error, request, pickedModel().limits, signal));
   wanted = new URLSearchParams();
   clear();
   showText(text);
@@ -160,6 +163,15 @@ async function choose(step = leastCertain(chosen(), specialIds(pickedModel().con
   showStep();
   keepInAddressSoon(form);
   await showWeights();
+}
+
+/** Says what the heads that are off change. */
+async function showWithout(signal) {
+  const { request, hypotheses } = decoded;
+  $("without").hidden = !request.ablate;
+  if (!request.ablate) return;
+  const said = await compare(request, hypotheses[0], prefix().length, signal);
+  $("without").firstElementChild.replaceChildren(...said);
 }
 
 function showStep() {
@@ -202,8 +214,8 @@ async function leaveBranch() {
 
 /** Returns a request for attention to exactly the tokens that are shown. */
 function targetRequest() {
-  const { model, source, source_language, target_language } = decoded.request;
-  return { model, source, source_language, target_language, target: [chosen().token_ids] };
+  const { model, source, source_language, target_language, ablate } = decoded.request;
+  return { model, source, source_language, target_language, ablate, target: [chosen().token_ids] };
 }
 
 function attentionRequest() {
@@ -212,10 +224,36 @@ function attentionRequest() {
 
 async function showWeights() {
   if (pickedModel().attention.length === 0) return;
-  const choices = { pick: drillInto, onStep: goTo };
+  const choices = { pick: drillInto, onStep: goTo, isOff: (place) => isOff(controls, place) };
   const { sourceTokens } = decoded;
   view = await showAttention(targetRequest(), sourceTokens, controls, pickedModel(), choices);
+  nameSwitch();
   stepView();
+}
+
+const pickedPlace = () => placeOf(selectionOf(controls), controls, pickedModel());
+
+/** Names the button after what it does to the heads that are chosen in the grid. */
+function nameSwitch() {
+  const { layers, heads } = pickedPlace();
+  const name = (what, { length, 0: first }) => (length === 1 ? `${what} ${first}` : `all ${what}s`);
+  const off = isOff(controls, { layers, heads });
+  $("switch").hidden = !pickedModel().ablation;
+  $("switch").textContent = `Switch ${off ? "on" : "off"} ${name("layer", layers)}, ${name("head", heads)}`;
+}
+
+/** Decodes again without the heads that are chosen, or with them; Back returns. */
+async function switchHeads() {
+  toggle(controls, pickedPlace());
+  addToHistory(form);
+  await showDecoding(Number(controls.step.value));
+}
+
+async function switchAllOn() {
+  controls.ablate.value = "";
+  addToHistory(form);
+  $("switch").focus({ preventScroll: true }); // the button that was pressed goes
+  await showDecoding(Number(controls.step.value));
 }
 
 /** Shows what is chosen in the grid; Back returns to the former choice. */
@@ -236,6 +274,7 @@ function pointAtToken(index) {
 }
 
 async function switchModel() {
+  controls.ablate.value = "";
   clear();
   offerModel();
   await showDecoding();
@@ -310,6 +349,8 @@ $("source").addEventListener("keydown", (event) => {
 onClick("previous", () => goTo(Number(controls.step.value) - 1));
 onClick("next", () => goTo(Number(controls.step.value) + 1));
 onClick("leave-branch", leaveBranch);
+onClick("switch", switchHeads);
+onClick("switch-on", switchAllOn);
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", copyLink);

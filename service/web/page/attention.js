@@ -13,10 +13,11 @@ let shown = null; // what is drawn: {asked, view}
 /**
  * Shows what the pickers select of the attention of `request`, with `sourceTokens` source tokens.
  * One head comes from the answer with all heads; the service computes reductions.
- * `pick({layers, heads})` is called for a choice in the grid, `onStep(row)` for a row.
+ * `pick({layers, heads})` is called for a choice in the grid, `onStep(row)` for a row; `isOff` tells
+ * which heads are off.
  * Returns {step, point}, as view/block.js explains. A view that is shown already is not drawn again.
  */
-export async function showAttention(request, sourceTokens, controls, model, { pick, onStep }) {
+export async function showAttention(request, sourceTokens, controls, model, { pick, onStep, isOff }) {
   const signal = latest("attention");
   const selection = selectionOf(controls);
   const oneScale = controls.one_scale.checked;
@@ -39,6 +40,7 @@ export async function showAttention(request, sourceTokens, controls, model, { pi
   $("weights").querySelector(".heatmap")?.setAttribute("id", "heatmap");
   $("weights").querySelector(".bipartite")?.setAttribute("id", "bipartite");
   every.grid.press({ layers, heads });
+  every.grid.dim(isOff);
   shown = { asked, view: withGrid(view, block) };
   return shown.view;
 }
@@ -86,7 +88,7 @@ async function ask(request, attention, signal) {
 }
 
 /** Returns the indices of the selected layers and heads. */
-function placeOf({ layers, heads }, controls, model) {
+export function placeOf({ layers, heads }, controls, model) {
   const sizes = sizesOf(controls, model);
   return {
     layers: layers === "all" ? range(sizes.depth) : layers,

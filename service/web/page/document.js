@@ -2,10 +2,11 @@
 import { element } from "view/labels.js";
 import { JSON_TYPE, post } from "./api.js";
 
-/** Returns the whole target of a request's source, and [source, target] of each sentence. */
+/** Returns the whole target of a request that splits its source, and [source, target] of each
+ * sentence. */
 export async function decodeDocument(request, signal) {
   const { stream, top_log_probs, ...asked } = request;
-  const body = { ...asked, num_hypotheses: 1, split: "sentences" };
+  const body = { ...asked, num_hypotheses: 1 };
   const answer = await (await post("v1/decode", body, JSON_TYPE, signal)).json();
   const [{ hypotheses, sentences }] = answer.results;
   const characters = Array.from(request.source); // offsets count these, not units of UTF-16

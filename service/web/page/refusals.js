@@ -4,7 +4,6 @@ import { wordsOf } from "./texts.js";
 
 const MOST_WORDS = 6; // buttons that are offered
 const MOST_NAMED = 5;
-const UNKNOWN = /(["'])(.+?)\1 at offset \d+/gu; // as the service quotes what a vocabulary lacks
 const LETTER = /[\p{L}\p{N}]/u;
 // Letters whose accents Unicode does not take apart.
 const PLAIN = { ß: "ss", æ: "ae", œ: "oe", ø: "o", đ: "d", ł: "l", ı: "i", ð: "d", þ: "th" };
@@ -12,12 +11,17 @@ const SPECIAL_LETTERS = new RegExp(`[${Object.keys(PLAIN).join("")}]`, "giu");
 const list = new Intl.ListFormat("en");
 
 /**
- * Throws the error of a refused request again. If its source has what the vocabulary lacks, the
- * error says so for people, and has `texts`: what the model can read of the source.
+ * Throws the error of a refused request again, in words for people if its source is too long for
+ * the model's `limits`, or has what the vocabulary lacks. Then it also has `texts`: what the model
+ * can read of the source.
  */
-export async function explain(error, { model, source, source_language, target_language }, signal) {
-  const unknown = [...new Set(Array.from(error.message.matchAll(UNKNOWN), ([, , text]) => text))];
-  if (error.problem?.errors?.[0]?.pointer !== "/source" || unknown.length === 0) throw error;
+export async function explain(error, request, { max_source_length }, signal) {
+  const { model, source, source_language, target_language, split } = request;
+  const faults = error.problem?.errors ?? [];
+  if (faults[0]?.pointer !== "/source") throw error;
+  if (error.problem.code === "too_large" && !split) throw new Error(tooLong(max_source_length));
+  const unknown = [...new Set(faults.flatMap((fault) => fault.unknown ?? []))];
+  if (unknown.length === 0) throw error;
   const plain = withoutAccents(source);
   const cleared = without(unknown, plain);
   const wholes = [plain, cleared].filter((text) => text !== source && text !== "");
@@ -28,6 +32,10 @@ export async function explain(error, { model, source, source_language, target_la
   const parts = words.filter((text) => read.includes(text));
   const message = whole || parts.length === 0 ? cannotRead(model, unknown) : oneWord(model, unknown);
   throw Object.assign(new Error(message), { texts: whole ? [whole] : parts });
+}
+
+function tooLong(limit) {
+  return `Source has more than ${limit} tokens: shorten it, or choose “Split into sentences”`;
 }
 
 function withoutAccents(text) {

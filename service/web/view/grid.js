@@ -14,7 +14,8 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
  * Draws `matrices`, a list of layers that are lists of heads, each {layers, heads, weights}; without
  * weights the buttons are blank. `pick(places)` is called with the {layers, heads} of a button;
  * with `reducible`, headers are buttons too, which pick all heads of a layer or all layers of a head.
- * Returns {node, step(current, last), press({layers, heads})}.
+ * Returns {node, step(current, last), press({layers, heads}), dim(isOff)}; `dim` marks the buttons of
+ * the heads that are off, by a function of their {layers, heads}.
  */
 export function grid({ kind, columns }, matrices, { pick, oneScale, reducible = false }) {
   const drawn = matrices.flat().filter(({ weights }) => weights);
@@ -36,7 +37,8 @@ export function grid({ kind, columns }, matrices, { pick, oneScale, reducible = 
   const node = element("figure", { className: "overview" }, caption, plot);
   const press = (chosen) => pressOnly(nodes, places, chosen);
   press({ layers: [], heads: [] });
-  return { node, press, step: (...rows) => cells.forEach((each) => each.step(...rows)) };
+  const dim = (isOff) => dimOff(nodes, places, isOff);
+  return { node, press, dim, step: (...rows) => cells.forEach((each) => each.step(...rows)) };
 }
 
 /** Puts the header of each row and column before it: {layers, heads} of all that it stands for. */
@@ -84,6 +86,15 @@ function pressOnly(nodes, places, { layers, heads }) {
   const buttons = nodes.flat();
   buttons.forEach((node, i) => node.type && (node.ariaPressed = `${i === pressed}`));
   reach(nodes, buttons[pressed]?.type ? buttons[pressed] : buttons.find((node) => node.type));
+}
+
+function dimOff(nodes, places, isOff) {
+  places.forEach((row, i) => row.forEach((place, j) => {
+    if (i === 0 || j === 0) return;
+    const off = isOff(place);
+    nodes[i][j].classList.toggle("off", off);
+    nodes[i][j].ariaLabel = nodes[i][j].title = nameOf(place) + (off ? ", off" : "");
+  }));
 }
 
 function reach(nodes, reached) {

@@ -20,6 +20,7 @@ from service.runtime.device_cache import DeviceCache
 from service.runtime.self_check import COMPARISONS, compare_decoding
 from service.runtime.session import Session
 from service.settings.settings import Provider, Settings
+from tests.model.export.sizes import SIZES
 from tests.service.runtime.conftest import CPU
 
 FP16 = Settings(precision="fp16", provider=Provider.cpu)
@@ -29,11 +30,7 @@ def export(folder, precision=Precision.fp16, weights=WeightType.fp32, std=0.3, g
     """Write a bundle of random weights, and return it."""
     source = build_tokenizer(["abcdefgh"], Unit.characters)
     target = build_tokenizer(["s t u v w x y z"], Unit.words)
-    sizes = {"source_vocab_size": source.get_vocab_size(), "d_model": 16, "d_ff": 32}
-    sizes |= {"target_vocab_size": target.get_vocab_size(), "num_heads": 2}
-    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    config = TransformerConfig(**sizes | changes)
-    model = Transformer(config).eval()
+    model = Transformer(TransformerConfig(**SIZES | changes)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     feed_forward = model.decoder.layers[0].feed_forward

@@ -16,17 +16,9 @@ from service.bundle.manifest import load_bundle
 from service.runtime.self_check import check_parity
 from service.runtime.session import Session
 from service.settings.settings import Provider, Settings
+from tests.model.export.sizes import SIZES
 
 CARD = Card(name="edge", task="tests", licence="Apache-2.0", attribution="nobody", notice="none")
-SIZES = {
-    "source_vocab_size": 12,
-    "target_vocab_size": 14,
-    "d_model": 32,
-    "d_ff": 24,
-    "num_heads": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-}
 
 
 def trained(**changes):
@@ -116,7 +108,7 @@ def test_a_tied_weight_is_stored_once(tied, weight_type, tmp_path):
 @torch.no_grad()
 def test_products_do_not_add_biases_of_zeros():
     """Those of the query, key and value of a step are merged without a bias, too."""
-    model = trained(rotary=True).transformer
+    model = trained().transformer
     biases = {
         f"{name}.bias": module.bias.zero_()
         for name, module in model.named_modules()

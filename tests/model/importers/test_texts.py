@@ -4,13 +4,10 @@ import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
 
+from model.data.sentences import ENOUGH, MOST, READABLE, SENTENCES
 from model.importers.proofs.expected import read_expected
-from model.importers.proofs.sentences import SENTENCES
 from model.importers.proofs.texts import (
-    ENOUGH,
     LONGEST,
-    MOST,
-    READABLE,
     SHORT,
     SPARE,
     Reader,

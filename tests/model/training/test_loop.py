@@ -132,7 +132,7 @@ def test_training_a_finished_run_again_changes_nothing(tmp_path):
 )
 def test_training_learns_and_the_model_loads_from_disk(tmp_path, config):
     run, path, pairs = copying_run(tmp_path, config)
-    train(run, path, path, replace(OPTIONS, epochs=150, average=3))
+    train(run, path, path, replace(OPTIONS, epochs=75, average=3))
     predictions = predict(load_model(run), [source for source, _ in pairs], beam_size=1)
     rates = error_rates(dict(zip(dict(pairs), predictions, strict=True)), pairs, stress=True)
     assert rates.word == 0

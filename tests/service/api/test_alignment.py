@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ALIGNMENT, edit_manifest, opened, sender
+from tests.service.mutations.edit import edit_json
 
 SOURCE = "red green blue two"
 TARGET = "abcabd"
@@ -108,6 +109,7 @@ def test_words_are_aligned_as_their_tokens(ask):
 @pytest.mark.parametrize("path", ["/v1/attention", "/v1/decode"])
 def test_a_model_without_one_is_refused(tiny, tmp_path, path, changes, said):
     bundle = shutil.copytree(tiny, tmp_path / "tiny")
+    edit_json("bundle.json", lambda manifest: manifest.pop("alignment", None), bundle)
     edit_manifest(bundle, **changes)
     with opened(bundle) as client:
         wanted = {"source": "red", "attention": {"alignment": "model"}}

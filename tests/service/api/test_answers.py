@@ -23,6 +23,7 @@ ENDPOINTS = {  # the model of each one's answer, and the examples of its request
 ALL_KINDS = ["encoder", "decoder", "cross"]
 ALIGNED = {"kinds": ALL_KINDS, "alignment": "argmax", "rows": [0, 2], "decimals": 3}
 REDUCED = {**ALIGNED, "reduce_heads": "max", "reduce_layers": "mean", "alignment": "threshold"}
+MODELS = {**ALIGNED, "alignment": "model"}
 ROLLOUT = {"kinds": ["encoder", "decoder"], "reduce_heads": "mean", "reduce_layers": "rollout"}
 REQUESTS = [
     *(
@@ -44,11 +45,11 @@ REQUESTS = [
             {"split": "sentences", "stream": True},
             {"split": "sentences", "stream": True, "beam_size": 2},
         )
-        for selected in (ALIGNED, REDUCED, ROLLOUT)
+        for selected in (ALIGNED, REDUCED, MODELS, ROLLOUT)
     ),
     *(
         ("/v1/attention", {"source": "heed", "attention": selected, **target})
-        for selected in (ALIGNED, REDUCED, ROLLOUT)
+        for selected in (ALIGNED, REDUCED, MODELS, ROLLOUT)
         for target in ({}, {"target": "HH IY1 D"}, {"target_prefix": "HH", "beam_size": 2})
     ),
     ("/v1/score", {"source": [[5, 6], [7]], "target": [[4, 5], [2]]}),

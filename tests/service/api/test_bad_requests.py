@@ -60,6 +60,7 @@ def test_the_answer_to_an_unknown_path_lists_the_endpoints(client):
     ("path", "body", "near"),
     [
         ("/v1/decod", {}, "did you mean /v1/decode?"),
+        ("/v1/decode/", {}, "/v1/decode/ does not exist: did you mean /v1/decode?"),
         ("/decode", {}, "did you mean /v1/decode?"),
         ("/v1/decode", {"source": "red", "model": "g2p_en"}, "did you mean g2p-en?"),
     ],

@@ -26,7 +26,8 @@ def document(server):
 
 
 def test_every_endpoint_has_examples_and_every_example_an_answer(document):
-    assert [(path, name) for path, name, _ in examples_of(document)] == EXAMPLES
+    found = [(path, name) for path, name, _ in examples_of(document)]
+    assert sorted(found) == sorted(EXAMPLES)
     others = {"/metrics"}  # tests/service/api/test_metrics.py compares its lines
     assert {path for path, _ in EXAMPLES} == document["paths"].keys() - others
 

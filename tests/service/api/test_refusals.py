@@ -61,6 +61,22 @@ BAD = [
 ]
 
 
+LACKING = [
+    ({"source": "naïve 7 é7"}, [["ï", " ", "7", "é"]]),
+    ({"source": "it's\u200b"}, [["\u200b"]]),
+    ({"source": "a\n7\n8 9", "split": "sentences"}, [["7"], ["8", " ", "9"]]),
+    ({"source": ["é", ""]}, [["é"], None]),
+    ({"source": ["0123456789" * 6] * 10}, [None] * 10),  # too much to list
+]
+
+
+@pytest.mark.parametrize(("body", "unknown"), LACKING)
+def test_programs_are_told_what_the_vocabulary_lacks(post, body, unknown):
+    status, problem = post("/v1/decode", **body)
+    assert status == 422
+    assert [fault.get("unknown") for fault in problem["errors"]] == unknown
+
+
 @pytest.mark.parametrize(("body", "status", "pointer", "said"), BAD)
 def test_bad_input_is_refused_with_its_place_and_what_is_allowed(
     client, caplog, body, status, pointer, said

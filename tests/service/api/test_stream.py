@@ -223,3 +223,15 @@ def test_clients_of_whom_half_leave(server, count):
             plain[key] = httpx2.post(f"{server}/v1/decode", json=body, timeout=60).json()
         assert texts(done) == texts(plain[key])
     assert httpx2.get(f"{server}/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_sources_are_not_read_for_an_answer_that_could_not_wait(client, monkeypatch, stream):
+    def read(*_):
+        raise AssertionError("read")
+
+    monkeypatch.setattr("service.http.limits.MOST_WAITING_ANSWERS", 0)
+    monkeypatch.setattr("service.api.endpoints.decode.read_sources", read)
+    body = {"model": "g2p-en", "source": ["a"] * 20, "top_log_probs": 20, "stream": stream}
+    answer = client.post("/v1/decode", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")

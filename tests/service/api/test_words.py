@@ -123,7 +123,8 @@ def test_a_stream_ends_with_the_same_words(spaced, ask):
 
 
 def test_words_that_could_take_too_much_are_refused(post, limit):
-    limit(max_answer_bytes=64 * 1024 - 1)
-    status, problem = post("/v1/decode", source="read", words=True)
+    limit(max_answer_bytes=8 * 64 * 1024 - 1)
+    body = {"source": "read", "words": True, "temperature": 1, "num_hypotheses": 8}
+    status, problem = post("/v1/decode", **body)
     assert (status, problem["errors"][0]["pointer"]) == (413, "/words")
-    assert post("/v1/decode", source="read", words=True, max_new_tokens=63)[0] == 200
+    assert post("/v1/decode", **body, max_new_tokens=63)[0] == 200

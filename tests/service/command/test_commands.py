@@ -82,6 +82,8 @@ def test_every_field_of_a_request_has_a_flag():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["dekode", "ax"], "No such command 'dekode'. Did you mean decode?"),
+        (["frobnicate"], "No such command 'frobnicate'."),
         (["decode", "ax", "--beam-size", "99"], "heed: --beam-size must be at most 64\n"),
         (["decode", "ax", "é"], "heed: source 2 has 'é' at offset 0, which the vocabulary lacks"),
         (["decode", "a" * 99], "give --split sentences to decode its sentences one by one"),
@@ -197,6 +199,11 @@ def complete(words):
         ("heed e", ["evaluate", "export"]),
         ("heed decode --top", ["--top-k", "--top-p", "--top-log-probs"]),
         ("heed serve --pr", ["--protocols", "--provider", "--precision"]),
+        ("heed serve --port 1 --precision f", ["fp32", "fp16"]),
+        ("heed serve --port ", []),
+        ("heed decode --split ", ["none", "sentences"]),
+        ("heed attention a --reduce-layers m", ["mean", "max"]),
+        ("heed attention a --kinds cross,e", ["cross,encoder"]),
         pytest.param("heed export --no", ["--notice"], marks=pytest.mark.long),
     ],
 )
@@ -204,17 +211,20 @@ def test_completion(words, offered):
     assert sorted(complete(words)) == sorted(offered)
 
 
-def test_decode_imports_no_application_and_no_torch():
+def test_answers_need_neither_fastapi_nor_torch():
     code = """
 import contextlib, sys
 from service.command.__main__ import main
-with contextlib.suppress(SystemExit):
-    main(["decode", "heed"])
-assert not {"torch", "service.app", "model", "uvicorn", "huggingface_hub"} & {*sys.modules}
+for arguments in (["decode", "heed"], ["score", "heed", "D"], ["attention", "heed", "D"]):
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+unused = {"torch", "model", "fastapi", "service.app", "uvicorn", "httpx2", "huggingface_hub"}
+assert not unused & {*sys.modules}, unused & {*sys.modules}
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("HH IY1 D\n", "")
+    assert done.stdout.startswith("HH IY1 D\n-")
+    assert (done.stdout.splitlines()[2], done.stderr) == ("heed → D", "")
 
 
 def test_help_opens_no_engine():

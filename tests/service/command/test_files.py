@@ -242,6 +242,18 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path, words, targets):
     assert not [*tmp_path.glob("*.part")]
 
 
+def test_standard_input_that_has_changed_is_decoded_from_its_beginning(heed, tmp_path, targets):
+    command = ["decode", "--output", tmp_path / "w.txt"]
+    assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
+    again = heed(*command, "--partial", stdin="ax\n" * 300 + "7\n")
+    assert "going on after the 256 lines" in again.stderr
+    assert (tmp_path / "w.txt").read_text() == f"{targets['ax']}\n" * 300 + "\n"
+    assert heed(*command, stdin="ax\n" * 300 + "7\n").exit_code == 1
+    other = heed(*command, stdin="heed\n" + "ax\n" * 299)
+    assert "going on" not in other.stderr
+    assert (tmp_path / "w.txt").read_text().startswith(f"{targets['heed']}\n{targets['ax']}\n")
+
+
 def test_a_file_that_has_changed_is_decoded_from_its_beginning(heed, tmp_path, targets):
     for word in ("ax", "heed"):
         (tmp_path / "w.txt").write_text(f"{word}\n7\n")

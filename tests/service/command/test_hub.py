@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.bundle.manifest import load_bundle
+from service.bundle.manifest import FORMAT_VERSION, load_bundle
 from service.command.serve import find_bundle, find_model
 from service.errors import StartupError
 from tests.conftest import free_port, is_ready
@@ -43,8 +43,8 @@ def hub(tmp_path, monkeypatch):
 
 def place_of(hub):
     """Return the folder where the bundle of the hub's model is kept."""
-    cache = Path(os.environ["XDG_CACHE_HOME"]) / "heed"
-    return cache / "Helsinki-NLP--opus-mt-en-fr" / hub.commit / "opus-mt-en-fr"
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "heed" / f"format-{FORMAT_VERSION}"
+    return cache / MODEL.replace("/", "--") / hub.commit / "opus-mt-en-fr"
 
 
 def test_a_converted_model_is_found_without_the_hub(hub, tiny):
@@ -71,6 +71,43 @@ def test_a_converted_model_is_found_without_the_hub(hub, tiny):
 def test_a_model_that_the_hub_lacks_is_refused(hub, name, said):
     with pytest.raises(StartupError, match=said):
         find_bundle(name)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "answers 401 to it at main: check name and revision; private and gated models need"),
+        (403, "answers 403 to it at main: check name and revision; private and gated models need"),
+        (429, "answers 429, too many requests: wait some minutes, or raise your limit by `hf auth"),
+        (500, "answers 500, which is its own fault: try again later"),
+        (503, "answers 503, which is its own fault: try again later"),
+    ],
+)
+def test_refusals_of_the_hub_say_what_to_do(hub, tiny, status, said):
+    hub.status = status
+    with pytest.raises(StartupError, match=said):
+        find_bundle(MODEL)
+    hub.status = None
+    kept = Path(shutil.copytree(tiny, place_of(hub)))
+    assert find_bundle(MODEL) == kept
+    hub.status = status
+    if status in (401, 403):  # access was taken away
+        with pytest.raises(StartupError, match=said):
+            find_bundle(MODEL)
+    else:
+        assert find_bundle(MODEL) == kept
+
+
+def test_a_bundle_of_another_format_is_converted_again(hub, tiny, monkeypatch):
+    shutil.copytree(tiny, place_of(hub))
+    monkeypatch.setattr("service.command.serve.FORMAT_VERSION", FORMAT_VERSION + 1)
+    converted = []
+    monkeypatch.setattr("service.command.serve.convert_once", lambda *each: converted.append(each))
+    with pytest.raises(StartupError, match="cannot be written"):  # nothing was converted
+        find_bundle(MODEL)
+    ((name, bundle),) = converted
+    assert name == f"{MODEL}@{hub.commit}"
+    assert not bundle.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_named(hub, tmp_path, monkeypatch):

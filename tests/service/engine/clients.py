@@ -12,7 +12,7 @@ from service.attention import NO_ATTENTION
 from service.search.options import SearchOptions
 from service.serving.client import EngineClient
 from service.settings.settings import Provider, Settings
-from service.wire import Entry, FrameDecoder, Open, Opened, Submit, encode_message
+from service.wire import REPLIES, Entry, FrameDecoder, Open, Opened, Submit, encode_message
 
 SETTINGS = Settings(provider=Provider.cpu, max_rows=400, max_sources=100, threads=2)
 
@@ -50,21 +50,23 @@ class Peer:
             self.send(0, order)
 
     def receive(self):
-        """Return the next message and its number."""
+        """Return the next order or reply, and its number."""
         while not self._received:
             data = self._connection.recv(1 << 18)
             if not data:
                 raise EOFError
-            self._received += self._decoder.feed(data)
-        message = self._received.pop(0)
-        return message.number, message.load()
+            for message in self._decoder.feed(data):
+                content = message.load()
+                together = message.number == REPLIES and type(content) is list  # not an order
+                self._received += content if together else [(message.number, content)]
+        return self._received.pop(0)
 
     def replies(self, count):
-        """Return the next `count` messages by their numbers."""
+        """Return the next `count` replies by their numbers."""
         return dict(self.receive() for _ in range(count))
 
     def rest(self):
-        """Return the messages until the other end closes the connection, by their numbers."""
+        """Return the replies until the other end closes the connection, by their numbers."""
         found = {}
         with suppress(EOFError):
             while True:

@@ -10,9 +10,9 @@ import pytest
 
 from service.errors import Unavailable
 from service.search.options import SearchOptions
-from service.search.protocol import Hypothesis
-from service.serving.client import MESSAGES_PER_TURN
-from service.wire import FRAME, FRAME_HEADER, Answer, Cancel, Entry
+from service.search.protocol import Hypothesis, TokenProgress
+from service.serving.client import ANSWERS_PER_TURN
+from service.wire import FRAME, FRAME_HEADER, Answer, Cancel, Entry, encode_replies
 from tests.service.engine import engines
 from tests.service.engine.clients import SETTINGS, entries, fake_engine, running
 
@@ -61,7 +61,49 @@ def test_many_answers_at_once_leave_turns_of_the_event_loop_to_others(tiny_bundl
                 done.append(sum(future.done() for future in futures))
             return [after - before for before, after in itertools.pairwise(done)]
 
-    assert max(asyncio.run(run())) <= MESSAGES_PER_TURN
+    assert max(asyncio.run(run())) <= ANSWERS_PER_TURN
+
+
+def test_replies_of_one_message_reach_their_entries_in_their_order(tiny_bundle):
+    """Even those that come with a cancelled entry's; and all answers do not come in one turn."""
+    heard = []
+
+    async def run():
+        async with fake_engine(tiny_bundle) as (client, engine, connection):
+            asked = [entry._replace(streams=True) for entry in entries(64)]
+            futures = client.submit(asked, lambda *progress: heard.append(progress))
+            futures[7].cancel()
+            numbers = [number for number, _ in engine.receive()[1].entries]
+            progress = [(number, [TokenProgress(0, 5, -0.5, [])]) for number in numbers]
+            answers = [(number, Answer(seconds={"queue": number})) for number in numbers]
+            connection.sendall(encode_replies([*progress, *answers]))
+            done = [1]
+            while done[-1] < len(futures):
+                await asyncio.sleep(0)
+                done.append(sum(future.done() for future in futures))
+            turns = [after - before for before, after in itertools.pairwise(done)]
+            return numbers, await asyncio.gather(*futures, return_exceptions=True), turns
+
+    numbers, outcomes, turns = asyncio.run(run())
+    assert [place for place, _ in heard] == [i for i in range(64) if i != 7]
+    assert isinstance(outcomes.pop(7), asyncio.CancelledError)
+    assert [each.seconds["queue"] for each in outcomes] == [*numbers[:7], *numbers[8:]]
+    assert max(turns) <= ANSWERS_PER_TURN
+
+
+def test_no_memory_for_replies_fails_those_that_wait_for_them(tiny_bundle, monkeypatch):
+    def no_memory(_):
+        raise MemoryError
+
+    async def run():
+        async with fake_engine(tiny_bundle) as (client, engine, connection):
+            futures = client.submit(entries(2))
+            numbers = [number for number, _ in engine.receive()[1].entries]
+            monkeypatch.setattr("service.wire.Message.load", no_memory)
+            connection.sendall(encode_replies([(number, Answer()) for number in numbers]))
+            return await asyncio.gather(*futures, return_exceptions=True)
+
+    assert {*map(type, asyncio.run(run()))} == {Unavailable}
 
 
 def test_a_message_that_cannot_be_read_keeps_no_other_waiting(tiny_bundle):

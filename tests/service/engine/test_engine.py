@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.attention import NO_ATTENTION
+from service.attention import NO_ATTENTION, Head
 from service.engine.scheduler import Job
 from service.errors import DeadlineExceeded, Overloaded, Unavailable
 from tests.service.engine.engines import (
@@ -25,19 +25,29 @@ from tests.service.engine.engines import (
 )
 
 Sources = st.lists(st.integers(4, 9), min_size=1, max_size=12)
-Wanted = st.tuples(Sources, st.integers(0, 12), st.booleans(), st.sampled_from([1, 1, 2, 4]))
+OFF = [(), (), (Head("cross", 0, 1),), (Head("encoder", 1, 0), Head("decoder", 1, 2))]
+Wanted = st.tuples(
+    Sources,
+    st.integers(0, 12),
+    st.sampled_from(["", "", "weight", "norm"]),
+    st.sampled_from([1, 1, 2, 4]),
+    st.sampled_from(OFF),
+)
 
 
 @settings(max_examples=20, deadline=None)
 @given(wanted=st.lists(Wanted, min_size=1, max_size=12), budget=st.sampled_from([1, 60, 4096]))
 def test_every_answer_is_what_it_would_be_alone(tiny_bundle, every_weight, wanted, budget):
-    """Neighbours, their order and the budgets that split them into batches change nothing."""
+    """Neighbours, their order, the heads that they switch off and the budgets that split them into
+    batches change nothing."""
     limits = {"max_batch_tokens": budget, "max_pass_tokens": budget}
     changed = SETTINGS.model_copy(update=limits)
 
-    def make(source, limit, attends, beam_size):
-        selection = every_weight(tiny_bundle) if attends and limit else NO_ATTENTION
-        return entry(source, limit, beam_size, selection=selection)
+    def make(source, limit, measure, beam_size, ablated):
+        selection = NO_ATTENTION
+        if measure and limit:
+            selection = replace(every_weight(tiny_bundle), measure=measure)
+        return entry(source, limit, beam_size, selection=selection, ablated=ablated)
 
     with running(tiny_bundle, changed) as engine:
         together = answers(engine, [make(*one) for one in wanted])

@@ -5,15 +5,18 @@ import signal
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from service.engine.__main__ import EngineServer
+from service.engine.__main__ import MOST_NUMBERS, EngineServer
+from service.engine.scheduler import Job
 from service.errors import PassFailed, Unavailable
 from service.search.options import SearchOptions
-from service.wire import FRAME, FRAME_HEADER, Answer, AskStatus, Cancel, Close, Entry
+from service.search.protocol import TokenProgress
+from service.wire import FRAME, FRAME_HEADER, REPLIES, Answer, AskStatus, Cancel, Close, Entry
 from tests.service.engine.clients import Peer, engine_process, entries, submit
 
 
@@ -73,6 +76,88 @@ def test_an_answer_that_cannot_be_sent_fails_its_entry(error):
         arrived = Peer(ours).replies(2)
     assert type(arrived[1]) is PassFailed
     assert arrived[2].seconds == {"queue": 0.5}
+
+
+def finish(server, number, outcome, *progress):
+    """Report progress of a new job, then its outcome."""
+    job = Job(Entry(np.array([4])), on_progress=partial(server._report, number))
+    server._jobs[number] = job
+    job.result.add_done_callback(partial(server._answer, number))
+    for each in progress:
+        job.report(each)
+    job.finish(outcome)
+
+
+def test_what_a_pass_adds_to_many_entries_is_one_message():
+    """In the order in which it came about: each entry's progress before its answer."""
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    for number in range(1, 65):
+        finish(server, number, Answer(seconds={"queue": number}), [TokenProgress(0, 5, -0.5, [])])
+    with ours, theirs, ours.makefile("rb") as incoming:
+        server.send_collected()
+        number, more, content = read_frame(incoming)
+    assert (number, more) == (REPLIES, False)
+    replies = pickle.loads(content)
+    assert [number for number, _ in replies] == [i for i in range(1, 65) for _ in range(2)]
+    assert {type(content) for _, content in replies[::2]} == {list}
+    assert [content.seconds["queue"] for _, content in replies[1::2]] == [*range(1, 65)]
+
+
+def test_replies_with_many_numbers_share_no_frame():
+    """It would be read as slowly as it is long."""
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    large = [TokenProgress(0, 5, -0.5, [(5, -0.5)] * MOST_NUMBERS)]
+    for number in (1, 2, 3):
+        finish(server, number, Answer(), large)
+    with ours, theirs, ours.makefile("rb") as incoming:
+        server.send_collected()
+        messages = [pickle.loads(read_frame(incoming)[2]) for _ in range(4)]
+    assert [[number for number, _ in each] for each in messages] == [[1], [1, 2], [2, 3], [3]]
+
+
+def test_a_long_answer_follows_its_progress_and_lets_short_ones_pass():
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    long = Answer(memory=np.zeros((20, FRAME), np.uint8))
+
+    def work():
+        finish(server, 1, long, [TokenProgress(0, 5, -0.5, [])])
+
+    sender = threading.Thread(target=work)
+    with ours, theirs, ours.makefile("rb") as incoming:
+        sender.start()
+        first = read_frame(incoming)
+        assert pickle.loads(first[2])[0][0] == 1
+        assert read_frame(incoming)[:2] == (1, True)
+        finish(server, 2, Answer())
+        neighbour = threading.Thread(target=server.send_collected)
+        neighbour.start()
+        rest = [read_frame(incoming)]
+        while rest[-1][1] or rest[-1][0] == REPLIES:
+            rest.append(read_frame(incoming))
+        neighbour.join()
+        sender.join()
+    assert REPLIES in [number for number, *_ in rest[:-1]]
+
+
+def test_an_answer_that_cannot_be_pickled_does_not_harm_those_beside_it():
+    class Stubborn:
+        def __reduce__(self):
+            raise TypeError("no")
+
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    finish(server, 1, Answer(seconds={"queue": 1}))
+    finish(server, 2, Answer(seconds={"queue": Stubborn()}), [])
+    finish(server, 3, Answer(seconds={"queue": 3}))
+    with ours, theirs:
+        server.send_collected()
+        client = Peer(ours)
+        arrived = [client.receive() for _ in range(4)]
+    assert [number for number, _ in arrived] == [1, 2, 2, 3]
+    assert [type(content) for _, content in arrived] == [Answer, list, PassFailed, Answer]
 
 
 def test_an_engine_obeys_orders_until_it_has_finished(tiny_bundle):

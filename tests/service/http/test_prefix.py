@@ -46,12 +46,12 @@ def test_addresses_in_answers_have_the_prefix(get):
     assert (
         "/heed/docs shows how" in get("/v1/decode", Authorization=f"Bearer {KEY}").json()["detail"]
     )
-    assert get("/web").headers["location"] == "http://localhost/heed/web/"
+    assert 'content="http://localhost/heed/web/' in get("/").text
 
 
 def test_the_prefix_alone_leads_to_the_page(prefixed):
     answer = prefixed.get("/heed", follow_redirects=False)
-    assert answer.headers["location"] == "http://localhost/heed/"
+    assert answer.headers["location"] == "/heed/"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/heed/v1/models", "/heed/heed/v1/models"])

@@ -20,7 +20,8 @@ from service.api.protocols.hugging_face.parameters import Parameters, read_param
 from service.api.protocols.hugging_face.tokens import TokenWriter, write_details
 from service.api.reading.call import Call
 from service.api.reading.field_types import Foreign, Plain
-from service.api.reading.json_route import JsonRoute, validate
+from service.api.reading.json_route import JsonRoute
+from service.api.reading.validation_errors import validate
 from service.bundle.languages import Template
 from service.bundle.manifest import Manifest
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, shorten

@@ -41,8 +41,9 @@ from service.api.protocols.libretranslate.pairs import (
     sources_into,
 )
 from service.api.reading.call import Call
-from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body, validate
+from service.api.reading.json_route import JSON_TYPE, JsonRoute, read_body, receive_body
 from service.api.reading.languages import AUTO, first_pair
+from service.api.reading.validation_errors import validate
 from service.errors import Fault, HeedError, Invalid, NotFound, TooLarge, Unauthorized, shorten
 from service.formats.json import JSON, Document
 from service.http.messages.problems import LONGEST_DETAIL, ErrorForm, encode_json

@@ -36,7 +36,8 @@ from service.api.protocols.open_inference.tensors import (
     write_tensors,
 )
 from service.api.reading.call import Call, find_model
-from service.api.reading.json_route import JsonRoute, read_body, receive, validate
+from service.api.reading.json_route import JsonRoute, read_body, receive
+from service.api.reading.validation_errors import validate
 from service.errors import (
     Fault,
     HeedError,

@@ -1,4 +1,11 @@
-"""Sentences that a converted model reads where no texts of its own are given."""
+"""Sentences that a model reads where no texts of its own are given."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+MOST = 128  # texts
+ALIKE = 1.5  # in tokens a letter, and in mean ids, of languages that one vocabulary is made for
+ENOUGH = 16  # texts
+READABLE = 0.05  # largest share of unknown tokens in a built-in sentence
 
 SENTENCES = {
     "English": (
@@ -388,3 +395,29 @@ SENTENCES = {
         "Кешке әжем бізге дәмді бауырсақ пісіріп берді.",
     ),
 }
+
+
+def readable(
+    encode: Callable[[str], list[int]],
+    unknown: Callable[[Sequence[int]], float],
+    texts: Mapping[str, Sequence[str]],
+) -> list[list[int]]:
+    """Return the ids of those texts of each language that have a small share of `unknown` tokens.
+
+    First come those of the languages that the vocabulary was made for: they need the fewest tokens
+    a letter, and the first tokens of it. Others follow only if these have fewer than ENOUGH.
+    """
+    found: list[tuple[float, float, list[list[int]]]] = []
+    for own in texts.values():
+        rows = [encode(text) for text in own]
+        known = [ids for ids in rows if ids and unknown(ids) <= READABLE]
+        if 2 * len(known) > len(rows):
+            count, letters = sum(map(len, rows)), sum(map(len, own))
+            found.append((round(count / letters, 2), sum(map(sum, rows)) / count, known))
+    found.sort()
+    ranked: list[list[int]] = []
+    for tokens, mean_id, rows in found:
+        alike = tokens <= ALIKE * found[0][0] and mean_id <= ALIKE * found[0][1]
+        if alike or len(ranked) < ENOUGH:
+            ranked += rows
+    return ranked[:MOST]

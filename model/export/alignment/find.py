@@ -1,0 +1,151 @@
+"""Find the alignment of a bundle, and write it into bundle.json and the model card."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from model.checkpoint import replace_whole
+from model.data.tokenizers import unknown_id_of
+from model.export.alignment.choose import Choice, Ranked, choose
+from model.export.alignment.graphs import Graphs
+from model.export.alignment.occlusion import occlude
+from model.export.alignment.sources import Reader, spread
+from model.export.files.manifest import FOLDERS, hash_file
+from model.network.config import InputError
+
+NEEDED = ("encoder", "step", "attention", "score")
+CARD = "MODEL_CARD.md"
+TITLE = "## Alignment\n"
+SECTION = re.compile(rf"\n*^{TITLE}.*?(?=^## |\Z)", re.M | re.S)
+
+
+def align(
+    bundle: Path,
+    sources: Sequence[list[int]] = (),
+    texts: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Find which attention aligns, write it into a bundle, and return a sentence that says it.
+
+    It is looked for on `sources`, ids as the encoder reads them; without any, on `texts` or else on
+    sources of its own. Raise InputError if the bundle lacks a graph that this takes.
+    """
+    manifest = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
+    progress("finding the attention that aligns, by occlusion")
+    choice, count = find(bundle, manifest, sources, texts)
+    sentence = say(choice, count, manifest["config"]["num_heads"])
+    progress(sentence)
+    write_card(bundle, sentence, manifest["files"])
+    files = manifest.pop("files")
+    manifest |= {"alignment": describe(choice, count), "files": files}
+    content = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    replace_whole(bundle / "bundle.json", lambda new: new.write_text(content, encoding="utf-8"))
+    return sentence
+
+
+def find(
+    bundle: Path, manifest: dict[str, Any], sources: Sequence[list[int]], texts: Sequence[str]
+) -> tuple[Choice, int]:
+    """Return the attention that agrees best with occlusion, and on how many sources."""
+    config, limits = manifest["config"], manifest["limits"]
+    source, target = (
+        Tokenizer.from_file(str(bundle / manifest["tokenizers"][side]))
+        for side in ("source", "target")
+    )
+    reader = Reader(manifest, source)
+    start = reader.start
+    graphs = Graphs(
+        folder_of(bundle, manifest),
+        start,
+        manifest["eos_id"],
+        manifest["decoding"]["suppress_tokens"],
+        limits["max_target_length"] + 1 - len(start) - 1,  # the last token is read, too
+        config["target_vocab_size"],
+    )
+    chosen = spread(sources or reader.sources(texts), config)
+    pairs = [pair for pair in graphs.decode(chosen) if pair.target]
+    # null: the model was trained to read it as any text
+    unknown_id = unknown_id_of(source) if manifest["unknown_id"] is None else None
+    specials = specials_of(manifest, source), specials_of(manifest, target)
+    labels = occlude(graphs, pairs, unknown_id, specials)
+    attended = zip(graphs.attend(pairs), labels, strict=True)
+    choice = choose(attended, config["num_decoder_layers"], config["num_heads"])
+    return choice, len(pairs)
+
+
+def folder_of(bundle: Path, manifest: dict[str, Any]) -> Path:
+    """Return the folder of graphs to look in: those of fp32, if there are any."""
+    for precision in FOLDERS:
+        if precision in (held := manifest["precisions"]):
+            if missing := [graph for graph in NEEDED if graph not in held[precision]]:
+                raise InputError(
+                    f"{bundle} lacks the graphs {', '.join(missing)}, by which its alignment is"
+                    " found: export it again"
+                )
+            return bundle / precision
+    raise InputError(f"{bundle} has no graphs: export it again")
+
+
+def specials_of(manifest: dict[str, Any], tokenizer: Tokenizer) -> set[int]:
+    """Return the ids that are not text: special tokens, and those of templates and languages."""
+    added = tokenizer.get_added_tokens_decoder()
+    ids = {manifest["pad_id"], manifest["eos_id"]}
+    ids |= {i for i, token in added.items() if token.special}
+    for template in ("source_prefix", "source_suffix", "decoder_start"):
+        ids |= {each for each in manifest[template] if isinstance(each, int)}
+    for side in ("source", "target"):
+        ids |= {i for code in manifest["languages"][side].values() for i in code}
+    return ids
+
+
+def describe(choice: Choice, sources: int) -> dict[str, Any] | None:
+    """Return the key `alignment` of bundle.json (docs/bundle.md)."""
+    if not choice.holds:
+        return None
+    best, second = choice.ranked
+    return {**best.describe(), "sources": sources, "second": second.describe()}
+
+
+def say(choice: Choice, sources: int, heads: int) -> str:
+    """Return a sentence about the alignment, for people."""
+    if not choice.tokens:
+        return (
+            f"No attention aligns: no target token of {sources} sources depends on one source token"
+            " more than on others."
+        )
+    measured = f"{choice.tokens} target tokens of {sources} sources that depend on one source token"
+    best, second = choice.ranked
+    name = name_of(best, heads)
+    if not choice.holds:
+        return (
+            f"No attention aligns: of {measured}, as occlusion shows, the best ({name}) finds that"
+            f" one for {best.agreement:.1%}, chance for {choice.chance:.1%}."
+        )
+    return (
+        f"Targets are aligned by {name}: of {measured}, as occlusion shows, they find that one for"
+        f" {best.agreement:.1%}; {name_of(second, heads)} for {second.agreement:.1%}, chance for"
+        f" {choice.chance:.1%}."
+    )
+
+
+def name_of(ranked: Ranked, heads: int) -> str:
+    """Return a candidate in words, such as "all heads of layer 3"."""
+    candidate = ranked.candidate
+    layers = ", ".join(map(str, candidate.layers))
+    chosen = "all heads" if len(candidate.heads) == heads else f"head {candidate.heads[0]}"
+    moved = ", in the step that reads the token" if candidate.shift else ""
+    return f"{chosen} of layer{'s' * (len(candidate.layers) > 1)} {layers}{moved}"
+
+
+def write_card(bundle: Path, sentence: str, files: dict[str, Any]) -> None:
+    """Say it in the model card, if there is one, and put its new size and hash into `files`."""
+    path = bundle / CARD
+    if CARD not in files:
+        return
+    text = SECTION.sub("\n\n", path.read_text(encoding="utf-8")).rstrip("\n")
+    path.write_text(f"{text}\n\n{TITLE}\n{sentence}\n", encoding="utf-8")
+    files[CARD] = {"size": path.stat().st_size, "sha256": hash_file(path)}

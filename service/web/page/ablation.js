@@ -1,0 +1,48 @@
+/** Heads that are switched off: a field of the form keeps them as "cross.2.1,encoder.0.3". */
+import { short } from "view/labels.js";
+import { decode } from "./decoding.js";
+
+const HEAD = /^(encoder|decoder|cross)\.\d+\.\d+$/;
+
+const read = ({ ablate }) => ablate.value.split(",").filter((each) => HEAD.test(each));
+
+/** Returns the field `ablate` of a request; none if all heads are on, or the model has no gates. */
+export function ablationOf(controls, { ablation }) {
+  const ablate = read(controls).map((each) => {
+    const [kind, layer, head] = each.split(".");
+    return { kind, layer: Number(layer), heads: [Number(head)] };
+  });
+  return ablation && ablate.length > 0 ? { ablate } : {};
+}
+
+/** Returns whether all heads of a place {layers, heads} are off, of the picked kind. */
+export function isOff(controls, place) {
+  const off = read(controls);
+  return namesOf(controls, place).every((name) => off.includes(name));
+}
+
+/** Switches the heads of a place off; on if all of them are off. */
+export function toggle(controls, place) {
+  const names = namesOf(controls, place);
+  const others = read(controls).filter((name) => !names.includes(name));
+  controls.ablate.value = isOff(controls, place) ? others : [...others, ...names];
+}
+
+function namesOf({ kind }, { layers, heads }) {
+  return layers.flatMap((layer) => heads.map((head) => `${kind.value}.${layer}.${head}`));
+}
+
+/** Compares an answer without some heads with that of all heads. Returns text and elements. */
+export async function compare({ ablate, ...request }, hypothesis, given, signal) {
+  const whole = await decode({ ...request, stream: undefined }, signal, () => {});
+  const [{ text, log_probs }] = whole.hypotheses;
+  const sum = (numbers) => numbers.reduce((total, each) => total + each, 0).toFixed(2);
+  const now = `Log-prob ${sum(hypothesis.log_probs.slice(given))}; with all heads `;
+  const same = text === hypothesis.text;
+  const answer = same ? ["the same answer, "] : ["“", short({ text }), "”, "];
+  return [`${countOf(ablate)} off. `, now, ...answer, `log-prob ${sum(log_probs)}.`];
+}
+
+function countOf(ablate) {
+  return ablate.length === 1 ? "1 head" : `${ablate.length} heads`;
+}

@@ -1,0 +1,26 @@
+"""Export in less time: what tests share of it."""
+
+from contextlib import contextmanager
+
+import onnx
+import pytest
+
+from model.export.graphs import wrappers
+
+
+@contextmanager
+def traced_once():
+    """Trace each kind of network once: a trace takes seconds, and its graph holds no weights."""
+    export_graph, traced = wrappers.export_graph, {}
+
+    def export_once(spec, weights):
+        state = spec.module.state_dict()
+        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+        key = repr((type(spec.module), spec.module.model.config, shapes, weights))
+        if key not in traced:
+            traced[key] = export_graph(spec, weights).SerializeToString()
+        return onnx.ModelProto.FromString(traced[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wrappers, "export_graph", export_once)
+        yield
