@@ -51,8 +51,7 @@ class ScoreOptions(ModelOptions, total=False):
     ablate: Sequence[AblatedHeads]
 
 
-class AttentionOptions(ScoreOptions, total=False):
-    attention: Selection
+class SearchOptions(ModelOptions, total=False):
     max_new_tokens: int
     beam_size: int
     length_penalty: float
@@ -72,12 +71,23 @@ class AttentionOptions(ScoreOptions, total=False):
     glossary: Mapping[str, str | Sequence[str]]
 
 
+class AttentionOptions(SearchOptions, ScoreOptions, total=False):
+    attention: Selection
+
+
+class AttributionOptions(SearchOptions, total=False):
+    of: Literal["source", "heads"]
+    unit: Literal["token", "word"]
+    decimals: int
+
+
 class DecodeOptions(AttentionOptions, total=False):
     num_hypotheses: int
     top_log_probs: int
     partial: bool
     source_final: bool
     hold: int
+    words: bool
     split: Literal["none", "sentences"]
     markup: Literal["html", "xml"]
     replace_unknown: bool
@@ -160,6 +170,7 @@ class Hypothesis(Part):
     attention: dict[Kind, Attention] = field(default_factory=dict[Kind, Attention])
     committed: dict[str, Any] | None = None
     tentative: str | None = None
+    words: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +204,62 @@ class Attended(Part):
     source: str
     target: str
     attention: dict[Kind, Attention]
+
+
+@dataclass(frozen=True)
+class SourceWord(Part):
+    text: str
+    start: int
+    end: int
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Foil(Part):
+    """The other target of a contrast. `first` is the first token in which both differ; `lead` is
+    that of the target in this token, and in all tokens."""
+
+    target: str
+    log_probs: list[float]
+    first: int | None
+    lead: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Attributed(Part):
+    """What a target loses without each of the `parts` of its source. `losses` has a row for each of
+    the `tokens`, `lead_losses` one for each lead over the foil. Of heads, there is only what the
+    whole target loses without each of the `heads`: (layers, heads), by kind of attention."""
+
+    source: str
+    target: str
+    log_probs: list[float]
+    tokens: list[Token] = field(default_factory=list[Token])
+    parts: list[Token] | list[SourceWord] = field(default_factory=list[Token])
+    source_share: list[float] | None = None
+    losses: NDArray[np.float32] | None = None
+    contrast: Foil | None = None
+    lead_losses: NDArray[np.float32] | None = None
+    heads: dict[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        blocks = {block["kind"]: block for block in document["attribution"]}
+        data = {kind: np.array(block["data"], np.float32) for kind, block in blocks.items()}
+        if "target" not in blocks:
+            return super().read({**document, "heads": data})
+        columns = blocks["target"]["columns"]
+        part = SourceWord if columns and "tokens" in columns[0] else Token
+        return super().read(
+            {
+                **document,
+                "tokens": [*map(Token.read, blocks["target"]["rows"])],
+                "parts": [*map(part.read, columns)],
+                "losses": data["target"],
+                "contrast": Foil.read(document["contrast"]) if "contrast" in document else None,
+                "lead_losses": data.get("contrast"),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -249,6 +316,20 @@ class Heed(ExitStack):
             for block in result["attention"]:
                 block["data"] = arrays[f"{i}.0.{block['kind']}"]
         return [Attended.read(each) for each in results]
+
+    def attribution(
+        self,
+        source: Source,
+        target: Source | None = None,
+        contrast: Source | None = None,
+        **options: Unpack[AttributionOptions],
+    ) -> list[Attributed]:
+        """Return what the given targets, or those that are decoded, lose without parts of their
+        sources."""
+        answer = self.post(
+            "/v1/attribution", source=source, target=target, contrast=contrast, **options
+        )
+        return [Attributed.read(each) for each in answer.json()["results"]]
 
     def score(self, source: Source, target: Source, **options: Unpack[ScoreOptions]) -> list[Score]:
         answer = self.post("/v1/score", source=source, target=target, **options)

@@ -51,6 +51,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "encode": ("/v1/encode", {"source": SOURCES}),
     "score": ("/v1/score", {"source": SOURCES, "target": TARGETS}),
     "attention": ("/v1/attention", {"source": SOURCES[:128], "target": TARGETS[:128]}),
+    "attribution": ("/v1/attribution", {"source": SOURCES[:60], "target": TARGETS[:60]}),
     "tokenize": ("/v1/tokenize", {"text": SOURCES}),
     "detokenize": ("/v1/detokenize", {"token_ids": [[5] * 64] * 256}),
     "attend": (

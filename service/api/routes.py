@@ -1,13 +1,15 @@
-"""The routes of POST /v1/decode, /v1/score and /v1/attention.
+"""The routes of POST /v1/decode, /v1/score, /v1/attention and /v1/attribution.
 
 They are apart from what these endpoints do, which commands do as well: FastAPI takes longer to
 import than `heed decode` takes to decode a word.
 """
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
+from service.api.answering.attributed import AttributionAnswer
 from service.api.answering.decode_answer import EVENT_SCHEMA, DecodeAnswer
 from service.api.answering.respond import respond
 from service.api.answering.responses import PROBLEMS, describe_files
@@ -18,6 +20,8 @@ from service.api.endpoints.attention import (
     AttentionRequest,
     run_attention,
 )
+from service.api.endpoints.attribution import EXAMPLES as ATTRIBUTION_EXAMPLES
+from service.api.endpoints.attribution import FORMATS, AttributionRequest, run_attribution
 from service.api.endpoints.decode import EXAMPLES as DECODE_EXAMPLES
 from service.api.endpoints.decode import DecodeRequest, prepare, run_decode
 from service.api.endpoints.score import EXAMPLES as SCORE_EXAMPLES
@@ -104,15 +108,50 @@ async def attention(
 
     With `partial` the answer is always JSON.
     """
-    media_type = negotiate_format(call, body)
+    media_type = negotiate_format(call, count_texts(body.source), body.partial)
     return await respond(call, await run_attention(body, call), media_type)
 
 
-def negotiate_format(call: Call, body: AttentionRequest) -> str:
+@router.post(
+    "/v1/attribution",
+    response_model=AttributionAnswer,
+    responses=describe_files(each for each in FORMATS if each != JSON),
+    summary="Show what a target depends on",
+    tags=["attention"],
+)
+async def attribution(
+    body: Annotated[AttributionRequest, Body(openapi_examples=ATTRIBUTION_EXAMPLES)],
+    call: Call,
+) -> Response:
+    """Replace each token or word of the source in turn by the unknown token, and return how much
+    log-prob each token of the target loses (occlusion). The target is the one that you send or, if
+    you send none, the one that the model decodes.
+
+    With `of` heads, switch off each attention head instead.
+
+    The source share says how much of a token's probability depends on the source at all. Near 0 the
+    model speaks without reading, as when it hallucinates.
+
+    The Accept header selects the format:
+
+    - application/json, the default.
+    - application/npz (read by numpy.load) and application/safetensors: an array for each block,
+      `{result}.0.target` and `{result}.0.contrast`. `meta` is the JSON answer without `data`.
+    - image/svg+xml and image/png: heatmaps, for a single source.
+
+    With `partial` the answer is always JSON.
+    """
+    media_type = negotiate_format(call, count_texts(body.source), body.partial, FORMATS)
+    return await respond(call, await run_attribution(body, call), media_type)
+
+
+def negotiate_format(
+    call: Call, sources: int, partial: bool, formats: Iterable[str] = WRITERS
+) -> str:
     """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
-    if body.partial:
+    if partial:
         return negotiate(call, [JSON], "with partial the answer is")
-    single = count_texts(body.source) == 1
-    offered = [each for each in WRITERS if single or each not in SINGLE_SOURCE]
+    single = sources == 1
+    offered = [each for each in formats if single or each not in SINGLE_SOURCE]
     what = "the answer is" if single else "answers for several sources are"
     return negotiate(call, offered, what)

@@ -1,4 +1,4 @@
-"""Write attention documents as NumPy (npz) and safetensors files."""
+"""Write documents of attention or attribution as NumPy (npz) and safetensors files."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from service.arrays import FloatArray
-from service.formats.json import LEAST_PIECE, Document, Pieces, to_json
+from service.formats.json import LEAST_PIECE, Document, Pieces, field_of_blocks, to_json
 
 
 def to_npz(document: Document) -> Pieces:
@@ -38,17 +38,18 @@ def to_safetensors(document: Document) -> Pieces:
 
 
 def split_document(document: Document) -> tuple[dict[str, FloatArray], bytes]:
-    """Return the weights by `{result}.{hypothesis}.{kind}`, and all else as JSON.
+    """Return the arrays of blocks by `{result}.{hypothesis}.{kind}`, and all else as JSON.
 
-    An attention document has one hypothesis for each result.
+    Each result has one hypothesis.
     """
+    field = field_of_blocks(document)
     arrays = {
         f"{i}.0.{block['kind']}": block["data"]
         for i, result in enumerate(document["results"])
-        for block in result["attention"]
+        for block in result[field]
     }
     results = [
-        {**result, "attention": [without_data(block) for block in result["attention"]]}
+        {**result, field: [without_data(block) for block in result[field]]}
         for result in document["results"]
     ]
     return arrays, to_json({**document, "results": results})

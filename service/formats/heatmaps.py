@@ -1,4 +1,4 @@
-"""Lay out the heatmaps of an attention document, with their labels and titles."""
+"""Lay out the heatmaps of a document of attention or attribution, with their labels and titles."""
 
 import math
 from collections.abc import Sequence
@@ -18,6 +18,10 @@ LONGEST_TITLE = 120
 HEATMAP_GAP = 16.0  # between heatmaps, and around them
 LABEL_GAP = 4.0  # between cells and labels
 # After an Arabic text: its full stop is part of it, and what follows is on its right.
+CAPTIONS = {  # of kinds of attribution
+    "target": "log-prob that rows lose without columns",
+    "contrast": "lead over the foil that rows lose without columns",
+}
 END_OF_TEXT = "\N{RIGHT-TO-LEFT MARK}\N{LEFT-TO-RIGHT MARK}"
 
 
@@ -33,20 +37,23 @@ class Grid:
     step_down: float
 
 
-def draw_blocks(blocks: Sequence[dict[str, Any]], source: str, target: str) -> Picture:
-    """Draw blocks (responses.AttentionBlock, with arrays) as grids of heatmaps below one another.
+def draw_blocks(
+    blocks: Sequence[dict[str, Any]], source: str, target: str, what: str = "attention"
+) -> Picture:
+    """Draw blocks (responses.AttentionBlock or AttributionBlock, with arrays) as grids of heatmaps
+    below one another. `what` is the field that has them.
 
     In a grid a row is a layer, a column is a head, and the brightest colour is the largest weight.
     """
     kinds = ", ".join(block["kind"] for block in blocks)
-    title = f"attention: {source}{END_OF_TEXT} → {target}{END_OF_TEXT}"
+    title = f"{what}: {source}{END_OF_TEXT} → {target}{END_OF_TEXT}"
     picture = Picture(width=0.0, height=HEATMAP_GAP, title=f"{kinds} {title}")
     add_line(picture, title)  # each block says its kind
     for block in blocks:
         if block["data"].size:
             add_grid(picture, block)
         else:
-            add_line(picture, f"{block['kind']} attention: the target has no such step")
+            add_line(picture, nothing_in(block))
     return picture
 
 
@@ -58,20 +65,36 @@ def add_line(picture: Picture, text: str) -> None:
     picture.height += LINE_HEIGHT + HEATMAP_GAP / 2
 
 
-def add_scale(picture: Picture, text: str, largest: float) -> None:
+def caption_of(block: dict[str, Any]) -> str:
+    kind = block["kind"]
+    if "heads" in block:
+        measure = ", by norm" if block.get("measure") == "norm" else ""
+        return f"{kind} attention{measure}: rows attend to columns"
+    return CAPTIONS.get(kind, f"{kind} attention: log-prob that the target loses without each head")
+
+
+def nothing_in(block: dict[str, Any]) -> str:
+    kind = block["kind"]
+    if kind in CAPTIONS:
+        return f"{CAPTIONS[kind]}: the source has no token to replace"
+    return f"{kind} attention: the target has no such step"
+
+
+def add_scale(picture: Picture, text: str, largest: float, signed: bool) -> None:
     """Extend the picture downwards by a line of text, and a colour bar after it."""
     left, middle = 3 * HEATMAP_GAP + width_of(text), picture.height + LINE_HEIGHT / 2
+    left += NUMBER_WIDTH if signed else 0
     add_line(picture, text)
-    picture.shapes += draw_bar(left, middle, largest)
+    picture.shapes += draw_bar(left, middle, largest, signed)
     picture.width = max(picture.width, left + BAR_WIDTH + NUMBER_WIDTH)
 
 
 def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     """Extend the picture downwards by the heatmaps of a block."""
     data: Floats = block["data"]
-    largest = float(data.max())
-    measure = ", by norm" if block.get("measure") == "norm" else ""
-    add_scale(picture, f"{block['kind']} attention{measure}: rows attend to columns", largest)
+    signed = "heads" not in block  # as in attribution
+    largest = float(abs(data).max())
+    add_scale(picture, caption_of(block), largest, signed)
     titles = titles_of(block)
     rows, columns = (
         [shortened_title(token.text, LONGEST_LABEL) for token in block[axis]]
@@ -83,7 +106,7 @@ def add_grid(picture: Picture, block: dict[str, Any]) -> None:
     for i, (title, matrix) in enumerate(zip(titles, matrices, strict=True)):
         x = HEATMAP_GAP + grid.left + i % grid.across * grid.step_across
         y = picture.height + TITLE_HEIGHT + i // grid.across * grid.step_down
-        cells = coloured(shrunk(matrix, math.ceil(height), math.ceil(width)), largest)
+        cells = coloured(shrunk(matrix, math.ceil(height), math.ceil(width)), largest, signed)
         picture.shapes.append(Label(x, y - TITLE_HEIGHT / 2, title, "start"))
         picture.shapes.append(Cells(x, y, width, height, cells))
         label_rows(picture, x, y, grid.cell, rows)
@@ -135,7 +158,10 @@ def label_columns(
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:
-    """Return the title of each matrix, for example "layer 2; mean of heads 0 to 3"."""
+    """Return the title of each matrix, for example "layer 2; mean of heads 0 to 3". The only matrix
+    of a block without layers needs none."""
+    if "layers" not in block:
+        return [""]
     layers, heads = (
         [f"{block[f'reduce_{axis}s']} of {axis}s {listed(block[f'{axis}s'])}"]
         if f"reduce_{axis}s" in block

@@ -21,6 +21,11 @@ NUMBERS = 1 << 16  # most numbers in one call of orjson: two milliseconds of wor
 LEAST_PIECE = 1 << 20  # bytes; smaller parts are concatenated until they reach it
 
 
+def field_of_blocks(document: Document) -> str:
+    """Return the field of each result that has its blocks of attention or attribution."""
+    return next(name for name in ("attention", "attribution") if name in document["results"][0])
+
+
 def to_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 

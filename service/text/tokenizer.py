@@ -30,6 +30,7 @@ LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
 INVALID = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as Python decodes them
 ANY_LETTER = "a"
+UNKNOWN = "<unk>"
 WORD_MARK = "\u2581"  # as sentencepiece writes it
 VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
 LIGATURE, LONGEST_LIGATURE = "\ufdfa", 18  # and how many characters Unicode makes of it
@@ -70,10 +71,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A tokenized text: what enters the encoder, or what the decoder is to predict."""
+    """A tokenized text: what enters the encoder, or what the decoder is to predict.
+
+    The text may be a part of another one, in which it begins at `start` and in which its tokens
+    count.
+    """
 
     text: str
     tokens: list[Token]
+    start: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -81,6 +87,17 @@ class Tokens:
     @property
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
+
+    def shift(self, by: int) -> "Tokens":
+        """Return the same text as a part of another one, in which it begins `by` characters later
+        than now."""
+
+        def shifted(token: Token) -> Token:
+            if token.start is None or token.end is None:
+                return token
+            return Token(token.text, token.id, token.start + by, token.end + by)
+
+        return Tokens(self.text, list(map(shifted, self.tokens)), self.start + by)
 
 
 class Tokenizer:
@@ -137,6 +154,13 @@ class Tokenizer:
         )
         codes = {ids[-1]: code for code, ids in languages.items() if ids[-1] in self._special_ids}
         self._typed = {self.name(i): code for i, code in codes.items()}
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Id of a character that the vocabulary lacks; None if it lacks none."""
+        if len(self._unknown) == 1:
+            return next(iter(self._unknown))
+        return self._library.token_to_id(UNKNOWN)  # a tokenizer of bytes may have it, unused
 
     def between(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Tokenizer":
         """Return this tokenizer with these ids before and after the ids of a text."""

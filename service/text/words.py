@@ -30,6 +30,9 @@ def find_words(text: Tokens) -> list[Word]:
 
     A token that reaches over a space belongs to the words on both sides.
     """
+    if by := text.start:
+        found = find_words(text.shift(-by))
+        return [Word(word.text, word.start + by, word.end + by, word.tokens) for word in found]
     words = [Word(text.text[start:end], start, end, []) for start, end in spans(text)]
     first = 0  # of the words that a token may be in: tokens come in the order of the text
     for index, token in enumerate(text.tokens):

@@ -46,6 +46,7 @@ REQUESTS = [
     ("/v1/encode", {"source": "heed"}),
     ("/v1/score", {"source": "heed", "target": "HH IY1 D"}),
     ("/v1/attention", {"source": "heed", "target": "HH IY1 D"}),
+    ("/v1/attribution", {"source": "heed", "contrast": "HH IH1 D"}),
     ("/v1/decode", {}),
     ("/v1/decode", {"source": 5}),
     ("/v1/decode", {"source": "π"}),

@@ -12,6 +12,7 @@ from service.api.answering.responses import (
     Hypothesis,
     ModelResponse,
     Problem,
+    TargetWord,
     Usage,
 )
 
@@ -44,6 +45,9 @@ class JoinedHypothesis(BaseModel):
         default=None,
         description="What the hypotheses of sentences lack of `required` and of the glossary."
         " Absent if they lack nothing.",
+    )
+    words: list[TargetWord] | None = Field(
+        default=None, description="The words of all sentences. Absent unless requested."
     )
 
 

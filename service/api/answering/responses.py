@@ -138,6 +138,17 @@ class Committed(BaseModel):
     )
 
 
+class TargetWord(Word):
+    """A word of a target; start and end count in the text of the hypothesis."""
+
+    log_prob: float = Field(description="Sum of the log_probs of its generated tokens.")
+    mean_log_prob: float = Field(description="The same, divided by the number of these tokens.")
+    source: list[Word] | None = Field(
+        description="The words of the source that it is aligned to; null if the model's bundle"
+        " names no alignment."
+    )
+
+
 class Hypothesis(BaseModel):
     text: str = Field(description="The target as text: with target_prefix, without special tokens.")
     tokens: list[str] = Field(
@@ -177,6 +188,11 @@ class Hypothesis(BaseModel):
     )
     tentative: str | None = Field(
         default=None, description="The rest of `text`. Absent unless source_final is false."
+    )
+    words: list[TargetWord] | None = Field(
+        default=None,
+        description="The words that were generated: those of target_prefix are left out. Absent"
+        " unless requested.",
     )
 
 

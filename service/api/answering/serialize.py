@@ -129,11 +129,29 @@ def join_sentences(
             "score": np.float32(sum(float(each["score"]) for each in joined)),
             "finish_reason": join_reasons({each["finish_reason"] for each in joined}),
             **join_unmet(each.get("unmet", []) for each in joined),
+            **join_words(spans, joined),
         }
         for rank, joined in enumerate(ranked)
     ]
     tokens = sum(result["source_tokens"] for result in results)
     return {"hypotheses": hypotheses, "source_tokens": tokens, "sentences": results}
+
+
+def join_words(
+    spans: Sequence[Span], hypotheses: Sequence[dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the words of all sentences, if they have some, with offsets in the joined text."""
+    if not all("words" in each for each in hypotheses):
+        return {}
+    words: list[dict[str, Any]] = []
+    longer = 0  # characters that the text has gained so far
+    for span, each in zip(spans, hypotheses, strict=True):
+        by = span.start + longer
+        words += [
+            {**word, "start": word["start"] + by, "end": word["end"] + by} for word in each["words"]
+        ]
+        longer += len(each["text"]) - (span.end - span.start)
+    return {"words": words}
 
 
 def join_reasons(reasons: Collection[str]) -> str:

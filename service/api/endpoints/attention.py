@@ -28,12 +28,11 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.languages import read_languages
-from service.api.reading.requests import AttentionSelection, LanguageRequest, Searching
+from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.required import glossary_size, read_glossary
-from service.api.reading.search import options_size, read_search_options
+from service.api.reading.search import options_size, read_search_options, refuse_search
 from service.api.reading.selection import read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
-from service.errors import Invalid
 from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
@@ -181,12 +180,10 @@ async def read_targets(
         )
         sources = await read_texts(call, source, faults)
         return search, sources, [None] * len(sources)
-    search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
-    detail = "has no effect when target is given: omit it, or omit target to decode the sources"
-    for name in sorted(body.model_fields_set & search_fields):
-        faults.add(Invalid.at(f"/{name}", detail))
+    refuse_search(body, faults)
     target = TextField("/target", body.target, model.target)
-    return None, *await read_pairs(call, source, target, faults)
+    sources, targets = await read_pairs(call, source, [target], faults)
+    return None, sources, targets
 
 
 def measure_pairs(

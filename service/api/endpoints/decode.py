@@ -18,8 +18,14 @@ from service.api.answering.respond import (
 )
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
+from service.api.answering.words import add_words
 from service.api.reading.ablation import Ablate, read_ablation
-from service.api.reading.answer_size import check_decoded, held_nbytes, hypotheses_nbytes
+from service.api.reading.answer_size import (
+    check_decoded,
+    check_words,
+    held_nbytes,
+    hypotheses_nbytes,
+)
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
@@ -27,7 +33,7 @@ from service.api.reading.languages import read_languages
 from service.api.reading.requests import AttentionSelection, Searching
 from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options
-from service.api.reading.selection import check_aligns, read_selection
+from service.api.reading.selection import can_align, check_aligns, read_selection
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
@@ -112,6 +118,10 @@ EXAMPLES: Examples = {
         "summary": "Pronounce the words that the model can read, and say what is wrong with others",
         "value": {"source": ["attention", "7"], "partial": True},
     },
+    "confidence": {
+        "summary": "Say how probable each sound is, and return the second best answer as well",
+        "value": {"source": "attention", "words": True, "beam_size": 2, "num_hypotheses": 2},
+    },
     "stream": {
         "summary": "Stream each sound as soon as it is generated",
         "value": {"source": "pronunciation", "stream": True},
@@ -166,6 +176,11 @@ class DecodeRequest(Searching):
         ge=1,
         description="With source_final false: how many of the source's last tokens, special ones"
         " left out, may still change their meaning. More give a better target later. null: 4.",
+    )
+    words: bool = Field(
+        default=False,
+        description="Return the words of each target with their log-probs and, if the model's"
+        " bundle names its alignment, with the words of the source that they are of.",
     )
     split: Split = Field(
         default="none",
@@ -283,7 +298,7 @@ async def prepare(
     faults = Faults(body.partial)
     if body.replace_unknown or (body.markup and not apart):
         check_aligns(model)
-    check_streams(body, faults)
+    check_edits(body, faults)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     read = partial(
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
@@ -298,11 +313,10 @@ async def prepare(
     read = partial(read_glossary, body, model, search, sources.tokens, faults)
     searches = await call.compute_reading(read, glossary_size(body, sources.tokens))
     faults.raise_all(count_texts(body.source))
-    limit = call.settings.max_answer_bytes
-    every = not body.source_final or body.replace_unknown
-    aligns = [every or sources.has_marks(i) for i in range(len(sources.tokens))]
-    some = any(aligns)
-    nbytes = check_decoded(limit, model, search, body.attention, selection, sources.tokens, some)
+    aligns = asked_alignments(body, model, sources)
+    limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
+    nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
+    nbytes += check_words(limit, search, len(sources.tokens)) if body.words else 0
     await call.hold(nbytes)
     entries = [
         Entry(
@@ -323,6 +337,8 @@ async def prepare(
 
     def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
         document = write_decoded(model, answered)
+        if body.words:
+            add_words(model, answered, document)
         if not body.source_final:
             add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
         if not (body.markup or body.replace_unknown):
@@ -337,9 +353,20 @@ async def prepare(
     return Prepared(model, entries, sources, write, faults)
 
 
-def check_streams(body: DecodeRequest, faults: Faults) -> None:
-    """Add a fault if a stream would have to take text back that it has sent."""
-    asked = {"markup": body.markup, "replace_unknown": body.replace_unknown}
-    for name in [each for each, given in asked.items() if given and body.stream]:
-        detail = f"needs whole targets, of which a stream sends parts: omit stream or {name}"
-        faults.add(Invalid.at(f"/{name}", detail))
+def check_edits(body: DecodeRequest, faults: Faults) -> None:
+    """Add a fault for each field that needs the text as the model wrote it, beside one that edits
+    it when it is whole."""
+    edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]
+    for name in edits:
+        if body.stream:
+            detail = f"needs whole targets, of which a stream sends parts: omit stream or {name}"
+            faults.add(Invalid.at(f"/{name}", detail))
+        if body.words:
+            detail = f"counts characters of targets, which {name} changes: omit words or {name}"
+            faults.add(Invalid.at("/words", detail))
+
+
+def asked_alignments(body: DecodeRequest, model: Model, sources: Sources) -> list[bool]:
+    """Return which targets the model must align with their sources."""
+    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
+    return [every or sources.has_marks(i) for i in range(len(sources.tokens))]

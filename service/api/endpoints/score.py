@@ -17,6 +17,7 @@ from service.api.reading.requests import LanguageRequest
 from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
 from service.formats.json import Document
+from service.serving.model import Model
 from service.wire import Entry
 
 EXAMPLES: Examples = {
@@ -65,19 +66,14 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
     Raise the errors of the endpoint.
     """
     model = call.use_model(body.model)
-    if "score" not in model.engine.opened.graphs:
-        detail = (
-            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
-            " HEED_SCORE is false; use another model"
-        )
-        raise NotFound("not_supported", detail)
+    check_scores(model)
     faults = Faults()
     ablated = read_ablation(body.ablate, model, faults)
     languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
         call,
         TextField("/source", body.source, languages.source),
-        TextField("/target", body.target, model.target),
+        [TextField("/target", body.target, model.target)],
         faults,
     )
     faults.raise_all()
@@ -99,3 +95,13 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
     return Computed(write, answers)
+
+
+def check_scores(model: Model) -> None:
+    """Raise NotFound if the model cannot score targets."""
+    if "score" not in model.engine.opened.graphs:
+        detail = (
+            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
+            " HEED_SCORE is false; use another model"
+        )
+        raise NotFound("not_supported", detail)

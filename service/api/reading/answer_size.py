@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from service.api.reading.requests import AttentionSelection
@@ -10,6 +11,7 @@ from service.api.reading.selection import select
 from service.attention import Selection
 from service.bundle.manifest import Config
 from service.errors import TooLarge
+from service.occlusion import Pair, Unit, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
@@ -19,6 +21,8 @@ TOKEN_BYTES = 128
 NUMBER_BYTES = 16  # a float32 in arrays and as JSON
 ALTERNATIVE_BYTES = 144  # one entry of top_log_probs
 ALIGNED = Selection({"cross": [0]}, [0])  # takes as much as an alignment
+WORD_BYTES = 1024  # a word with the words of the source that it is of
+ROW_BYTES = 1024  # an entry with its future and answer, without their ids and log-probs
 FEW_ROWS = 16  # rows of a matrix to suggest when all of them exceed the limit
 
 SEND_LESS = "send fewer or shorter sequences"
@@ -116,6 +120,19 @@ def check_decoded(
     return held_nbytes(weights, tokens)
 
 
+def check_words(limit: int, search: SearchOptions, sources: int) -> int:
+    """Return the bytes of the words of all hypotheses, if every token may be one. Raise TooLarge if
+    they could exceed the limit."""
+    words = sources * search.num_hypotheses * search.max_new_tokens
+    if (nbytes := words * WORD_BYTES) > limit:
+        raise TooLarge.at(
+            "/words",
+            f"may take {nbytes} bytes, {WORD_BYTES} for each of {words} tokens, and the limit is"
+            f" {limit}: omit it, send fewer sources, or lower max_new_tokens or num_hypotheses",
+        )
+    return nbytes
+
+
 def check_attention(
     limit: int,
     model: Model,
@@ -194,6 +211,47 @@ def smaller(selected: AttentionSelection) -> Iterator[AttentionSelection]:
             yield alone
             if kind != "encoder" and rows is None:
                 yield alone.model_copy(update={"rows": [0, FEW_ROWS]})
+
+
+def check_rows(limit: int, pairs: Sequence[Pair], unit: Unit) -> None:
+    """Raise TooLarge if the pairs take more rows than the limit. The error says what would fit."""
+    targets = max((len(pair.targets) for pair in pairs), default=1)
+    totals = [*accumulate(targets * pair.rows for pair in pairs)]
+    if totals[-1:] <= [limit]:
+        return
+    words = sum(2 + len(parts_of(pair.source, "word").tokens) for pair in pairs)
+    fitting = sum(total <= limit for total in totals)
+    if pairs[0].heads:
+        detail = f"takes {totals[-1]} rows, since each source is scored with all heads and without"
+        advice = f"send at most the first {fitting} at a time" if fitting else "set of to source"
+        raise TooLarge.at("/source", f"{detail} each, and the limit is {limit}: {advice}")
+    if unit == "token" and targets * words <= limit:
+        advice = '"unit": "word" would fit'
+    elif fitting:
+        advice = f"send at most the first {fitting} at a time"
+    else:
+        advice = f"send sources of at most {limit // targets - 2} {unit}s"
+    raise TooLarge.at(
+        "/source",
+        f"takes {totals[-1]} rows, since each source is scored as it is, without each {unit} and"
+        f" without all{', with target and foil' if targets > 1 else ''}, and the limit is {limit}:"
+        f" {advice}",
+    )
+
+
+def check_attribution(limit: int, pairs: Sequence[Pair], most: int) -> int:
+    """Return the bytes that the attribution of pairs, and the rows that it is made of, may take in
+    this process. A target that is to be decoded may get `most` tokens. Raise TooLarge if the answer
+    could exceed the limit."""
+    numbers = rows = 0
+    for pair in pairs:
+        lengths = [len(target) or most for target in pair.targets]
+        parts = 0 if pair.heads else len(pair.parts.tokens)
+        numbers += len(pair.heads) + parts * (lengths[0] + 2 * (len(lengths) - 1))
+        rows += pair.rows * sum(8 * len(pair.source) + 4 * each + ROW_BYTES for each in lengths)
+    advice = SEND_LESS if all(pair.target for pair in pairs) else SEND_LESS_OR_LOWER
+    check_answer_size(limit, 4 * numbers, advice)
+    return held_nbytes(4 * numbers, rows)
 
 
 def held_nbytes(arrays: int, tokens: int = 0) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from service.api.reading.faults import Faults
-from service.api.reading.requests import Searching
+from service.api.reading.requests import LanguageRequest, Searching
 from service.api.reading.required import beams_of, check_required, phrases_size, read_required
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
@@ -83,6 +83,14 @@ def read_search_options(
         top_log_probs=min(top_log_probs, vocabulary_size),
     )
     return replace(search, required=read_required(body, model, search, faults))
+
+
+def refuse_search(body: Searching, faults: Faults) -> None:
+    """Add a fault for each search option that is sent together with targets."""
+    search_fields = Searching.model_fields.keys() - LanguageRequest.model_fields.keys()
+    detail = "has no effect when target is given: omit it, or omit target to decode the sources"
+    for name in sorted(body.model_fields_set & search_fields):
+        faults.add(Invalid.at(f"/{name}", detail))
 
 
 def given(value: Value | None, otherwise: Value) -> Value:

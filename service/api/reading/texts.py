@@ -13,7 +13,7 @@ from service.api.reading.faults import Faults
 from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge, shorten
 from service.text.markup.document import Document, Kind, check_markup, read_document
 from service.text.sentences import Span, cut, split
-from service.text.tokenizer import Token, Tokenizer, Tokens, check_unicode
+from service.text.tokenizer import Tokenizer, Tokens, check_unicode
 
 TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]
@@ -47,16 +47,17 @@ async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Token
 
 
 async def read_pairs(
-    call: Call, source: TextField, target: TextField, faults: Faults
-) -> tuple[list[Tokens], list[Tokens]]:
-    """Return the tokens of the valid pairs of a source and a target. Add the errors of the other
-    pairs to `faults`, and one if the numbers of sources and targets differ."""
-    sources, targets = count_texts(source.value), count_texts(target.value)
-    if sources != targets:
-        counts = f"{how_many(targets, 'target')} for {how_many(sources, 'source')}"
-        faults.add(Invalid.at(target.pointer, f"holds {counts}: give one for each source"))
-    read_sources, read_targets = await read_fields(call, [source, target], faults)
-    return read_sources, read_targets
+    call: Call, source: TextField, targets: Sequence[TextField], faults: Faults
+) -> list[list[Tokens]]:
+    """Return the tokens of the sources, and those of each field of targets, where all are valid.
+    Add the other errors to `faults`, and one for each field with more or fewer targets than
+    sources."""
+    sources = count_texts(source.value)
+    for each in targets:
+        if (found := count_texts(each.value)) != sources:
+            counts = f"{how_many(found, 'target')} for {how_many(sources, 'source')}"
+            faults.add(Invalid.at(each.pointer, f"holds {counts}: give one for each source"))
+    return await read_fields(call, [source, *targets], faults)
 
 
 def count_texts(value: TextsOrIds) -> int:
@@ -309,7 +310,7 @@ def read_text(
             continue
         outcome = encode(span)
         if isinstance(outcome, Tokens):
-            yield Sentence(result, span, shift(outcome, span.start))
+            yield Sentence(result, span, outcome.shift(span.start))
         elif given.document:
             where = f"(in the text {shorten(text[span.start : span.end])!r}, where offsets count)"
             yield locate(outcome, where, source.remedy if isinstance(outcome, TooLarge) else "")
@@ -332,17 +333,6 @@ def encoder_of(
             return error.forget_frames()
 
     return encode
-
-
-def shift(tokens: Tokens, by: int) -> Tokens:
-    """Return tokens whose offsets count from `by` characters before their text."""
-
-    def shifted(token: Token) -> Token:
-        if token.start is None or token.end is None:
-            return token
-        return Token(token.text, token.id, token.start + by, token.end + by)
-
-    return Tokens(tokens.text, list(map(shifted, tokens.tokens)))
 
 
 def locate(error: Invalid | TooLarge, where: str, remedy: str = "") -> HeedError:

@@ -6,6 +6,7 @@ GOOD = {"mechanism": "scaled_dot_product", "queries": Q, "keys": K, "values": [1
 BODIES = {  # to the default model
     "/v1/decode": {"source": "heed"},
     "/v1/attention": {"source": "heed"},
+    "/v1/attribution": {"source": "heed"},
     "/v1/encode": {"source": "heed"},
     "/v1/score": {"source": "heed", "target": "HH IY1 D"},
     "/v1/tokenize": {"text": "heed"},

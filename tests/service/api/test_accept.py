@@ -7,7 +7,8 @@ import pytest
 from service.http.middleware.answers import read_accept
 from tests.service.api.bodies import BODIES
 
-JSON_ALONE = {path: body for path, body in BODIES.items() if path != "/v1/attention"}
+OTHERS = ("/v1/attention", "/v1/attribution")  # have other formats, too
+JSON_ALONE = {path: body for path, body in BODIES.items() if path not in OTHERS}
 CHANGES = {"/v1/models/tiny/load": {"path": "tiny"}} | {
     f"/v1/models/tiny/{change}": None for change in ("reload", "unload")
 }

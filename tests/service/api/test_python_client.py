@@ -110,6 +110,34 @@ def test_scores_are_those_of_the_api(heed, ask):
     assert [vars(found)] == ask("/v1/score", source="read", target="R EH1 D")
 
 
+@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("contrast", [None, ["HH IH1 D", "R EH1 D"]])
+def test_attribution_is_that_of_the_api(heed, ask, unit, contrast):
+    asked = {"source": ["heed", "read"], "contrast": contrast, "unit": unit}
+    for found, expected in zip(
+        heed.attribution(**asked), ask("/v1/attribution", **asked), strict=True
+    ):
+        blocks = {block["kind"]: block for block in expected["attribution"]}
+        assert [vars(token) for token in found.tokens] == blocks["target"]["rows"]
+        assert [vars(part) for part in found.parts] == blocks["target"]["columns"]
+        np.testing.assert_allclose(found.losses, blocks["target"]["data"], atol=1e-6)
+        assert found.source_share == expected["source_share"]
+        if contrast:
+            assert vars(found.contrast) == expected["contrast"]
+            np.testing.assert_allclose(found.lead_losses, blocks["contrast"]["data"], atol=1e-6)
+        else:
+            assert (found.contrast, found.lead_losses) == (None, None)
+
+
+def test_what_heads_are_worth_is_that_of_the_api(heed, ask):
+    (found,) = heed.attribution("heed", of="heads")
+    (expected,) = ask("/v1/attribution", source="heed", of="heads")
+    assert {*found.heads} == {block["kind"] for block in expected["attribution"]}
+    for block in expected["attribution"]:
+        np.testing.assert_allclose(found.heads[block["kind"]], block["data"], atol=1e-6)
+    assert (found.losses, found.source_share) == (None, None)
+
+
 def test_models_are_listed(heed):
     assert [each["name"] for each in heed.models()] == ["g2p-en"]
 
@@ -186,6 +214,7 @@ OPTIONS = {
     "decode": ("DecodeRequest", {"stream"}, set()),
     "stream": ("DecodeRequest", {"stream"}, set()),
     "attention": ("AttentionRequest", {"partial"}, set()),
+    "attribution": ("AttributionRequest", {"partial"}, set()),
     "score": ("ScoreRequest", set(), set()),
     "Selection": ("AttentionSelection", set(), set()),
 }
@@ -194,6 +223,13 @@ PARTS = {
     "Hypothesis": ("Hypothesis", {"attention"}, {"attention"}),
     "Attention": ("AttentionBlock", {"data", "shape", "alignment"}, {"weights", "alignment"}),
     "Attended": ("AttentionResult", {"attention"}, {"attention"}),
+    "SourceWord": ("SourceWord", set(), set()),
+    "Foil": ("Foil", set(), set()),
+    "Attributed": (
+        "AttributionResult",
+        {"attribution", "contrast"},
+        {"tokens", "parts", "losses", "lead_losses", "contrast", "heads"},
+    ),
     "Score": ("ScoreResult", set(), set()),
     "Result": ("DecodedSentence", set(), {"sentences", "problem"}),
 }

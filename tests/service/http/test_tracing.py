@@ -57,6 +57,11 @@ def check_times(answer, request, spans):
             {},
             ["tokenize", "queue", "encode", "decode", "attention", "serialize"],
         ),
+        (
+            "/v1/attribution",
+            {"target": "abc"},
+            ["tokenize", "queue", "encode", "score", "serialize"],
+        ),
         ("/v1/score", {"target": "abc"}, ["tokenize", "queue", "encode", "score", "serialize"]),
         ("/v1/encode", {}, ["tokenize", "queue", "encode", "serialize"]),
         ("/v1/tokenize", None, ["tokenize", "serialize"]),

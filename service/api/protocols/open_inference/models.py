@@ -199,7 +199,7 @@ ATTENDED: dict[str, Output] = {
     "target": Output(Form("BYTES", 1), itemgetter("target")),
 }
 TASKS = {
-    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=frozenset({"attention"})),
+    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=frozenset({"attention", "words"})),
     ".encode": Task(EncodeRequest, partial(run_encode, padded=True), SOURCE, ENCODED),
     ".attention": Task(
         AttentionRequest,

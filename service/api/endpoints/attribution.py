@@ -1,0 +1,261 @@
+"""POST /v1/attribution."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from service.api.answering.attributed import write_attribution
+from service.api.answering.examples import SIMPLE, Examples
+from service.api.answering.respond import Computed, write_partial
+from service.api.answering.serialize import read_target
+from service.api.endpoints.score import check_scores
+from service.api.reading.answer_size import check_attribution, check_rows
+from service.api.reading.call import Call, compute
+from service.api.reading.faults import Faults
+from service.api.reading.field_types import Partial, Sequences, Source
+from service.api.reading.languages import read_languages
+from service.api.reading.requests import Searching
+from service.api.reading.search import options_size, read_search_options, refuse_search
+from service.api.reading.selection import check_gates, layers_of
+from service.api.reading.texts import TextField, count_texts, read_pairs
+from service.arrays import IntArray
+from service.attention import Head
+from service.errors import Invalid
+from service.formats.json import Document
+from service.formats.writers import WRITERS
+from service.occlusion import Of, Pair, Unit, occlude, parts_of
+from service.search.options import SearchOptions
+from service.serving.model import Model
+from service.text.tokenizer import Tokenizer, Tokens
+from service.wire import Answer, Entry
+
+FORMATS = [each for each in WRITERS if each != "text/html"]
+AT_ONCE = 512  # rows that the engine gets at once: to write more takes the event loop too long
+
+EXAMPLES: Examples = {
+    "decoded": {
+        "summary": "Which letters each sound depends on",
+        "value": {"source": "thought", "decimals": 2},
+    },
+    "contrast": {
+        "summary": "Which letters speak for one pronunciation, and not for another",
+        "value": {"source": "read", "target": "R EH1 D", "contrast": "R IY1 D", "decimals": 2},
+    },
+    "heads": {
+        "summary": "What each attention head is worth for an answer",
+        "value": {"source": "thought", "of": "heads", "decimals": 2},
+    },
+    SIMPLE: {"value": {"source": "Hello"}},
+}
+
+
+class AttributionRequest(Searching):
+    source: Source
+    target: Sequences | None = Field(
+        default=None,
+        description="Targets to explain, one for each source. An end-of-sequence token is added to"
+        " texts; ids are used unchanged. null: decode the sources, with the search options of this"
+        " request.",
+    )
+    contrast: Sequences | None = Field(
+        default=None,
+        description="Foils: other targets, one for each source. The answer then also says what"
+        " speaks for each target and not for its foil.",
+    )
+    of: Of = Field(
+        default="source",
+        description="source: replace parts of the source. heads: switch off each attention head in"
+        " turn, and say what the whole target loses; needs a model whose bundle has gated graphs,"
+        " and neither contrast nor unit.",
+    )
+    unit: Unit = Field(
+        default="token",
+        description="What is replaced at a time: each token of the source, or each word, which is"
+        " what white space separates. Special tokens are never replaced.",
+    )
+    decimals: int | None = Field(
+        default=None,
+        ge=0,
+        le=9,
+        description="Decimals to round `data` to, for a shorter answer. null: no rounding.",
+    )
+    partial: Partial = False
+
+
+async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
+    """Compute the attribution of each source. Raise the errors of the endpoint."""
+    model = call.use_model(body.model)
+    check_scores(model)
+    faults = Faults(body.partial)
+    heads = read_heads(body, model, faults)
+    search = await read_search(call, model, body, faults)
+    languages = read_languages(body, model, body.source, faults)
+    asked = await read_asked(call, model, body, languages.source, faults)
+    size = sum(map(len, asked.sources))
+    pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
+    check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
+    most = search.max_new_tokens + len(search.target_prefix) if search else 0
+    await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
+    language, decoded = languages.target_ids, list[Answer]()
+    if search:
+        pairs, decoded = await decode(call, model, search, pairs, language, faults)
+    replacement = replacement_of(model)
+    scored = await score_rows(call, model, pairs, replacement, language, faults)
+    answers = [*decoded, *scored]
+    call.note(answers)
+
+    def write() -> Document:
+        found = iter(scored)
+        each = [(pair, [*islice(found, pair.rows * len(pair.targets))]) for pair in pairs.values()]
+        return write_partial(call, faults, [*pairs], each, write_valid)
+
+    def write_valid(answered: Sequence[tuple[Pair, Sequence[Answer]]]) -> Document:
+        return write_attribution(model, replacement, body.decimals, answered)
+
+    return Computed(write, answers, faults.size)
+
+
+def read_heads(body: AttributionRequest, model: Model, faults: Faults) -> list[Head]:
+    """Return all heads if they are to be switched off. Raise NotFound if the model has no gates.
+    Add a fault for each field that then has no effect."""
+    if body.of == "source":
+        return []
+    check_gates(model, "switch off heads", "of")
+    for name in sorted(body.model_fields_set & {"contrast", "unit"}):
+        detail = f"has no effect with of heads: omit {name}, or set of to source"
+        faults.add(Invalid.at(f"/{name}", detail))
+    config = model.manifest.config
+    return [
+        Head(kind, layer, head)
+        for kind, layers in layers_of(config).items()
+        for layer in range(layers)
+        for head in range(config.num_heads)
+    ]
+
+
+async def read_search(
+    call: Call, model: Model, body: AttributionRequest, faults: Faults
+) -> SearchOptions | None:
+    """Return the search for the targets, None if they are given. Add its faults."""
+    if body.target is not None:
+        refuse_search(body, faults)
+        return None
+    return await call.compute_reading(
+        lambda: read_search_options(body, model, faults), options_size(body)
+    )
+
+
+class Asked(NamedTuple):
+    """The valid sources of a request and, unless they are to be decoded, their targets; their foils
+    if they have some; and the indices of their results."""
+
+    sources: list[Tokens]
+    targets: Sequence[Tokens | None]
+    foils: Sequence[Tokens | None]
+    results: list[int]
+
+
+async def read_asked(
+    call: Call, model: Model, body: AttributionRequest, tokenizer: Tokenizer, faults: Faults
+) -> Asked:
+    """Return the tokens of all texts. Raise the faults of the request."""
+    values = {"target": body.target, "contrast": body.contrast}
+    given = {name: value for name, value in values.items() if value is not None}
+    fields = [TextField(f"/{name}", value, model.target) for name, value in given.items()]
+    source = TextField("/source", body.source, tokenizer)
+    sources, *targets = await read_pairs(call, source, fields, faults)
+    faults.raise_all(count_texts(body.source))
+    read = dict[str, Sequence[Tokens | None]](zip(given, targets, strict=True))
+    nothing = [None] * len(sources)
+    results = faults.valid(count_texts(body.source))
+    return Asked(sources, read.get("target", nothing), read.get("contrast", nothing), results)
+
+
+def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:
+    """Return a pair for each source, by the index of its result."""
+    each = zip(asked.results, asked.sources, asked.targets, asked.foils, strict=True)
+    return {
+        result: Pair(source, parts_of(source, unit), target or Tokens("", []), 0, foil, heads)
+        for result, source, target, foil in each
+    }
+
+
+def make_rows(
+    pairs: dict[int, Pair], replacement: int, language: tuple[int, ...]
+) -> tuple[list[Entry], list[int]]:
+    """Return the entries of all rows, for each pair with its target and then with its foil, and the
+    index of the result to which each of them belongs."""
+    entries: list[Entry] = []
+    results: list[int] = []
+    for result, pair in pairs.items():
+        rows = rows_of(pair, replacement)
+        for ids in [target.ids for target in pair.targets]:
+            entries += [
+                Entry(row, target_ids=ids, scores=True, language=language, ablated=ablated)
+                for row, ablated in rows
+            ]
+            results += [result] * len(rows)
+    return entries, results
+
+
+def rows_of(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ...]]]:
+    """Return the ids of each row of a pair, and the heads that it does without."""
+    if not pair.heads:
+        return [(row, ()) for row in occlude(pair.source, pair.parts, replacement)]
+    ids = np.array(pair.source.ids)
+    return [(ids, ()), *((ids, (head,)) for head in pair.heads)]
+
+
+def replacement_of(model: Model) -> int:
+    """Return the id that replaces others in sources: that of the unknown token, or of padding if
+    the vocabulary has none."""
+    manifest = model.manifest
+    known = (manifest.unknown_id, model.source.unknown_id)
+    return next((each for each in known if each is not None), manifest.pad_id)
+
+
+async def decode(
+    call: Call,
+    model: Model,
+    search: SearchOptions,
+    pairs: dict[int, Pair],
+    language: tuple[int, ...],
+    faults: Faults,
+) -> tuple[dict[int, Pair], list[Answer]]:
+    """Return the pairs with targets, without those whose pass has failed, and all answers."""
+    entries = [
+        Entry(np.array(pair.source.ids), search, language=language) for pair in pairs.values()
+    ]
+    answers = await call.submit_and_wait(model, entries, faults, [*pairs])
+    decoded = {
+        result: read_target(model, entry, answer.hypotheses[0])
+        for result, entry, answer in zip(pairs, entries, answers, strict=True)
+        if answer.hypotheses
+    }
+    prefix = len(search.target_prefix)
+    found = {
+        result: pairs[result]._replace(target=target, prefix=prefix)
+        for result, target in decoded.items()
+    }
+    return found, answers
+
+
+async def score_rows(
+    call: Call,
+    model: Model,
+    pairs: dict[int, Pair],
+    replacement: int,
+    language: tuple[int, ...],
+    faults: Faults,
+) -> list[Answer]:
+    """Return the answers to all rows, in the order of `make_rows`."""
+    size = sum(pair.rows * len(pair.source) for pair in pairs.values())
+    entries, results = await compute(lambda: make_rows(pairs, replacement, language), size)
+    answers: list[Answer] = []
+    for start in range(0, len(entries), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        answers += await call.submit_and_wait(model, entries[part], faults, results[part])
+    return answers
