@@ -164,6 +164,12 @@ def test_a_heatmap_shows_the_largest_weights(heed):
     assert [columns[place] for place in darkest] == ["h", "e", "d"]
 
 
+def test_words_are_listed_with_those_that_they_are_from(heed):
+    shown = heed("attention", "heed", "HH IY1 D", "--alignment", "model").stdout.splitlines()
+    assert shown[-4:] == ["", "HH ← heed", "IY1 ← heed", "D ← heed"]
+    assert "←" not in heed("attention", "heed", "HH IY1 D", "--alignment", "argmax").stdout
+
+
 def test_heatmaps_of_selected_layers_and_heads(heed):
     shown = heed("attention", "ax", "--layers=-1", "--heads=0,2", "--kinds=cross,encoder").stdout
     titles = [line for line in shown.splitlines() if "attention, " in line]
