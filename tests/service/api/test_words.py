@@ -82,6 +82,11 @@ def test_source_words_are_those_that_the_model_aligns(ask, options):
 
 
 def test_a_model_without_alignment_names_no_source_words(post):
+    (each,) = hypotheses(post, source="red", model="tiny")
+    assert [word["source"] for word in each["words"]] == [None] * len(each["text"].split()) != []
+
+
+def test_each_sound_of_the_default_model_is_a_word(post):
     (each,) = hypotheses(post, source="read")
     assert [word["text"] for word in each["words"]] == each["text"].split()
     log_probs = [word["log_prob"] for word in each["words"]]
