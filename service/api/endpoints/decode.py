@@ -296,9 +296,7 @@ async def prepare(
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
-    if body.replace_unknown or (body.markup and not apart):
-        check_aligns(model)
-    check_edits(body, faults)
+    check_edits(body, model, faults, apart)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     read = partial(
         read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
@@ -353,9 +351,12 @@ async def prepare(
     return Prepared(model, entries, sources, write, faults)
 
 
-def check_edits(body: DecodeRequest, faults: Faults) -> None:
-    """Add a fault for each field that needs the text as the model wrote it, beside one that edits
-    it when it is whole."""
+def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) -> None:
+    """Raise NotFound if whole targets will be edited and the model cannot align. Add a fault for
+    each field that needs the text as the model wrote it. `apart`: parts of markup are decoded by
+    themselves."""
+    if body.replace_unknown or (body.markup and not apart):
+        check_aligns(model)
     edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]
     for name in edits:
         if body.stream:
