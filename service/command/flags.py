@@ -11,7 +11,13 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from service.api.reading.requests import AttentionSelection, Searching
-from service.attention import AlignmentMethod, AttentionKind, HeadReduction, LayerReduction
+from service.attention import (
+    AlignmentMethod,
+    AttentionKind,
+    HeadReduction,
+    LayerReduction,
+    Measure,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -135,6 +141,7 @@ SELECTION = {
     "heads": Integers("all"),
     "reduce_heads": click.Choice(get_args(HeadReduction)),
     "reduce_layers": click.Choice(get_args(LayerReduction)),
+    "measure": click.Choice(get_args(Measure)),
     "rows": Integers(),
     "alignment": click.Choice(get_args(AlignmentMethod)),
     "threshold": float,

@@ -88,10 +88,11 @@ def test_a_line_of_a_glossary_without_a_target_is_refused(heed, tmp_path):
 
 
 def test_every_field_of_a_request_has_a_flag():
-    """But for those that only a service needs."""
+    """But for those that only programs need."""
     fields = DecodeRequest.model_fields.keys() - {"source", "stream", "attention"}
+    fields -= {"words", "ablate", "source_final", "hold"}
     assert flags("decode") - {"source", "output"} == fields | {"bundle", "url", "as_json"}
-    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial"}
+    fields = AttentionRequest.model_fields.keys() - {"source", "target", "partial", "ablate"}
     fields = fields - {"attention"} | AttentionSelection.model_fields.keys()
     assert flags("attention") == fields | {"bundle", "url", "as_json", "output"}
 
