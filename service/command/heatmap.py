@@ -1,5 +1,5 @@
 """Draw attention as text: a row for each target token, a column of two characters for each source
-token, and a darker shade for a larger weight."""
+token, and a darker shade for a larger weight. Norms have one scale for each heatmap."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,8 @@ def draw(result: dict[str, Any]) -> str:
         rows, columns = labels(block["rows"]), labels(block["columns"])
         weights: FloatArray = np.asarray(block["data"], np.float32)
         matrices = weights.reshape(-1, *block["shape"][-2:])
+        if block.get("measure") == "norm":
+            matrices = matrices / matrices.max((1, 2), keepdims=True)
         for title, matrix in zip(titles(block), matrices, strict=True):
             lines += ["", title, *heatmap(matrix, rows, columns)]
         alignment = block.get("alignment")
@@ -44,8 +46,9 @@ def titles(block: dict[str, Any]) -> Iterator[str]:
         layers = [f"{how} of {len(layers)} layers"]
     if how := block.get("reduce_heads"):
         heads = [f"{how} of {len(heads)} heads"]
+    what = "attention" if block.get("measure") != "norm" else "attention norms"
     for layer in layers:
-        yield from (f"{block['kind']} attention, {layer}, {head}" for head in heads)
+        yield from (f"{block['kind']} {what}, {layer}, {head}" for head in heads)
 
 
 def labels(tokens: Sequence[dict[str, Any]]) -> list[str]:

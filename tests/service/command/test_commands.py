@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -301,3 +302,14 @@ def test_commands_of_the_model_explain_themselves(command):
     run = [sys.executable, "-m", "service.command", command, "--help"]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"Usage: heed {command} [OPTIONS]" in done.stdout
+
+
+def test_the_darkest_norm_is_the_largest(heed):
+    """Norms may be far above 1: drawn as weights, all of them would be dark."""
+    chosen = ["attention", "knight", "--reduce-heads", "mean", "--layers=-1", "--measure", "norm"]
+    _, _, title, _, *rows = heed(*chosen).stdout.splitlines()
+    assert title == "cross attention norms, layer 2, mean of 4 heads"
+    drawn = [[cell == "█" for cell in row[6:].ljust(12)[::2]] for row in rows]
+    (result,) = json.loads(heed(*chosen, "--json").stdout)["results"]
+    (norms,) = np.array(result["attention"][0]["data"])
+    np.testing.assert_array_equal(drawn, norms >= 0.8 * norms.max())
