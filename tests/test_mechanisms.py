@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.api.reading.attend import AttendRequest
+from service.api.endpoints.attend_body import AttendRequest
 from tests.documentation import answer_to, assert_answered_as_shown, curl_calls, split_decimals
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -1,27 +1,33 @@
-"""POST /v1/attend: attention over given numbers, without a model."""
+"""POST /v1/attend: attention over given numbers, without a model.
+
+Axes: B sequences, T queries, S keys.
+"""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from service.api.answering.attended import check_finite, picture_of, write_attended
 from service.api.answering.examples import Examples
 from service.api.answering.respond import send
 from service.api.answering.responses import PROBLEMS, Matrix, describe_files
-from service.api.reading.answer_size import check_answer_size, held_nbytes
-from service.api.reading.attend import (
+from service.api.endpoints.attend_body import (
     AttendRequest,
     attended_nbytes,
     check_heatmaps,
     feeds_of,
+    is_regression,
 )
+from service.api.reading.answer_size import check_answer_size, held_nbytes
 from service.api.reading.call import Call
 from service.api.reading.json_route import JsonRoute
-from service.arrays import Feeds
+from service.arrays import Feeds, FloatArray, IntArray
+from service.errors import Invalid
 from service.formats.json import JSON, Pieces, to_json_line
+from service.formats.picture import Picture
+from service.formats.plots import draw_attention
 from service.formats.png import to_png
 from service.formats.svg import to_svg
 from service.http.middleware.answers import negotiate
@@ -149,3 +155,39 @@ def compute_answer(body: AttendRequest, feeds: Feeds, call: Call, media_type: st
         pieces = to_json_line(write_attended(body, outputs, weights))
     record.end_stage("serialize", started)
     return pieces
+
+
+def check_finite(lengths: IntArray, outputs: FloatArray, weights: FloatArray) -> None:
+    """Raise Invalid if scores or outputs left the range of float32.
+
+    The signs are numbers that are not finite, and weights that do not sum to 1 although their query
+    has keys.
+    """
+    sums = np.abs(weights.sum(-1) - (lengths > 0)) < 0.01
+    if not (np.isfinite(outputs).all() and np.isfinite(weights).all() and sums.all()):
+        raise Invalid("scores or outputs exceed the range of a float32: send smaller numbers")
+
+
+def picture_of(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> Picture:
+    """Return a heatmap for each sequence; for a regression also a plot of points and lines."""
+    nothing = np.zeros((2, 0))
+    if not is_regression(body):
+        return draw_attention(weights, nothing, nothing, nothing)
+    order = np.argsort(body.queries)
+    prediction = np.array([body.queries, outputs.ravel()])[:, order]
+    truth = nothing if body.truth is None else np.array([body.queries, body.truth])[:, order]
+    return draw_attention(weights, np.array([body.keys, body.values]), prediction, truth)
+
+
+def write_attended(body: AttendRequest, outputs: FloatArray, weights: FloatArray) -> dict[str, Any]:
+    """Return the answer, nested like the request.
+
+    Outputs are numbers if the values are, and there is no axis of sequences if the request has
+    none.
+    """
+    if not isinstance(body.values[0], list):
+        outputs = outputs[..., 0]
+    if not isinstance(body.queries[0], list) or not isinstance(body.queries[0][0], list):
+        outputs, weights = outputs[0], weights[0]
+    arrays = {"outputs": np.ascontiguousarray(outputs), "weights": np.ascontiguousarray(weights)}
+    return {**arrays, "shape": list(weights.shape)}

@@ -14,7 +14,6 @@ from service.api.answering.responses import (
     ModelResponse,
 )
 from service.api.answering.serialize import write_attention
-from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import (
     SEND_LESS,
     SEND_LESS_OR_LOWER,
@@ -28,10 +27,10 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.languages import read_languages
-from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options, refuse_search
-from service.api.reading.selection import read_selection
+from service.api.reading.selection import read_ablation, read_selection
 from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
 from service.formats.json import Document
 from service.search.options import SearchOptions

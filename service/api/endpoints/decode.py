@@ -19,7 +19,6 @@ from service.api.answering.respond import (
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.words import add_words
-from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -30,10 +29,15 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
 from service.api.reading.languages import read_languages
-from service.api.reading.requests import AttentionSelection, Searching
+from service.api.reading.requests import Ablate, AttentionSelection, Searching
 from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options
-from service.api.reading.selection import can_align, check_aligns, read_selection
+from service.api.reading.selection import (
+    can_align,
+    check_aligns,
+    read_ablation,
+    read_selection,
+)
 from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed

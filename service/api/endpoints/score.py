@@ -7,13 +7,13 @@ from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed
 from service.api.answering.responses import ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
-from service.api.reading.ablation import Ablate, read_ablation
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Sequences, Source
 from service.api.reading.languages import read_languages
-from service.api.reading.requests import LanguageRequest
+from service.api.reading.requests import Ablate, LanguageRequest
+from service.api.reading.selection import read_ablation
 from service.api.reading.texts import TextField, read_pairs
 from service.errors import NotFound
 from service.formats.json import Document

@@ -4,6 +4,8 @@ Only the form of a body is validated here; `search`, `selection`, `languages` an
 the fields with each other and with the model. Descriptions are shown in /docs.
 """
 
+from typing import Annotated
+
 from pydantic import Field
 
 from service.api.reading.field_types import (
@@ -127,6 +129,29 @@ class AttentionSelection(Strict):
         le=9,
         description="Decimals to round weights to, for a shorter answer. null: no rounding.",
     )
+
+
+class AblatedHeads(Strict):
+    instead = '{"kind": "cross", "layer": -1, "heads": [0]}'
+
+    kind: AttentionKind = Field(description="Which attention: encoder, decoder or cross.")
+    layer: int = Field(description="Which layer, from 0; negative ones count from the last.")
+    heads: Indices = Field(
+        description='Which heads of the layer: "all", or indices from 0; negative ones count from'
+        " the last.",
+    )
+
+
+Ablate = Annotated[
+    list[AblatedHeads],
+    Field(
+        max_length=1024,
+        description="Heads to switch off: they give nothing, as if their slices of the output"
+        " projection were 0. Everything is computed without them: encoding, every step of the"
+        " search, scores and attention. The heads still have weights. Only models whose"
+        " bundles have gated graphs can do it.",
+    ),
+]
 
 
 class Searching(LanguageRequest):

@@ -1,10 +1,12 @@
-"""Validate the attention selection of a request: its fields must agree with each other and with the
-model."""
+"""Validate which attention a request selects, and which heads it switches off: the fields must
+agree with each other and with the model."""
+
+from collections.abc import Sequence
 
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Indices
-from service.api.reading.requests import AttentionSelection
-from service.attention import NO_ATTENTION, AttentionKind, Selection
+from service.api.reading.requests import AblatedHeads, AttentionSelection
+from service.attention import NO_ATTENTION, AttentionKind, Head, Selection
 from service.bundle.manifest import Config, GraphName
 from service.errors import Fault, Invalid, NotFound
 from service.serving.model import Model
@@ -64,6 +66,27 @@ def layers_of(config: Config) -> dict[AttentionKind, int]:
     """Return how many layers have each kind of attention."""
     decoder = config.num_decoder_layers
     return {"encoder": config.num_encoder_layers, "decoder": decoder, "cross": decoder}
+
+
+def read_ablation(ablate: Sequence[AblatedHeads], model: Model, faults: Faults) -> tuple[Head, ...]:
+    """Return the heads to switch off, each once.
+
+    Raise NotFound if the model has no gates. Add a fault for each index out of range.
+    """
+    if not ablate:
+        return ()
+    check_gates(model, "switch off heads", "ablate")
+    depth, heads = layers_of(model.manifest.config), model.manifest.config.num_heads
+    found: dict[Head, None] = {}
+    for i, each in enumerate(ablate):
+        pointer, layers = f"/ablate/{i}", depth[each.kind]
+        if not -layers <= each.layer < layers:
+            detail = f"is {each.layer} but there is no such {each.kind} layer: give {-layers} to"
+            faults.add(Invalid.at(f"{pointer}/layer", f"{detail} {layers - 1}"))
+        with faults.collect():
+            indices = resolve(each.heads, heads, "head", f"{pointer}/heads")
+            found |= {Head(each.kind, each.layer % layers, head): None for head in indices}
+    return tuple(found)
 
 
 def check_graphs(body: AttentionSelection, model: Model) -> None:

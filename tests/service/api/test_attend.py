@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.api.endpoints.attend import EXAMPLES, fewer_queries
-from service.api.reading.attend import attended_nbytes
+from service.api.endpoints.attend_body import attended_nbytes
 from tests.conftest import TINY, opened
 from tests.service.api.bodies import GOOD, K, Q
 from tests.waiting import wait_until
