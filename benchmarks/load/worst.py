@@ -36,6 +36,9 @@ TARGETS = ["AH0 " * 60] * 256
 TEXTS = ["ab " * 1300] * 250  # 1 MB
 NUMBERS = [0.5] * 1200
 PHONES = ["AH0", "B", "CH", "D", "EY1", "F", "G", "HH", "IY1", "K", "L", "M", "N", "OW1", "P"]
+PHRASES = [[f"{a} {b}" for b in PHONES[:8]] for a in PHONES]
+PARAGRAPHS = "".join(f"<p>{'<b>abcdef</b>' * 9}</p>" for _ in range(250))
+HEADS = [{"kind": "cross", "layer": layer, "heads": [0]} for layer in range(3)]
 TRIPLES = [f"{a} {b} {c}" for a in PHONES for b in PHONES for c in PHONES]
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "decode": ("/v1/decode", {"source": SOURCES}),
@@ -48,6 +51,9 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "all texts refused": ("/v1/decode", {"source": TEXTS, "partial": True}),
     "wrong token ids": ("/v1/decode", {"source": "a", "suppress_tokens": [10**6] * 65536}),
     "unknown fields": ("/v1/decode", {"source": "a", **{f"x{i}": 1 for i in range(80_000)}}),
+    "markup": ("/v1/decode", {"source": PARAGRAPHS, "markup": "html"}),
+    "required phrases": ("/v1/decode", {"source": SOURCES, "required": PHRASES}),
+    "heads off": ("/v1/decode", {"source": SOURCES, "ablate": HEADS, "words": True}),
     "encode": ("/v1/encode", {"source": SOURCES}),
     "score": ("/v1/score", {"source": SOURCES, "target": TARGETS}),
     "attention": ("/v1/attention", {"source": SOURCES[:128], "target": TARGETS[:128]}),
