@@ -176,7 +176,7 @@ class Hypothesis(Part):
 @dataclass(frozen=True)
 class Result(Part):
     """The targets of a source, best first. With `partial`, a source that was refused has none, and
-    its `problem`. `start` and `end` are those of a sentence in its text."""
+    its `problem`. `start`, `end` and `source` are those of a sentence."""
 
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])
     source_tokens: int = 0
@@ -184,6 +184,7 @@ class Result(Part):
     problem: dict[str, Any] | None = None
     start: int | None = None
     end: int | None = None
+    source: str | None = None
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:

@@ -94,7 +94,7 @@ def source_shares(log_probs: FloatArray) -> FloatArray:
 
     It lies in [0, 1]. A token with 0 is as probable without the source.
     """
-    return -np.expm1(np.minimum(log_probs[-1] - log_probs[0], 0))
+    return -np.expm1(np.minimum(log_probs[-1] - log_probs[0], 0)) + 0.0  # not -0.0
 
 
 def first_difference(target_ids: Sequence[int], foil_ids: Sequence[int]) -> int | None:

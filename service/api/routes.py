@@ -136,7 +136,8 @@ async def attribution(
 
     - application/json, the default.
     - application/npz (read by numpy.load) and application/safetensors: an array for each block,
-      `{result}.0.target` and `{result}.0.contrast`. `meta` is the JSON answer without `data`.
+      `{result}.0.target` and `{result}.0.contrast`; with `of` heads `{result}.0.encoder`,
+      `{result}.0.decoder` and `{result}.0.cross`. `meta` is the JSON answer without `data`.
     - image/svg+xml and image/png: heatmaps, for a single source.
 
     With `partial` the answer is always JSON.

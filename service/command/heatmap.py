@@ -11,6 +11,7 @@ from service.arrays import FloatArray
 
 SHADES = " ░▒▓█"
 LONGEST = 16  # characters of a label
+LEAST_NORM = 1e-9  # below it, a heatmap has nothing to show
 
 
 def draw(result: dict[str, Any]) -> str:
@@ -21,7 +22,7 @@ def draw(result: dict[str, Any]) -> str:
         weights: FloatArray = np.asarray(block["data"], np.float32)
         matrices = weights.reshape(-1, *block["shape"][-2:])
         if block.get("measure") == "norm":
-            matrices = matrices / matrices.max((1, 2), keepdims=True)
+            matrices = matrices / np.maximum(matrices.max((1, 2), keepdims=True), LEAST_NORM)
         for title, matrix in zip(titles(block), matrices, strict=True):
             lines += ["", title, *heatmap(matrix, rows, columns)]
         alignment = block.get("alignment")

@@ -140,6 +140,7 @@ class EngineServer:
         self._jobs |= jobs
         for number, job in jobs.items():
             job.result.add_done_callback(partial(self._answer, number))
+        self.send_collected()  # of jobs that a worker has already finished, maybe in its last pass
 
     def _report(self, number: int, progress: Progress) -> None:
         self._collected.append(Collected((number, progress, ""), progress_size(progress)))

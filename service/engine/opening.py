@@ -63,8 +63,10 @@ def limited(bundle: Bundle, settings: Settings) -> Generator[None]:
         return
     size = sum(file.size for file in bundle.manifest.files.values())
     seconds = LEAST_SECONDS + SECONDS_PER_BYTE * size + SECONDS_PER_CORE * settings.cores
+    # The limit counts ticks, which in a process that has run for long differ from its clock.
+    used = 1.1 * time.process_time()
     most = {
-        resource.RLIMIT_CPU: round(time.process_time() + seconds),
+        resource.RLIMIT_CPU: round(used + seconds),
         resource.RLIMIT_CORE: 0,  # else SIGXCPU would write all memory to a file
     }
     if MEMORY.exists():

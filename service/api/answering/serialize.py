@@ -141,7 +141,7 @@ def join_words(
     spans: Sequence[Span], hypotheses: Sequence[dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the words of all sentences, if they have some, with offsets in the joined text."""
-    if not all("words" in each for each in hypotheses):
+    if not hypotheses or not all("words" in each for each in hypotheses):
         return {}
     words: list[dict[str, Any]] = []
     longer = 0  # characters that the text has gained so far

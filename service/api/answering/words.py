@@ -41,11 +41,10 @@ def write_words(
     if answer.alignment:
         rows = target.tokens[prefix:]
         pairs = pair_tokens(answer.alignment[rank], rows, source.tokens, first=prefix)
-        found = pair_words(pairs, source_words, words).tolist()
-        aligned = [
-            [place_of(source_words[there]) for there, here in found if here == word]
-            for word in range(len(words))
-        ]
+        sources: list[list[dict[str, Any]]] = [[] for _ in words]
+        for there, here in pair_words(pairs, source_words, words).tolist():
+            sources[here].append(place_of(source_words[there]))
+        aligned = [*sources]
     written: list[dict[str, Any]] = []
     for word, of in zip(words, aligned, strict=True):
         log_probs = [hypothesis.log_probs[i - prefix] for i in word.tokens if i >= prefix]

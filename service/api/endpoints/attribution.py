@@ -18,6 +18,7 @@ from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.languages import read_languages
 from service.api.reading.requests import Searching
+from service.api.reading.required import glossary_size, read_glossary
 from service.api.reading.search import options_size, read_search_options, refuse_search
 from service.api.reading.selection import check_gates, layers_of
 from service.api.reading.texts import TextField, count_texts, read_pairs
@@ -73,8 +74,9 @@ class AttributionRequest(Searching):
     )
     unit: Unit = Field(
         default="token",
-        description="What is replaced at a time: each token of the source, or each word, which is"
-        " what white space separates. Special tokens are never replaced.",
+        description="What is replaced at a time: each token of the source, or each word: what white"
+        " space separates or, in scripts without spaces between words, a token. Special tokens are"
+        " never replaced.",
     )
     decimals: int | None = Field(
         default=None,
@@ -94,6 +96,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     search = await read_search(call, model, body, faults)
     languages = read_languages(body, model, body.source, faults)
     asked = await read_asked(call, model, body, languages.source, faults)
+    searches = await read_searches(call, model, body, search, asked, faults)
     size = sum(map(len, asked.sources))
     pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
     check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
@@ -101,11 +104,12 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     await call.hold(check_attribution(call.settings.max_answer_bytes, [*pairs.values()], most))
     language, decoded = languages.target_ids, list[Answer]()
     if search:
-        pairs, decoded = await decode(call, model, search, pairs, language, faults)
+        pairs, decoded = await decode(call, model, searches, pairs, language, faults)
     replacement = replacement_of(model)
     scored = await score_rows(call, model, pairs, replacement, language, faults)
     answers = [*decoded, *scored]
     call.note(answers)
+    call.record.sources, call.record.source_tokens = len(asked.sources), size  # not their rows
 
     def write() -> Document:
         found = iter(scored)
@@ -174,6 +178,26 @@ async def read_asked(
     return Asked(sources, read.get("target", nothing), read.get("contrast", nothing), results)
 
 
+async def read_searches(
+    call: Call,
+    model: Model,
+    body: AttributionRequest,
+    search: SearchOptions | None,
+    asked: Asked,
+    faults: Faults,
+) -> list[SearchOptions]:
+    """Return the search of each source, with what the glossary requires of it; none if targets are
+    given. Raise the faults of the glossary."""
+    if not search:
+        return []
+    searches = await call.compute_reading(
+        lambda: read_glossary(body, model, search, asked.sources, faults),
+        glossary_size(body, asked.sources),
+    )
+    faults.raise_all(count_texts(body.source))
+    return searches
+
+
 def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:
     """Return a pair for each source, by the index of its result."""
     each = zip(asked.results, asked.sources, asked.targets, asked.foils, strict=True)
@@ -220,14 +244,15 @@ def replacement_of(model: Model) -> int:
 async def decode(
     call: Call,
     model: Model,
-    search: SearchOptions,
+    searches: Sequence[SearchOptions],
     pairs: dict[int, Pair],
     language: tuple[int, ...],
     faults: Faults,
 ) -> tuple[dict[int, Pair], list[Answer]]:
     """Return the pairs with targets, without those whose pass has failed, and all answers."""
     entries = [
-        Entry(np.array(pair.source.ids), search, language=language) for pair in pairs.values()
+        Entry(np.array(pair.source.ids), search, language=language)
+        for pair, search in zip(pairs.values(), searches, strict=True)
     ]
     answers = await call.submit_and_wait(model, entries, faults, [*pairs])
     decoded = {
@@ -235,7 +260,7 @@ async def decode(
         for result, entry, answer in zip(pairs, entries, answers, strict=True)
         if answer.hypotheses
     }
-    prefix = len(search.target_prefix)
+    prefix = max((len(each.target_prefix) for each in searches), default=0)  # the same for all
     found = {
         result: pairs[result]._replace(target=target, prefix=prefix)
         for result, target in decoded.items()

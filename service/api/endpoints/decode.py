@@ -173,7 +173,8 @@ class DecodeRequest(Searching):
         description="false: the source will grow. Each hypothesis then says how much of it is"
         " committed: what is aligned to the source before its last `hold` tokens. Send what is"
         " committed as target_prefix with the longer source, and the whole source with true."
-        " Needs split none and a model whose bundle names its alignment.",
+        " Needs a model whose bundle names its alignment, and no split, markup, replace_unknown or"
+        " required.",
     )
     hold: int | None = Field(
         default=None,

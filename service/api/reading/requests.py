@@ -246,7 +246,7 @@ class Searching(LanguageRequest):
         description="Complete targets to choose from: the answer is one of them. Fewer targets than"
         " num_hypotheses give fewer hypotheses. With target_prefix, only those whose tokens begin"
         " with its tokens count. Cannot be combined with min_new_tokens, no_repeat_ngram_size,"
-        " suppress_tokens or stop.",
+        " suppress_tokens, stop, required or glossary.",
     )
     target_prefix: TargetPrefix | None = Field(
         default=None,

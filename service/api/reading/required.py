@@ -85,12 +85,14 @@ def read_glossary(
         found.append(entries)
         if entries in searches:
             continue
-        for entry in entries:
-            if entry not in items:
+        if len(entries) > MOST_ITEMS:  # too many to tokenize
+            faults.add(too_many(len(entries)))
+            continue
+        for entry in [each for each in entries if each not in items]:
+            items[entry] = Item("", ())
+            with faults.collect():
                 pointer = f"/glossary{segment(entry)}"
-                items[entry] = Item("", ())
-                with faults.collect():
-                    items[entry] = read_item(body.glossary[entry], pointer, model.target, search)
+                items[entry] = read_item(body.glossary[entry], pointer, model.target, search)
         with faults.collect():
             searches[entries] = require(body, search, [items[entry] for entry in entries])
     return [searches.get(entries, search) for entries in found]
@@ -100,12 +102,16 @@ def require(body: Searching, search: SearchOptions, items: Sequence[Item]) -> Se
     """Return a search that requires these items, too. Raise TooLarge for more than MOST_ITEMS."""
     required = tuple(dict.fromkeys([*search.required, *items]))
     if len(required) > MOST_ITEMS:
-        raise TooLarge.at(
-            "/glossary",
-            f"and required ask for {len(required)} phrases in one source and the limit is"
-            f' {MOST_ITEMS}: send shorter sources, or "split": "sentences"',
-        )
+        raise too_many(len(required))
     return replace(search, required=required, beam_size=beams_of(body, search.beam_size))
+
+
+def too_many(count: int) -> TooLarge:
+    return TooLarge.at(
+        "/glossary",
+        f"and required ask for {count} phrases in one source and the limit is {MOST_ITEMS}: send"
+        ' shorter sources, or "split": "sentences"',
+    )
 
 
 def beams_of(body: Searching, beam_size: int) -> int:

@@ -346,3 +346,14 @@ def test_more_rows_than_the_limit_are_refused_with_what_would_fit(
         assert post("/v1/attribution", **less)[0] == 200
     limit(max_rows=rows)
     assert post("/v1/attribution", **body)[0] == 200
+
+
+def test_a_decoded_target_has_what_the_glossary_requires(post):
+    sources, glossary = ["tomato", "read", "photograph"], {"tomato": "AA1 T", "read": "EH1"}
+    results = attributed(post, source=sources, glossary=glossary)
+    _, decoded = post("/v1/decode", source=sources, glossary=glossary)
+    texts = [each["hypotheses"][0]["text"] for each in decoded["results"]]
+    assert [each["target"] for each in results] == texts
+    assert "AA1 T" in texts[0]
+    status, problem = post("/v1/attribution", source="tomato", glossary={"tomato": "zz"})
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/glossary/tomato")

@@ -99,7 +99,7 @@ def test_the_client_detects_languages(protocol_server, http):
     [
         {"q": "hello one two"},
         {"q": ["hello one", "***"]},
-        {"q": f'<p title="{TEXTS["fra_Latn"]}">hello <b>one two</b></p>', "format": "html"},
+        {"q": f'<p data-note="{TEXTS["fra_Latn"]}">hello <b>one two</b></p>', "format": "html"},
     ],
     ids=["text", "texts", "html"],
 )

@@ -132,4 +132,4 @@ def test_a_model_without_alignment_is_refused():
     with opened(TINY) as client:
         status, problem = sender(client)("/v1/decode", source="red", source_final=False)
     assert (status, problem["code"]) == (404, "not_supported")
-    assert "heed align" in problem["detail"]
+    assert "agrees with occlusion hardly more often than by chance" in problem["detail"]

@@ -313,3 +313,8 @@ def test_the_darkest_norm_is_the_largest(heed):
     (result,) = json.loads(heed(*chosen, "--json").stdout)["results"]
     (norms,) = np.array(result["attention"][0]["data"])
     np.testing.assert_array_equal(drawn, norms >= 0.8 * norms.max())
+
+
+def test_norms_that_are_all_zero_are_drawn(heed):
+    done = heed("attention", "knight", "--measure", "norm", "--decimals", "0", "--rows=0,1")
+    assert done.exit_code == 0, done.output

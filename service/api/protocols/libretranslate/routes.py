@@ -151,7 +151,10 @@ async def read_texts(call: Call, body: TranslateRequest) -> list[str]:
             check_unicode(text, "/q")
         return [read_document(text, kind, has_letters, "/q").text for text in given]
 
-    return await call.compute_reading(work, sum(map(len, given)))
+    try:
+        return await call.compute_reading(work, sum(map(len, given)))
+    except (Invalid, TooLarge) as error:
+        raise error.change_faults(name_format) from None
 
 
 async def detect_languages(
