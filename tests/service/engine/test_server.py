@@ -16,7 +16,17 @@ from service.engine.scheduler import Job
 from service.errors import PassFailed, Unavailable
 from service.search.options import SearchOptions
 from service.search.protocol import TokenProgress
-from service.wire import FRAME, FRAME_HEADER, REPLIES, Answer, AskStatus, Cancel, Close, Entry
+from service.wire import (
+    FRAME,
+    FRAME_HEADER,
+    REPLIES,
+    Answer,
+    AskStatus,
+    Cancel,
+    Close,
+    Entry,
+    Submit,
+)
 from tests.service.engine.clients import Peer, engine_process, entries, submit
 
 
@@ -207,3 +217,21 @@ def test_a_worker_that_ends_unasked_ends_its_engine(tiny_bundle):
                 outcomes |= client.replies(1)
     assert {*map(type, outcomes.values())} <= {Answer, Unavailable}
     assert type(outcomes.get(6)) in {type(None), Unavailable}
+
+
+def test_an_answer_is_sent_although_no_pass_follows():
+    """A worker may finish a job, and its last pass, before the order's thread can ask for it."""
+
+    class Hasty:
+        queue = property(lambda self: self)
+
+        def put(self, jobs, seconds):
+            for job in jobs:
+                job.finish(Answer(seconds={"queue": 0.5}))
+
+    ours, theirs = socket.socketpair()
+    server = EngineServer(theirs)
+    with ours, theirs:
+        server._submit(Hasty(), Submit([*enumerate(entries(2), 1)], "a", 0.0, 60.0))
+        arrived = Peer(ours).replies(2)
+    assert [each.seconds for each in arrived.values()] == [{"queue": 0.5}] * 2
