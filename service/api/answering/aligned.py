@@ -28,7 +28,8 @@ def read_aligned(
 ) -> list[Aligned]:
     """Return the target of each hypothesis, without pairs if the entry asked for none. If
     `replace_unknown`, it has words of the source in the place of unknown tokens."""
-    first = len(entry.prefix)
+    by, first = source.start, len(entry.prefix)
+    source = source.shift(-by)  # so that its tokens count in its own text
     stand_in = model.target.stand_in if replace_unknown else None
     aligned: list[Aligned] = []
     for i, hypothesis in enumerate(answer.hypotheses):
@@ -49,7 +50,7 @@ def read_aligned(
             )
         if unknown:
             target = replace_tokens(target, words_for(unknown, source, target, pairs))
-        aligned.append(Aligned(target.text, places_of(source, target, pairs)))
+        aligned.append(Aligned(target.text, places_of(source, target, pairs, by)))
     return aligned
 
 
@@ -64,11 +65,10 @@ def words_alone(source: Tokens) -> list[Token]:
     ]
 
 
-def places_of(source: Tokens, target: Tokens, pairs: IntArray) -> list[Pair]:
-    return [
-        Pair(place(source.tokens[here]), place(target.tokens[there]))
-        for here, there in pairs.tolist()
-    ]
+def places_of(source: Tokens, target: Tokens, pairs: IntArray, by: int) -> list[Pair]:
+    """Return the places of pairs of tokens, where the source begins `by` characters later."""
+    sources = [Span(*(by + at for at in place(token))) for token in source.tokens]
+    return [Pair(sources[here], place(target.tokens[there])) for here, there in pairs.tolist()]
 
 
 def place(token: Token) -> Span:

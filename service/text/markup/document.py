@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from html import unescape
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -15,14 +16,16 @@ from service.errors import TooLarge
 from service.text.markup.events import Close, Event, Leaf, Open, escape, escape_value
 from service.text.markup.html import check_html, read_html
 from service.text.markup.placing import Pair, place, words_of
-from service.text.markup.unit import Mark, UnitReader, Written, edges
+from service.text.markup.unit import PLACEHOLDER, Mark, UnitReader, Written, edges
 from service.text.markup.xml import read_xml
 from service.text.sentences import Span
 
 Kind = Literal["html", "xml"]
 Wanted = Callable[[str], bool]  # whether a text is translated
 
-MOST_TAGS = 5000  # of a request; nested ones take Lexbor quadratic time
+# Of a request, with placeholders: nested tags take Lexbor quadratic time, and each takes time to
+# place in each hypothesis
+MOST_TAGS = 5000
 INVALID_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -30,9 +33,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 def check_markup(sources: Sequence[str], kind: Kind, pointer: str) -> None:
     """Raise TooLarge for more markup, in all sources together, than is read and placed quickly."""
     tags = sum(source.count("<") for source in sources)
-    if tags > MOST_TAGS:
+    found = sum(1 for source in sources for _ in PLACEHOLDER.finditer(unescape(source)))
+    if tags + found > MOST_TAGS:
+        what = "tags and placeholders" if found else "tags"
         detail = (
-            f"has {tags} tags, and the limit is {MOST_TAGS}: send less {kind.upper()} at a time"
+            f"has {tags + found} {what}, and the limit is {MOST_TAGS}: send less {kind.upper()} at"
+            " a time"
         )
         raise TooLarge.at(pointer, detail)
     if kind == "html":
@@ -170,7 +176,7 @@ class DocumentReader:
     ) -> Written:
         """Return the number of the unit that these events make, between the white space around it;
         if its text is not wanted, return the events as they are written."""
-        reader = UnitReader(placeholders=self._whole)
+        reader = UnitReader(write, placeholders=self._whole)
         for event, parts in zip(run, written, strict=True):
             reader.add(event, parts)
         text, marks = reader.finish()

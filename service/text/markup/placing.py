@@ -96,9 +96,13 @@ class Votes:
             return None
         return Span(self.pieces[first + found.start].start, self.pieces[first + found.end - 1].end)
 
-    def most(self, start: float, end: float) -> Span:
-        """Return the piece with most votes of source[start:end], which has some."""
-        return self.pieces[int(np.bincount(self.between(start, end)).argmax())]
+    def most(self, start: float, end: float) -> Span | None:
+        """Return the piece with most votes of source[start:end]; None if it has none."""
+        own = self.between(start, end)
+        return self.pieces[int(np.bincount(own).argmax())] if len(own) else None
+
+    def piece(self, vote: int) -> Span:
+        return self.pieces[self._pieces[vote]]
 
 
 def best_sum(gains: NDArray[np.float64]) -> Span | None:
@@ -197,7 +201,7 @@ class Placer:
         last = bisect_left(self._by_words.middles, at) - 1
         if last < 0 or self._by_words.middles[last] < start:
             return None
-        return self._piece(at, self._by_words.middles[last]).end
+        return self._piece(at, last).end
 
     def _right(self, at: int, end: int) -> int | None:
         """Return where the word after `at` begins in the target; None if no word does up to
@@ -205,15 +209,22 @@ class Placer:
         first = bisect_left(self._by_words.middles, at)
         if first == len(self._by_words.middles) or self._by_words.middles[first] >= end:
             return None
-        return self._piece(at, self._by_words.middles[first]).start
+        return self._piece(at, first).start
 
-    def _piece(self, at: int, middle: float) -> Span:
-        """Return the piece of the target to which the word around `middle` belongs: a whole word,
-        or a token where `at` is within a word."""
+    def _piece(self, at: int, vote: int) -> Span:
+        """Return the piece of the target to which the word around the middle of a vote belongs: a
+        whole word, or a token where `at` is within a word. For a vote between words, as of a token
+        that is a space or has several words, it is the next word away from `at`, if any."""
+        middle, found = self._by_words.middles[vote], None
         if overlapping(self._words, at, at):
-            return self._by_tokens.most(middle, middle + TIE)
-        word = self._words[bisect_right(self._words, middle, key=lambda word: word.start) - 1]
-        return self._by_words.most(word.start, word.end)
+            found = self._by_tokens.most(middle, middle + TIE)
+        else:
+            begun = bisect_right(self._words, middle, key=lambda word: word.start)
+            ended = bisect_right(self._words, middle, key=lambda word: word.end)
+            first = begun - 1 if middle < at else ended  # which is the same within a word
+            for word in self._words[first : first + 1]:
+                found = self._by_words.most(word.start, word.end)
+        return found or self._by_words.piece(vote)
 
 
 class Writer:

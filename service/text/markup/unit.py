@@ -5,15 +5,16 @@ model does not read leaves, such as `<code>` and placeholders.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.text.markup.events import HTML_SPACE, SPACES, Close, Event, Leaf, Open
 from service.text.sentences import Span
 
-# {name}, {0}, {{name}}, ${name}, %s, %(name)d, %1$s and such
+# {{ name }}, {% if name > 1 %}, {name}, {0}, {n:>3}, ${name}, %s, %(name)d, %1$s and such
 PLACEHOLDER = re.compile(
-    r'\$?\{\{?[^{}<>&"\s]{0,64}\}\}?'
+    r"\$?\{{2,3}[^{}<&]{1,200}\}{2,3}|\{%[^{}<&]{1,200}%\}"
+    r'|\$?\{\{?[^{}<&"\s]{0,64}\}\}?'
     r"|(?<![\d%])%(?:%|(?:\(\w{1,64}\)|\d{1,2}\$)?[-+#0]*\d{0,3}(?:\.\d{1,3})?[sdiufFeEgGxXoc@])"
     r"(?![A-Za-z])"
 )
@@ -46,10 +47,11 @@ class Mark:
 
 
 class UnitReader:
-    """Reads events in their order. White space becomes a single space, as browsers show it."""
+    """Reads events in their order. White space becomes a single space, as browsers show it.
+    `escape` writes placeholders."""
 
-    def __init__(self, *, placeholders: bool) -> None:
-        self._placeholders = placeholders
+    def __init__(self, escape: Callable[[str], str], *, placeholders: bool) -> None:
+        self._escape, self._placeholders = escape, placeholders
         self._words: list[str] = []
         self._length = 0
         self._marks: list[Mark] = []
@@ -87,9 +89,14 @@ class UnitReader:
         start = 0
         for found in PLACEHOLDER.finditer(text) if self._placeholders else ():
             self._add_words(text[start : found.start()])
-            self._show_leaf(self._add_mark([found[0]]), self._last)
+            self._show_leaf(self._add_mark([self._write_placeholder(found[0])]), self._last)
             start = found.end()
         self._add_words(text[start:])
+
+    def _write_placeholder(self, found: str) -> str:
+        """Return a placeholder in which > stays, as in {{ a > b }}, where it may."""
+        written = self._escape(found)
+        return written if "]]>" in found else written.replace("&gt;", ">")
 
     def _add_words(self, typed: str) -> None:
         text = SPACES.sub(SPACE, typed)

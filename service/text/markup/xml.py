@@ -1,35 +1,50 @@
 """Read XML, or a part of an XML document, with expat: in linear time, and without entities of its
 own, which could expand without end."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from xml.parsers.expat import ExpatError, ParserCreate
+from xml.parsers.expat import ExpatError, ParserCreate, errors
 
 from service.errors import Invalid
 from service.text.markup.events import Close, Event, Leaf, Open, is_kept
 
 ROOT, END = "<_>", "</_>"  # around a part of a document, which may have any number of elements
 WHOLE = ("<?xml", "<!DOCTYPE")  # how a whole document may begin
+BYTE_ORDER_MARK = "\ufeff"
+LINE_BREAK = re.compile(r"\r\n|\r|\n")  # as expat counts lines
+DECLARATIONS = "declarations in the document type"
+CLOSE, ESCAPE = "close each tag", "write &lt; for < and &amp; for &"
+ADVICE = {
+    errors.XML_ERROR_TAG_MISMATCH: CLOSE,
+    errors.XML_ERROR_NO_ELEMENTS: CLOSE,
+    errors.XML_ERROR_UNCLOSED_TOKEN: CLOSE,
+    errors.XML_ERROR_INVALID_TOKEN: f"{CLOSE}, and {ESCAPE}",
+    errors.XML_ERROR_UNDEFINED_ENTITY: "write the character or its number, such as &#160;",
+    errors.XML_ERROR_DUPLICATE_ATTRIBUTE: "keep one of them",
+    DECLARATIONS: "remove them",
+}
 
 
 def read_xml(source: str, pointer: str) -> list[Event]:
     """Return the events of XML. Raise Invalid for XML that is not well-formed."""
-    whole = source.startswith(WHOLE)
-    content = (source if whole else ROOT + source + END).encode()
+    text = source.removeprefix(BYTE_ORDER_MARK)
+    whole = text.startswith(WHOLE)
+    content = (text if whole else ROOT + text + END).encode()
     reader = Reader()
     try:
         reader.read(content)
     except ExpatError as error:
         column = error.offset - (0 if whole or error.lineno > 1 else len(ROOT))
-        column = min(column, len(source.split("\n")[error.lineno - 1]))  # ROOT is no part of it
+        column = min(column, len(LINE_BREAK.split(text)[error.lineno - 1]))  # ROOT is no part of it
         why = str(error).partition(": ")[0]
-        advice = "close each tag, and write &lt; for < and &amp; for &"
+        advice = f": {ADVICE[why]}" if why in ADVICE else ""
         where = f"line {error.lineno}, column {max(0, column) + 1}"
-        raise Invalid.at(pointer, f"is not XML ({why} at {where}): {advice}") from error
+        raise Invalid.at(pointer, f"is not XML ({why} at {where}){advice}") from error
     events = list(merge_texts(events_of(content, reader.found)))
     events = events if whole else events[1:-1]
     mark_breaks(events)
-    return events
+    return events if text == source else [Leaf([BYTE_ORDER_MARK], shown=False), *events]
 
 
 class Reader:
@@ -63,9 +78,10 @@ class Reader:
     def _start_doctype(
         self, _name: str, _system: str | None, _public: str | None, internal: bool
     ) -> None:
-        self._add("hidden")
+        # Here expat is already at the end of the declaration; what came before it has an event.
+        self.found.append((self._parser.CurrentByteIndex if self.found else 0, "hidden", ""))
         if internal:  # which may declare entities
-            error = ExpatError("declarations in the document type")
+            error = ExpatError(DECLARATIONS)
             error.lineno, error.offset = self._parser.CurrentLineNumber, 0
             raise error
 

@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from service.api.answering.aligned import replace_tokens, words_for
+from service.api.answering.aligned import read_aligned, replace_tokens, words_for
 from service.text.tokenizer import Token, Tokens
 from tests.conftest import ALIGNMENT, TINY, opened, sender
 from tests.service.markup.grammar import Grammar
@@ -67,12 +68,8 @@ def test_a_document_without_text_stays_as_it_is(post):
 @pytest.mark.parametrize(
     ("body", "status", "part"),
     [
-        (
-            {"markup": "xml", "model": "tiny"},
-            404,
-            "model tiny has no alignment: its bundle does not",
-        ),
-        ({"replace_unknown": True, "model": "tiny"}, 404, "run `heed align BUNDLE`"),
+        ({"markup": "xml", "model": "tiny"}, 404, "model tiny has no alignment: its "),
+        ({"replace_unknown": True, "model": "tiny"}, 404, "model tiny has no alignment: its "),
         ({"markup": "xml", "source": [[4, 5]]}, 422, "/markup needs texts, but source holds ids"),
         ({"markup": "xml", "source": ["red", "<b>"]}, 422, "/source/1 is not XML (mismatched tag"),
         ({"markup": "html", "source": "<b>red</b> b"}, 422, "/source (in the text 'red b', where"),
@@ -113,8 +110,37 @@ def test_unknown_tokens_become_the_words_that_are_aligned_to_them(post):
     assert decode(post, **options) == [[""]]
 
 
+@pytest.mark.parametrize("texts", [["red", "green"], ["red blue", "green one two"]])
+@pytest.mark.parametrize(
+    ("document", "options"),
+    [
+        ("{0}\n{1}", {"split": "sentences"}),
+        ("<a><b>{0}</b>\n<b>{1}</b></a>", {"markup": "xml"}),
+        ("<p>{0}<p>{1}", {"markup": "html"}),
+    ],
+)
+def test_each_text_of_several_gets_its_own_words(post, texts, document, options):
+    body = {"suppress_tokens": ALONE, "max_new_tokens": 2, "replace_unknown": True}
+    ((written,),) = decode(post, document.format(*texts), **body, **options)
+    assert TAG.sub(" ", written).split() == [decode(post, text, **body)[0][0] for text in texts]
+
+
 def tokens(text, *spans):
     return Tokens(text, [Token(text[start:end], 0, start, end) for start, end in spans])
+
+
+@pytest.mark.parametrize("by", [0, 2, 9])
+def test_a_text_is_aligned_alike_wherever_it_stands(by):
+    """What has letters, and so is a word, is seen in its own text."""
+    source = tokens("- ab", (0, 1), (2, 4)).shift(by)
+    target = tokens("x", (0, 1))
+    model = SimpleNamespace(target=SimpleNamespace(decode=lambda _ids: target))
+    entry = SimpleNamespace(prefix=[])
+    hypotheses = [SimpleNamespace(token_ids=[0])]
+    answer = SimpleNamespace(hypotheses=hypotheses, alignment=[np.array([[0.6, 0.4]])])
+    ((text, pairs),) = read_aligned(model, entry, source, answer, replace_unknown=False)
+    assert text == "x"
+    assert pairs == [((by, by + 1), (0, 1)), ((by + 2, by + 4), (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,13 @@ def test_tags_of_all_texts_count(kind):
     check_markup(["<b>" * 2500, "<p>" * 2500], kind, "/q")
 
 
+@pytest.mark.parametrize("one", ["{}", "%s ", "{{ a }}", "&#123;&#97;}"])
+def test_placeholders_count_as_tags(one):
+    with pytest.raises(TooLarge, match="/q has 5001 tags and placeholders, and the limit is 5000"):
+        check_markup(["<b>" * 2501, one * 2500], "xml", "/q")
+    check_markup(["<b>" * 2500, one * 2500], "xml", "/q")
+
+
 ATTRIBUTES = [f"a{i}" for i in range(MOST_ATTRIBUTES + 1)]
 MANY = {
     "names": f"<p {' '.join(ATTRIBUTES)}>one",

@@ -1,10 +1,18 @@
 """Where marks are put in a target whose alignment is known."""
 
-import pytest
+import re
+import time
+from contextlib import suppress
 
-from service.errors import Invalid
-from service.text.markup.document import Translated
-from service.text.markup.placing import Pair, words_of
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from service.errors import Invalid, TooLarge
+from service.text.markup.document import Translated, check_markup
+from service.text.markup.events import escape
+from service.text.markup.placing import Pair, place, words_of
+from service.text.markup.unit import Mark
 from service.text.sentences import Span
 from tests.service.markup.grammar import read
 
@@ -90,6 +98,87 @@ def test_a_mark_within_a_word_goes_by_tokens():
     assert written == "Abc<b>d</b>"
 
 
+@pytest.mark.parametrize(
+    ("text", "at", "target", "pairs", "written"),
+    [
+        ("ab cd", 3, "X .", [((2, 3), (2, 3))], ["X .", 7]),  # a space with a sign
+        ("to be or", 6, "X y", [((0, 5), (0, 1))], ["X", 7, " y"]),  # a token of two words
+        ("ab , cd", 3, "X .", [((0, 2), (0, 1)), ((2, 3), (2, 3))], ["X", 7, " ."]),
+        ("\u00a0 ab", 0, "X", [((0, 1), (0, 1))], [7, "X"]),  # no word before it
+        (", ab", 2, "- X", [((0, 1), (0, 0)), ((1, 2), (0, 1))], ["-", 7, " X"]),
+        ("ab", 1, "X", [((0, 1), (0, 0))], ["X", 7]),  # no token of the target
+    ],
+)
+def test_pairs_of_places_without_a_word_find_a_place(text, at, target, pairs, written):
+    mark = Mark(at, at, [7], "", None)
+    aligned = [Pair(Span(*source), Span(*there)) for source, there in pairs]
+    found = place(text, [mark], target, aligned, escape)
+    assert [each for each in found if each] == written
+
+
+@given(data=st.data())
+def test_any_pairs_of_places_find_places(data):
+    text, target = (data.draw(st.text("ab ,\u4e2d\u00a0", max_size=9)) for _ in range(2))
+
+    def span(size):
+        return Span(*sorted(data.draw(st.tuples(*[st.integers(0, size)] * 2))))
+
+    pairs = [Pair(span(len(text)), span(len(target))) for _ in range(data.draw(st.integers(0, 6)))]
+    ends = sorted(span(len(text)) for _ in range(data.draw(st.integers(1, 4))))
+    marks = [Mark(*each, ["<"], ">" if each.end > each.start else "", None) for each in ends[:1]]
+    marks += [Mark(each.start, each.start, ["_"], "", None) for each in ends]
+    written = "".join(map(str, place(text, marks, target, pairs, str)))
+    assert written.count("_") == len(ends)
+    assert "".join(re.sub("[<>_]", "", written).split()) == "".join(target.split())
+
+
+@pytest.mark.parametrize("kind", ["html", "xml"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "{{ name }}",
+        "{{name|upper}}",
+        '{{ "a" | t(1) }}',
+        "{{{ raw }}}",
+        "${{ github.ref }}",
+        "{% if a > 1 and b %}",
+        "{%- endif -%}",
+        "{n:>3}",
+        "{0}",
+        "%5.2f",
+        "%@",
+        "%1$s",
+        "%(name)d",
+    ],
+)
+def test_placeholders_stay(kept, kind):
+    document = read(f"one {kept} two", kind)
+    assert document.text == "one two"
+    assert document.write([]) == f"one {kept} two"
+
+
+@pytest.mark.parametrize("text", ["{ name }", "{{ a }", "{% a }", "100 % one", "{{ a < b }}"])
+def test_other_signs_are_text(text):
+    assert read(escape(text), "xml").text == text
+
+
+def test_placeholders_are_written_as_markup_allows():
+    assert read("a {a]]&gt;}", "xml").write([]) == "a {a]]&gt;}"
+    assert read("<p title='a {{ \"b\" > 1 }}'>").write([]) == (
+        '<p title="a {{ &quot;b&quot; > 1 }}"></p>'
+    )
+
+
+@pytest.mark.parametrize(
+    "unit", ["{", "{{", "{{ a", "{%", "{% a %", "%(a", "%1", "{a", "${", "}", "{{a}", "{{ %}"]
+)
+def test_placeholders_are_found_in_linear_time(unit):
+    started = time.process_time()
+    with suppress(TooLarge):
+        check_markup([unit * (1_000_000 // len(unit))], "xml", "/q")
+    assert time.process_time() - started < 2
+
+
 def test_attributes_that_people_read_are_translated():
     source = (
         '<img alt="a dog" src="a dog"><input placeholder="a {x}" title="7" aria-label="b &quot;">'
@@ -130,15 +219,38 @@ def test_texts_of_xml_are_those_with_text_beside_their_elements(source, texts):
         ("<b>x", "mismatched tag at line 1, column 5"),
         ("a\n<i>b</b>", "mismatched tag at line 2, column 7"),
         ("a & b", "not well-formed (invalid token) at line 1, column 4"),
-        ("<!DOCTYPE d [<!ENTITY e 'f'>]><d>&e;</d>", "declarations in the document type"),
-        ("a&nbsp;b", "undefined entity"),
-        ("<a b='1' b='2'/>", "duplicate attribute"),
+        (
+            "<!DOCTYPE d [<!ENTITY e 'f'>]><d>&e;</d>",
+            "document type at line 1, column 1): remove them",
+        ),
+        ("a&#0;b", "invalid character number at line 1, column 2)"),
+        ("a\r\r\r<b", "line 4, column 3): close each tag"),
+        ("a\r\n\r<b>\r&", "line 4, column 2)"),
+        ("a&nbsp;b", "undefined entity at line 1, column 2): write the character or its number"),
+        ("<a b='1' b='2'/>", "duplicate attribute at line 1, column 10): keep one of them"),
     ],
 )
 def test_what_is_not_xml_is_refused_with_its_place(source, part):
     with pytest.raises(Invalid) as refused:
         read(source, "xml")
-    assert part in refused.value.faults[0].detail
+    detail = refused.value.faults[0].detail
+    assert part in detail
+    assert ("&lt;" in detail) == ("invalid token" in detail)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "<!DOCTYPE r>",
+        "<!DOCTYPE r SYSTEM 'a'\n>\n",
+        "\ufeff",
+        "\ufeff<?xml version='1.0'?>\n<!-- a -->\n<!DOCTYPE r>\n",
+    ],
+)
+def test_what_begins_xml_stays(before):
+    document = read(f"{before}<r>one</r>", "xml")
+    assert document.text == "one"
+    assert document.write([Translated(Span(0, 3), "eins", ())]) == f"{before}<r>eins</r>"
 
 
 def test_xml_gets_no_character_that_it_cannot_hold():
