@@ -181,8 +181,8 @@ def phrases(tmp_path_factory):
 def test_an_export_shows_each_graph_and_what_it_compares(phrases):
     lines = [line.split(" s  ")[1] for line in phrases[2].splitlines()]
     graphs = [line for line in lines if line.startswith("exporting")]
-    assert graphs[0] == "exporting graph 1 of 5, encoder, at fp32 and int8"
-    assert len(graphs) == 5
+    assert graphs[0] == "exporting graph 1 of 8, encoder, at fp32 and int8"
+    assert len(graphs) == 8
     assert lines[0] == "computing torch's results for the self-check"
     assert lines[-1] == "comparing the int8 graphs with torch"
 
