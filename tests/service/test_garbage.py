@@ -97,7 +97,7 @@ def test_neither_answers_nor_errors_nor_clients_that_leave_make_reference_cycles
 
         statuses: list[int] = []
         ask_all()  # what the first request of a kind builds is kept
-        assert statuses == [200] * 7 + [422] * 5 + [404]
+        assert statuses == [200] * 8 + [422] * 5 + [404]
         time.sleep(1)
         process.send_signal(signal.SIGUSR1)
         for _ in range(3):
