@@ -192,11 +192,13 @@ def quantiles_of(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def compare_simulated(times: ServiceTimes, rate: float, measured: Latencies) -> CurveRow:
+    turns = simulate_replica(times, rate)
     return {
         "share": rate / times.capacity,
         "rate": rate,
         "measured": measured,
-        "simulated": median_of([*map(percentiles, simulate_replica(times, rate))]),
+        # a turn of a slow replica may have fewer requests than percentiles need
+        "simulated": median_of([percentiles(each) for each in turns if len(each) > 1]),
     }
 
 
