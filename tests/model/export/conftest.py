@@ -66,8 +66,9 @@ def random_config(seed, source_vocab_size, target_vocab_size):
     return dataclasses.replace(config, rotary=rotary, d_qk=config.d_qk + config.d_qk % 2 * rotary)
 
 
-# The first three seeds have every score function, with and without rotary positions
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 100))]
+# The first three seeds have every score function, with and without rotary positions. An export of
+# eight graphs at three precisions takes half a minute.
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 100))]
 
 
 @pytest.fixture(scope="session", params=SEEDS)
