@@ -203,7 +203,7 @@ class DecodeRequest(Searching):
         " own: the answer has the same tags and is well-formed. Left as they are: elements with"
         ' translate="no" or class="notranslate"; code, kbd, samp, var, pre, script, style, svg,'
         " math and textarea; comments; placeholders such as {name}, %s and %(name)d."
-        " Of HTML, the attributes alt, aria-label, placeholder and title are decoded too. Needs a"
+        " The attributes alt, aria-label, placeholder and title of HTML are decoded too. Needs a"
         " model with an alignment, and sources that are texts. null: sources have no markup.",
     )
     replace_unknown: bool = Field(

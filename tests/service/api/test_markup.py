@@ -68,8 +68,16 @@ def test_a_document_without_text_stays_as_it_is(post):
 @pytest.mark.parametrize(
     ("body", "status", "part"),
     [
-        ({"markup": "xml", "model": "tiny"}, 404, "model tiny has no alignment: its "),
-        ({"replace_unknown": True, "model": "tiny"}, 404, "model tiny has no alignment: its "),
+        (
+            {"markup": "xml", "model": "tiny"},
+            404,
+            "model tiny has no alignment: its attention agrees with occlusion hardly more often",
+        ),
+        (
+            {"replace_unknown": True, "model": "tiny"},
+            404,
+            "model tiny has no alignment: its attention agrees with occlusion hardly more often",
+        ),
         ({"markup": "xml", "source": [[4, 5]]}, 422, "/markup needs texts, but source holds ids"),
         ({"markup": "xml", "source": ["red", "<b>"]}, 422, "/source/1 is not XML (mismatched tag"),
         ({"markup": "html", "source": "<b>red</b> b"}, 422, "/source (in the text 'red b', where"),
