@@ -11,6 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.encoders import jsonable_encoder
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from fastapi_offline import FastAPIOffline
 from opentelemetry.trace import TracerProvider
 from pydantic import BaseModel
@@ -43,7 +44,7 @@ from service.api.reading.call import Service
 from service.errors import HeedError
 from service.http.limits import Admission, Budget, Door, RequestLimits
 from service.http.messages import docs
-from service.http.messages.prefix import RootPrefix, check_prefix
+from service.http.messages.prefix import RootPrefix, check_prefix, path_of
 from service.http.messages.problems import Paths, answer_heed_error, answer_http_exception
 from service.http.middleware.answers import Errors, Negotiation
 from service.http.middleware.cors import Cors
@@ -51,7 +52,6 @@ from service.http.middleware.hosts import HostCheck, hosts_of
 from service.http.middleware.keys import KeyCheck, Keys, read_admin_key, read_keys
 from service.http.middleware.metrics import RequestMetrics
 from service.http.middleware.observe import Observe
-from service.http.middleware.tracing import telemetry_of
 from service.runtime.mechanisms import Mechanisms
 from service.serving.registry import OpenEngine, Registry
 from service.serving.supervisor import Supervisor
@@ -125,7 +125,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # many clients would follow without the body
-        telemetry=telemetry_of(tracing, paths.QUIET),
+        telemetry=telemetry_of(tracing),
         generate_unique_id_function=name_operation,
         default_response_class=JSONLine,
     )
@@ -150,6 +150,19 @@ def create_app(
     show_answers(document)
     paths.document_keys(document, keys, admin)
     return app
+
+
+def telemetry_of(provider: TracerProvider | None) -> TelemetryConfig:
+    """Return what FastAPI traces: a span for each request, unless its path is quiet. Metrics
+    and logs are our own."""
+    return {
+        "tracing": provider is not None,
+        "tracer_provider": provider,
+        "metrics": False,
+        "logs": False,
+        "operation_spans": False,
+        "exclude": lambda scope: bool(paths.QUIET.fullmatch(path_of(scope))),
+    }
 
 
 def add_schemas(document: dict[str, Any], models: Sequence[type[BaseModel]]) -> None:

@@ -1,7 +1,6 @@
 """Gates of the heads that entries switch off: 0 for such a head, 1 for every other."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,11 +9,6 @@ from service.bundle.manifest import Config
 from service.wire import Entry
 
 DECODER_KINDS = ("decoder", "cross")  # in the order of their gates
-Item = TypeVar("Item")
-
-
-def ablates_encoder(entry: Entry) -> bool:
-    return any(head.kind == "encoder" for head in entry.ablated)
 
 
 def ablates_decoder(entry: Entry) -> bool:
@@ -40,13 +34,3 @@ def decoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
             if head.kind in DECODER_KINDS:
                 gates[row, DECODER_KINDS.index(head.kind), head.layer, head.head] = 0.0
     return gates
-
-
-def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Item]]:
-    """Return the items that need no gates and those that do: a list of each, unless it is empty.
-
-    They take passes of their own, so that a request without ablation never waits for one with it.
-    """
-    plain = [item for item in items if not gated(item)]
-    others = [item for item in items if gated(item)]
-    return [each for each in (plain, others) if each]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,13 +12,7 @@ from service.arrays import FloatArray, IntArray
 from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
-from service.engine.gates import (
-    ablates_decoder,
-    ablates_encoder,
-    apart,
-    decoder_gates,
-    encoder_gates,
-)
+from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
 from service.engine.scheduler import Job, PassSize, Queue, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
@@ -25,6 +20,8 @@ from service.runtime.cache import CrossCache
 from service.runtime.session import Attended, Session
 from service.search.protocol import Detokenize
 from service.wire import Answer, Entry, Steps
+
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -329,6 +326,20 @@ class Worker:
         longest = self._manifest.limits.max_target_length
         ids = [*before, *row.target]
         return np.array(ids[:longest] if whole else ids[:-1])
+
+
+def apart(items: Sequence[Item], gated: Callable[[Item], bool]) -> list[list[Item]]:
+    """Return the items that need no gates and those that do: a list of each, unless it is empty.
+
+    They take passes of their own, so that a request without ablation never waits for one with it.
+    """
+    plain = [item for item in items if not gated(item)]
+    others = [item for item in items if gated(item)]
+    return [each for each in (plain, others) if each]
+
+
+def ablates_encoder(entry: Entry) -> bool:
+    return any(head.kind == "encoder" for head in entry.ablated)
 
 
 def weighs_encoder(entry: Entry) -> bool:

@@ -1,5 +1,7 @@
 """Open the tokenizers of a bundle."""
 
+import os
+
 from tokenizers import Tokenizer as Library
 
 from service.bundle.files import LARGEST_TOKENIZER, check_size
@@ -52,6 +54,8 @@ def open_target(bundle: Bundle) -> Library:
 
 
 def open_library(bundle: Bundle, name: str, vocab_size: int, compose: bool) -> Library:
+    # Else the first batch starts threads. The library reads this variable alone.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     path = bundle.path(name)
     check_size(path, LARGEST_TOKENIZER)
     try:

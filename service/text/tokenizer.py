@@ -1,7 +1,6 @@
 """Turn text into token ids and back, with the offsets of every token in the text."""
 
 import codecs
-import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -43,7 +42,6 @@ WORDS = "this model reads one word at a time, so send a list of words"
 # Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
 # during which the library does not hold the interpreter's lock: it would for milliseconds.
 SHORT = 1 << 8
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else its first batch starts threads
 KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
 LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 

@@ -15,6 +15,7 @@ from service.formats.json import JSON, Document, Pieces
 from service.formats.writers import FILE_NAMES, SINGLE_SOURCE, WRITERS
 from service.http.messages.problems import write_problem
 from service.http.messages.security import CSP
+from service.http.middleware.answers import negotiate
 from service.wire import Answer
 
 # Numbers in an answer. Several answers of this size, written at once, would keep the interpreter's
@@ -91,6 +92,18 @@ def cut_headers(answers: Sequence[Answer]) -> dict[str, str]:
 def is_cut(answer: Answer) -> bool:
     """Return whether max_new_tokens has ended a target."""
     return any(each.finish_reason == "length" for each in answer.hypotheses)
+
+
+def negotiate_format(
+    call: Call, sources: int, partial: bool, formats: Iterable[str] = WRITERS
+) -> str:
+    """Return the media type of the answer. Only JSON can hold problems, and pictures one source."""
+    if partial:
+        return negotiate(call, [JSON], "with partial the answer is")
+    single = sources == 1
+    offered = [each for each in formats if single or each not in SINGLE_SOURCE]
+    what = "the answer is" if single else "answers for several sources are"
+    return negotiate(call, offered, what)
 
 
 async def write_pieces(

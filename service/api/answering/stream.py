@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fastapi import Response
-from fastapi.sse import EventSourceResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from service.api.answering.serialize import write_alternatives
@@ -116,13 +115,13 @@ class Stream:
         return received
 
 
-class BoundedResponse(EventSourceResponse):
+class BoundedResponse(StreamingResponse):
     """Events that are cut off at `until`, which only happens if the client has stopped reading."""
 
     def __init__(
         self, events: AsyncGenerator[bytes | memoryview], until: float, headers: dict[str, str]
     ) -> None:
-        super().__init__(events, headers=headers)
+        super().__init__(events, headers=headers, media_type=EVENT_STREAM)
         self._until = until
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, write_partial
+from service.api.answering.respond import Computed, negotiate_format, respond, write_partial
 from service.api.answering.responses import (
     AttentionBlock,
     FailedResult,
@@ -26,12 +27,10 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
-from service.api.reading.languages import read_languages
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
-from service.api.reading.required import glossary_size, read_glossary
-from service.api.reading.search import options_size, read_search_options, refuse_search
+from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import read_ablation, read_selection
-from service.api.reading.texts import TextField, count_texts, read_pairs, read_texts
+from service.api.reading.texts import TextField, count_texts, read_languages, read_pairs, read_texts
 from service.formats.json import Document
 from service.search.options import SearchOptions
 from service.serving.model import Model
@@ -120,6 +119,24 @@ class AttentionAnswer(ModelResponse):
     )
 
 
+async def attention(body: AttentionRequest, call: Call) -> Response:
+    """Return the attention weights of every source with its target: the target that you send or, if
+    you send none, the one that the model decodes.
+
+    The Accept header selects the format:
+
+    - application/json, the default.
+    - application/npz (read by numpy.load) and application/safetensors: one array per kind, named
+      `{result}.0.{kind}`, for example `0.0.cross`. `meta` is the JSON answer without `data`.
+    - image/svg+xml and image/png: heatmaps, for a single source.
+    - text/html: an interactive page in one file.
+
+    With `partial` the answer is always JSON.
+    """
+    media_type = negotiate_format(call, count_texts(body.source), body.partial)
+    return await respond(call, await run_attention(body, call), media_type)
+
+
 async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = False) -> Computed:
     """Compute the attention of each source. `padded`: all will be padded to the largest.
 
@@ -128,14 +145,13 @@ async def run_attention(body: AttentionRequest, call: Call, *, padded: bool = Fa
     model = call.use_model(body.model)
     faults = Faults(body.partial)
     selection = read_selection(body.attention, model, faults)
-    ablated = read_ablation(body.ablate, model, faults)
+    ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
     languages = read_languages(body, model, body.source, faults)
     source = TextField("/source", body.source, languages.source)
     search, sources, targets = await read_targets(call, model, body, source, faults)
     searches: Sequence[SearchOptions | None] = [None] * len(sources)
     if search:
-        read = partial(read_glossary, body, model, search, sources, faults)
-        searches = await call.compute_reading(read, glossary_size(body, sources))
+        searches = await read_searches(call, body, model, search, sources, faults)
     faults.raise_all(count_texts(body.source))
     results = faults.valid(count_texts(body.source))
     lengths = measure_pairs(model, search, sources, targets)
@@ -174,9 +190,7 @@ async def read_targets(
     Add a fault for each search option that is sent together with targets.
     """
     if body.target is None:
-        search = await call.compute_reading(
-            lambda: read_search_options(body, model, faults), options_size(body)
-        )
+        search = await read_search(call, body, model, faults)
         sources = await read_texts(call, source, faults)
         return search, sources, [None] * len(sources)
     refuse_search(body, faults)

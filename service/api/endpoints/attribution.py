@@ -6,22 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
+from starlette.responses import Response
 
 from service.api.answering.attributed import write_attribution
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed, write_partial
+from service.api.answering.respond import Computed, negotiate_format, respond, write_partial
 from service.api.answering.serialize import read_target
 from service.api.endpoints.score import check_scores
 from service.api.reading.answer_size import check_attribution, check_rows
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
-from service.api.reading.languages import read_languages
 from service.api.reading.requests import Searching
-from service.api.reading.required import glossary_size, read_glossary
-from service.api.reading.search import options_size, read_search_options, refuse_search
+from service.api.reading.search import read_search, read_searches, refuse_search
 from service.api.reading.selection import check_gates, layers_of
-from service.api.reading.texts import TextField, count_texts, read_pairs
+from service.api.reading.texts import TextField, count_texts, read_languages, read_pairs
 from service.arrays import IntArray
 from service.attention import Head
 from service.errors import Invalid
@@ -87,16 +86,47 @@ class AttributionRequest(Searching):
     partial: Partial = False
 
 
+async def attribution(body: AttributionRequest, call: Call) -> Response:
+    """Replace each token or word of the source in turn by the unknown token, and return how much
+    log-prob each token of the target loses (occlusion). The target is the one that you send or, if
+    you send none, the one that the model decodes.
+
+    With `of` heads, switch off each attention head instead.
+
+    The source share says how much of a token's probability depends on the source at all. Near 0 the
+    model speaks without reading, as when it hallucinates.
+
+    The Accept header selects the format:
+
+    - application/json, the default.
+    - application/npz (read by numpy.load) and application/safetensors: an array for each block,
+      `{result}.0.target` and `{result}.0.contrast`; with `of` heads `{result}.0.encoder`,
+      `{result}.0.decoder` and `{result}.0.cross`. `meta` is the JSON answer without `data`.
+    - image/svg+xml and image/png: heatmaps, for a single source.
+
+    With `partial` the answer is always JSON.
+    """
+    media_type = negotiate_format(call, count_texts(body.source), body.partial, FORMATS)
+    return await respond(call, await run_attribution(body, call), media_type)
+
+
 async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     """Compute the attribution of each source. Raise the errors of the endpoint."""
     model = call.use_model(body.model)
     check_scores(model)
     faults = Faults(body.partial)
     heads = read_heads(body, model, faults)
-    search = await read_search(call, model, body, faults)
+    search = None
+    if body.target is None:
+        search = await read_search(call, body, model, faults)
+    else:
+        refuse_search(body, faults)
     languages = read_languages(body, model, body.source, faults)
     asked = await read_asked(call, model, body, languages.source, faults)
-    searches = await read_searches(call, model, body, search, asked, faults)
+    searches: list[SearchOptions] = []
+    if search:
+        searches = await read_searches(call, body, model, search, asked.sources, faults)
+        faults.raise_all(count_texts(body.source))
     size = sum(map(len, asked.sources))
     pairs = await compute(lambda: make_pairs(asked, body.unit, heads), size)
     check_rows(call.settings.max_rows, [*pairs.values()], body.unit)
@@ -140,18 +170,6 @@ def read_heads(body: AttributionRequest, model: Model, faults: Faults) -> list[H
     ]
 
 
-async def read_search(
-    call: Call, model: Model, body: AttributionRequest, faults: Faults
-) -> SearchOptions | None:
-    """Return the search for the targets, None if they are given. Add its faults."""
-    if body.target is not None:
-        refuse_search(body, faults)
-        return None
-    return await call.compute_reading(
-        lambda: read_search_options(body, model, faults), options_size(body)
-    )
-
-
 class Asked(NamedTuple):
     """The valid sources of a request and, unless they are to be decoded, their targets; their foils
     if they have some; and the indices of their results."""
@@ -176,26 +194,6 @@ async def read_asked(
     nothing = [None] * len(sources)
     results = faults.valid(count_texts(body.source))
     return Asked(sources, read.get("target", nothing), read.get("contrast", nothing), results)
-
-
-async def read_searches(
-    call: Call,
-    model: Model,
-    body: AttributionRequest,
-    search: SearchOptions | None,
-    asked: Asked,
-    faults: Faults,
-) -> list[SearchOptions]:
-    """Return the search of each source, with what the glossary requires of it; none if targets are
-    given. Raise the faults of the glossary."""
-    if not search:
-        return []
-    searches = await call.compute_reading(
-        lambda: read_glossary(body, model, search, asked.sources, faults),
-        glossary_size(body, asked.sources),
-    )
-    faults.raise_all(count_texts(body.source))
-    return searches
 
 
 def make_pairs(asked: Asked, unit: Unit, heads: Sequence[Head]) -> dict[int, Pair]:

@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
+from starlette.responses import Response
 
 from service.api.answering.aligned import read_aligned
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import (
-    Computed,
-    is_cut,
-    write_partial,
-)
+from service.api.answering.respond import Computed, is_cut, respond, write_partial
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
+from service.api.answering.stream import EVENT_STREAM, Stream
 from service.api.answering.words import add_words
 from service.api.reading.answer_size import (
     check_decoded,
@@ -28,20 +26,26 @@ from service.api.reading.answer_size import (
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
-from service.api.reading.languages import read_languages
 from service.api.reading.requests import Ablate, AttentionSelection, Searching
-from service.api.reading.required import glossary_size, read_glossary
-from service.api.reading.search import options_size, read_search_options
+from service.api.reading.search import read_search, read_searches
 from service.api.reading.selection import (
     can_align,
     check_aligns,
     read_ablation,
     read_selection,
 )
-from service.api.reading.texts import Sources, Split, TextField, count_texts, read_sources
+from service.api.reading.texts import (
+    Sources,
+    Split,
+    TextField,
+    count_texts,
+    read_languages,
+    read_sources,
+)
 from service.attention import NO_ATTENTION
 from service.errors import DeadlineExceeded, Invalid, Overloaded, PassFailed
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.text.markup.document import Kind
 from service.text.tokenizer import Tokens
@@ -214,6 +218,28 @@ class DecodeRequest(Searching):
     )
 
 
+async def decode(body: DecodeRequest, call: Call) -> Response:
+    """Generate a target for every source, by greedy search, beam search or sampling, and optionally
+    return the attention weights of each target.
+
+    With `stream`, the answer is a stream of server-sent events, whose data is JSON:
+
+    - `token`, for greedy search and sampling: a StreamedToken. The texts of a hypothesis, joined,
+      are its whole text.
+    - `beam`, for beam search: a StreamedBeam, which replaces the one before.
+    - `done`, at the end: the complete answer, as without `stream`.
+    - `error`, at the end if something failed: a problem document.
+
+    With `partial`, `done` holds the problems of the sources that failed.
+
+    Comments are sent now and then to keep the connection open.
+    """
+    negotiate(call, [EVENT_STREAM, JSON] if body.stream else [JSON])
+    if body.stream:
+        return await Stream(call, *await prepare(body, call)).respond()
+    return await respond(call, await run_decode(body, call))
+
+
 async def run_decode(
     body: DecodeRequest,
     call: Call,
@@ -301,22 +327,21 @@ async def prepare(
     """Validate a request, and wait until its answer may take memory."""
     model = call.use_model(body.model)
     faults = Faults(body.partial)
-    check_edits(body, model, faults, apart)
+    if body.markup or body.replace_unknown:
+        check_edits(body, model, faults, apart)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
-    read = partial(
-        read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
-    )
-    search = await call.compute_reading(read, options_size(body))
-    check_growing(body, model, faults)
-    ablated = read_ablation(body.ablate, model, faults)
+    search = await read_search(call, body, model, faults, body.num_hypotheses, body.top_log_probs)
+    if body.hold or not body.source_final:
+        check_growing(body, model, faults)
+    ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
     call.check_line(hypotheses_nbytes(search, count_texts(body.source)))
     languages = read_languages(body, model, body.source, faults)
     source = TextField(pointer, body.source, languages.source, markup=body.markup, apart=apart)
     sources = await read_sources(call, source, body.split, faults)
-    read = partial(read_glossary, body, model, search, sources.tokens, faults)
-    searches = await call.compute_reading(read, glossary_size(body, sources.tokens))
+    searches = await read_searches(call, body, model, search, sources.tokens, faults)
     faults.raise_all(count_texts(body.source))
-    aligns = asked_alignments(body, model, sources)
+    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
+    aligns = [True] * len(sources.tokens) if every else sources.marked
     limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
     nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
     nbytes += check_words(limit, search, len(sources.tokens)) if body.words else 0
@@ -326,7 +351,7 @@ async def prepare(
             np.array(source.ids),
             each,
             selection=selection,
-            aligns=aligned or selection.aligns,
+            aligns=aligned or selection.alignment == "model",
             streams=body.stream,
             language=languages.target_ids,
             ablated=ablated,
@@ -336,24 +361,33 @@ async def prepare(
 
     def write(answers: Sequence[Answer]) -> Document:
         asked = zip(entries, sources.tokens, answers, strict=True)
+        write_valid = partial(write_answer, body, model, sources, faults)
         return write_partial(call, faults, sources.results, asked, write_valid)
 
-    def write_valid(answered: Sequence[tuple[Entry, Tokens, Answer]]) -> Document:
-        document = write_decoded(model, answered)
-        if body.words:
-            add_words(model, answered, document)
-        if not body.source_final:
-            add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
-        if not (body.markup or body.replace_unknown):
-            return join_results(sources, document, faults.failed)
-        read = partial(read_aligned, model, replace_unknown=body.replace_unknown)
-        aligned = list(starmap(read, answered))
-        for result, targets in zip(document["results"], aligned, strict=True):
-            for hypothesis, target in zip(result["hypotheses"], targets, strict=True):
-                hypothesis["text"] = target.text
-        return join_results(sources, document, faults.failed, aligned)
-
     return Prepared(model, entries, sources, write, faults)
+
+
+def write_answer(
+    body: DecodeRequest,
+    model: Model,
+    sources: Sources,
+    faults: Faults,
+    answered: Sequence[tuple[Entry, Tokens, Answer]],
+) -> Document:
+    """Return the answer, given each entry that has not failed with its source and its answer."""
+    document = write_decoded(model, answered)
+    if body.words:
+        add_words(model, answered, document)
+    if not body.source_final:
+        add_committed(model, body.hold or DEFAULT_HOLD, answered, document)
+    if not (body.markup or body.replace_unknown):
+        return join_results(sources, document, faults.failed)
+    read = partial(read_aligned, model, replace_unknown=body.replace_unknown)
+    aligned = list(starmap(read, answered))
+    for result, targets in zip(document["results"], aligned, strict=True):
+        for hypothesis, target in zip(result["hypotheses"], targets, strict=True):
+            hypothesis["text"] = target.text
+    return join_results(sources, document, faults.failed, aligned)
 
 
 def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) -> None:
@@ -370,9 +404,3 @@ def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) 
         if body.words:
             detail = f"counts characters of targets, which {name} changes: omit words or {name}"
             faults.add(Invalid.at("/words", detail))
-
-
-def asked_alignments(body: DecodeRequest, model: Model, sources: Sources) -> list[bool]:
-    """Return which targets the model must align with their sources."""
-    every = not body.source_final or body.replace_unknown or (body.words and can_align(model))
-    return [every or sources.has_marks(i) for i in range(len(sources.tokens))]

@@ -16,9 +16,8 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Source
 from service.api.reading.json_route import JsonRoute
-from service.api.reading.languages import read_languages
 from service.api.reading.requests import LanguageRequest
-from service.api.reading.texts import TextField, count_texts, read_texts
+from service.api.reading.texts import TextField, count_texts, read_languages, read_texts
 from service.arrays import FloatArray
 from service.errors import Invalid
 from service.formats.json import JSON, Document

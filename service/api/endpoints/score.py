@@ -2,21 +2,22 @@
 
 import numpy as np
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import Computed
+from service.api.answering.respond import Computed, respond
 from service.api.answering.responses import ModelResponse, Usage
 from service.api.answering.serialize import usage_of, write_score
 from service.api.reading.answer_size import TOKEN_BYTES, total_length
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Sequences, Source
-from service.api.reading.languages import read_languages
 from service.api.reading.requests import Ablate, LanguageRequest
 from service.api.reading.selection import read_ablation
-from service.api.reading.texts import TextField, read_pairs
+from service.api.reading.texts import TextField, read_languages, read_pairs
 from service.errors import NotFound
-from service.formats.json import Document
+from service.formats.json import JSON, Document
+from service.http.middleware.answers import negotiate
 from service.serving.model import Model
 from service.wire import Entry
 
@@ -60,6 +61,13 @@ class ScoreAnswer(ModelResponse):
     usage: Usage
 
 
+async def score(body: ScoreRequest, call: Call) -> Response:
+    """Return how probable each target is for its source: the log-probability of every token, given
+    the source and the tokens before it."""
+    negotiate(call, [JSON])
+    return await respond(call, await run_score(body, call))
+
+
 async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> Computed:
     """Score the targets. `padded`: each will be written with as many tokens as the longest.
 
@@ -68,7 +76,7 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
     model = call.use_model(body.model)
     check_scores(model)
     faults = Faults()
-    ablated = read_ablation(body.ablate, model, faults)
+    ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
     languages = read_languages(body, model, body.source, faults)
     sources, targets = await read_pairs(
         call,

@@ -14,9 +14,9 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import IdLists, Plain
 from service.api.reading.json_route import JsonRoute
-from service.api.reading.languages import read_languages, refuse_languages
+from service.api.reading.languages import refuse_languages
 from service.api.reading.requests import LanguageRequest, ModelRequest
-from service.api.reading.texts import TextField, read_texts
+from service.api.reading.texts import TextField, read_languages, read_texts
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
 

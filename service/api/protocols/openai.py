@@ -14,10 +14,16 @@ from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, respond
 from service.api.endpoints.encode import EncodeRequest, run_encode
 from service.api.reading.call import Call
-from service.api.reading.field_types import IdList, Ids, Text, Texts, source_variant
+from service.api.reading.field_types import (
+    IdList,
+    Ids,
+    Text,
+    Texts,
+    TextsOrIds,
+    source_variant,
+)
 from service.api.reading.json_route import JsonRoute
 from service.api.reading.requests import LanguageRequest
-from service.api.reading.texts import TextsOrIds
 from service.bundle.languages import Slot
 from service.errors import MOST_FAULTS, Fault, HeedError, Invalid, shorten
 from service.formats.json import JSON, Document

@@ -195,8 +195,8 @@ class Call(Request):
         if not record.submitted:  # else some of them are decoded again
             record.sources = len(entries)
             record.source_tokens = sum(len(entry.source_ids) for entry in entries)
-        record.submitted = time.monotonic()
-        return model.engine.submit(entries, on_progress, self.deadline.left, self.request_id)
+        record.submitted, left = time.monotonic(), self.deadline.left
+        return model.engine.submit(entries, on_progress, left, self.request_id)
 
     async def submit_and_wait(
         self,

@@ -5,7 +5,7 @@ not once per form. Each form has a tag ("as text"), which JSON pointers to fault
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
@@ -131,6 +131,7 @@ def name_items(fault_of: Callable[[int, Any], ItemFault | None]) -> WrapValidato
     return WrapValidator(validate)
 
 
+TextsOrIds = str | Sequence[str | list[int]]
 Unicode = Annotated[str, AfterValidator(require_unicode)]
 Text = Annotated[str, Tag("as text")]  # the tokenizer refuses what is not Unicode
 Texts = Annotated[

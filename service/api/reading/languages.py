@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from typing import NamedTuple, get_args
 
 from service.api.reading.faults import Faults
+from service.api.reading.field_types import TextsOrIds
 from service.api.reading.requests import LanguageRequest
-from service.api.reading.texts import TextsOrIds
 from service.bundle.languages import Slot, fill, slots_of
 from service.bundle.manifest import Manifest
 from service.errors import Invalid
@@ -36,27 +36,15 @@ class RequestLanguages(NamedTuple):
     target_ids: tuple[int, ...]  # those that the decoder starts with
 
 
-def read_languages(
-    body: LanguageRequest,
-    model: Model,
-    sources: TextsOrIds,
-    faults: Faults,
-    *,
-    decodes: bool = True,
+def choose_languages(
+    body: LanguageRequest, model: Model, sources: TextsOrIds, faults: Faults, decodes: bool
 ) -> RequestLanguages:
-    """Return the languages of a request. `sources` are those to tokenize; `decodes` says whether
-    the decoder runs.
+    """Return the languages of a request that names some, or whose model has some.
 
     Add to `faults` each language that is missing, unknown, or has no effect. A language has none if
     the model has no languages, or if sources are ids, which must hold those of their language.
     """
-    manifest, languages = model.manifest, model.manifest.languages
-    if (
-        not (languages.source or languages.target)
-        and body.source_language is None
-        and body.target_language is None
-    ):
-        return RequestLanguages(model.source, ())
+    manifest = model.manifest
     prefix, suffix = manifest.source_prefix, manifest.source_suffix
     needed = slots_of(manifest.decoder_start) if decodes else []
     held: list[Slot] = []  # by the sources

@@ -1,6 +1,6 @@
 """Read the phrases that targets must contain: those of the request, and those of its glossary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -24,16 +24,14 @@ NOT_SAMPLED = "is found by beam search, not by sampling: omit temperature, or {n
 ONE_BEAM = "is 1 but {name} needs several beams: give at least 2, or omit beam_size"
 
 
-def phrases_size(body: Searching) -> int:
+def phrases_size(required: Sequence[Asked]) -> int:
     """Return how many characters of phrases `read_required` tokenizes."""
-    return len(SIGNS) * sum(len(each) for asked in body.required for each in alternatives(asked))
+    return len(SIGNS) * sum(len(each) for asked in required for each in alternatives(asked))
 
 
-def glossary_size(body: Searching, sources: Sequence[Tokens]) -> int:
+def glossary_size(glossary: Mapping[str, Asked], sources: Sequence[Tokens]) -> int:
     """Return how many characters `read_glossary` reads."""
-    if not body.glossary:
-        return 0
-    entries = sum(len(entry) + sum(map(len, asked)) for entry, asked in body.glossary.items())
+    entries = sum(len(entry) + sum(map(len, asked)) for entry, asked in glossary.items())
     return entries + sum(len(source.text) for source in sources)
 
 
@@ -49,11 +47,11 @@ def check_required(body: Searching, faults: Faults) -> None:
 
 
 def read_required(
-    body: Searching, model: Model, search: SearchOptions, faults: Faults
+    required: Sequence[Asked], model: Model, search: SearchOptions, faults: Faults
 ) -> tuple[Item, ...]:
     """Return the items of the request. Add a fault for each phrase that no target can contain."""
     items: list[Item] = []
-    for i, asked in enumerate(body.required):
+    for i, asked in enumerate(required):
         before = len(items)
         with faults.collect():
             items.append(read_item(asked, f"/required/{i}", model.target, search))
@@ -70,8 +68,6 @@ def read_glossary(
 
     Add a fault for each target of such an entry that no target can contain.
     """
-    if not body.glossary:
-        return [search] * len(sources)
     for entry in body.glossary:
         if not units_of(entry):
             faults.add(Invalid.at(f"/glossary{segment(entry)}", "has no word: omit it"))

@@ -3,16 +3,25 @@
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
+from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.requests import LanguageRequest, Searching
-from service.api.reading.required import beams_of, check_required, phrases_size, read_required
+from service.api.reading.required import (
+    beams_of,
+    check_required,
+    glossary_size,
+    phrases_size,
+    read_glossary,
+    read_required,
+)
 from service.bundle.manifest import Manifest
 from service.errors import MOST_FAULTS, Fault, Invalid, TooLarge
 from service.search.options import SearchOptions
 from service.serving.model import Model
-from service.text.tokenizer import Tokenizer
+from service.text.tokenizer import Tokenizer, Tokens
 
 Value = TypeVar("Value")
 
@@ -23,20 +32,44 @@ NOT_WITH_ALLOWED_TARGETS = (
 )
 
 
-def options_size(body: Searching) -> int:
-    """Return how many characters and ids `read_search_options` has to read."""
-    allowed = sum(map(len, body.allowed_targets or []))
-    return len(body.suppress_tokens) + allowed + phrases_size(body)
-
-
-def read_search_options(
-    body: Searching, model: Model, faults: Faults, num_hypotheses: int = 1, top_log_probs: int = 0
+async def read_search(
+    call: Call,
+    body: Searching,
+    model: Model,
+    faults: Faults,
+    num_hypotheses: int = 1,
+    top_log_probs: int = 0,
 ) -> SearchOptions:
     """Return the options of the search that `body` describes.
 
     Add to `faults` each option that contradicts another one or the model; the search must then not
     be run.
     """
+    size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
+    size += phrases_size(body.required) if body.required else 0
+    read = partial(read_search_options, body, model, faults, num_hypotheses, top_log_probs)
+    return await call.compute_reading(read, size)
+
+
+async def read_searches(
+    call: Call,
+    body: Searching,
+    model: Model,
+    search: SearchOptions,
+    sources: Sequence[Tokens],
+    faults: Faults,
+) -> list[SearchOptions]:
+    """Return the search of each source: `search`, and what the glossary requires of the source.
+    Add the faults of the glossary."""
+    if not body.glossary:
+        return [search] * len(sources)
+    read = partial(read_glossary, body, model, search, sources, faults)
+    return await call.compute_reading(read, glossary_size(body.glossary, sources))
+
+
+def read_search_options(
+    body: Searching, model: Model, faults: Faults, num_hypotheses: int, top_log_probs: int
+) -> SearchOptions:
     manifest, own = model.manifest, model.manifest.decoding
     positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
     restricted = body.allowed_targets is not None  # the model's own bans might forbid a target
@@ -44,7 +77,8 @@ def read_search_options(
     if body.required and not body.temperature:
         beam_size = beams_of(body, beam_size)
     check_sampling(body, num_hypotheses, beam_size, faults)
-    check_required(body, faults)
+    if body.required or body.glossary:
+        check_required(body, faults)
     prefix: list[int] | None = None
     with faults.collect():
         prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
@@ -82,7 +116,9 @@ def read_search_options(
         stop_ids=stop_ids,
         top_log_probs=min(top_log_probs, vocabulary_size),
     )
-    return replace(search, required=read_required(body, model, search, faults))
+    if not body.required:
+        return search
+    return replace(search, required=read_required(body.required, model, search, faults))
 
 
 def refuse_search(body: Searching, faults: Faults) -> None:

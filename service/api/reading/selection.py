@@ -73,8 +73,6 @@ def read_ablation(ablate: Sequence[AblatedHeads], model: Model, faults: Faults) 
 
     Raise NotFound if the model has no gates. Add a fault for each index out of range.
     """
-    if not ablate:
-        return ()
     check_gates(model, "switch off heads", "ablate")
     depth, heads = layers_of(model.manifest.config), model.manifest.config.num_heads
     found: dict[Head, None] = {}

@@ -10,12 +10,15 @@ from typing import Literal, NamedTuple
 
 from service.api.reading.call import Call
 from service.api.reading.faults import Faults
+from service.api.reading.field_types import TextsOrIds
+from service.api.reading.languages import RequestLanguages, choose_languages
+from service.api.reading.requests import LanguageRequest
 from service.errors import MOST_FAULTS, HeedError, Invalid, TooLarge, shorten
+from service.serving.model import Model
 from service.text.markup.document import Document, Kind, check_markup, read_document
 from service.text.sentences import Span, cut, split
 from service.text.tokenizer import Tokenizer, Tokens, check_unicode
 
-TextsOrIds = str | Sequence[str | list[int]]
 Split = Literal["none", "sentences"]
 REMEMBERED = 4  # parts of a text: each is tried for its length before it is read
 REMEDY = ', or send "split": "sentences" to decode its sentences one by one'
@@ -38,6 +41,23 @@ class TextField(NamedTuple):
     def place(self, result: int) -> str:
         """Return the pointer to the text of this index."""
         return self.pointer if isinstance(self.value, str) else f"{self.pointer}/{result}"
+
+
+def read_languages(
+    body: LanguageRequest,
+    model: Model,
+    sources: TextsOrIds,
+    faults: Faults,
+    *,
+    decodes: bool = True,
+) -> RequestLanguages:
+    """Return the languages of a request, and add their faults. `sources` are those to tokenize;
+    `decodes` says whether the decoder runs."""
+    known = model.manifest.languages
+    named = body.source_language is not None or body.target_language is not None
+    if named or known.source or known.target:
+        return choose_languages(body, model, sources, faults, decodes)
+    return RequestLanguages(model.source, ())
 
 
 async def read_texts(call: Call, field: TextField, faults: Faults) -> list[Tokens]:
@@ -148,18 +168,15 @@ class Sources:
     """The texts to decode: each valid source or, if `texts` were split, each of their sentences.
 
     `results` has the index of the result to which each of `tokens` belongs; `event_fields` are the
-    fields that say this in an event of a stream.
+    fields that say this in an event of a stream. `marked` says whether markup has marks to place in
+    the target of each.
     """
 
     tokens: list[Tokens]
     results: list[int]
     event_fields: list[dict[str, int]]
+    marked: list[bool]
     texts: list[Text] = field(default_factory=list[Text])
-
-    def has_marks(self, i: int) -> bool:
-        """Return whether marks are placed in the target of the i-th of `tokens`."""
-        document = self.texts[self.results[i]].document if self.texts else None
-        return document is not None and document.has_marks(self.event_fields[i]["start"])
 
 
 async def read_sources(call: Call, source: TextField, how: Split, faults: Faults) -> Sources:
@@ -171,7 +188,7 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     if how == "none" and source.markup is None:
         tokens = await read_texts(call, source._replace(remedy=REMEDY), faults)
         valid = faults.valid(count_texts(source.value))
-        return Sources(tokens, valid, [{"result": i} for i in valid])
+        return Sources(tokens, valid, [{"result": i} for i in valid], [False] * len(tokens))
     given: list[str] = []
     with faults.collect():
         given = texts_of(source, "split" if source.markup is None else "markup")
@@ -191,7 +208,12 @@ async def read_sources(call: Call, source: TextField, how: Split, faults: Faults
     call.record.end_stage("tokenize", started)
     results = [sentence.result for sentence in read]
     tokens = [sentence.tokens for sentence in read]
-    return Sources(tokens, results, event_fields_of(read), texts)
+    documents = [texts[result].document for result in results]
+    marked = [
+        document is not None and document.has_marks(sentence.span.start)
+        for document, sentence in zip(documents, read, strict=True)
+    ]
+    return Sources(tokens, results, event_fields_of(read), marked, texts)
 
 
 def read_documents(source: TextField, given: Sequence[str], faults: Faults) -> list[Text]:

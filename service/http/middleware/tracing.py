@@ -2,19 +2,15 @@
 SDK is not imported."""
 
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import structlog
-from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import Tracer
-from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
 from service.http.limits import Stage
-from service.http.messages.prefix import path_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -54,19 +50,6 @@ def close_tracing(provider: "TracerProvider") -> None:
     closing = threading.Thread(target=provider.shutdown, daemon=True)  # does not delay the exit
     closing.start()
     closing.join(EXPORT_TIMEOUT)
-
-
-def telemetry_of(provider: AnyTracerProvider | None, quiet: re.Pattern[str]) -> TelemetryConfig:
-    """Return what FastAPI traces: a span for each request whose path does not match `quiet`.
-    Metrics and logs are our own."""
-    return {
-        "tracing": provider is not None,
-        "tracer_provider": provider,
-        "metrics": False,
-        "logs": False,
-        "operation_spans": False,
-        "exclude": lambda scope: bool(quiet.fullmatch(path_of(scope))),
-    }
 
 
 def write_spans(tracer: Tracer, stages: Mapping[str, Stage]) -> None:
