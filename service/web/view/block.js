@@ -4,7 +4,7 @@
  */
 import { legend } from "view/colours.js";
 import { grid } from "view/grid.js";
-import { element } from "view/labels.js";
+import { attentionOf, element } from "view/labels.js";
 import { single } from "view/matrix.js";
 
 /**
@@ -30,8 +30,8 @@ function viewOf(block, options) {
   return matrices.flat().length === 1 ? single(block, first, options) : overview(block, matrices, options);
 }
 
-function nothing({ kind }) {
-  const textContent = `${kind} attention: the target has no such step.`;
+function nothing(block) {
+  const textContent = `${attentionOf(block)}: the target has no such step.`;
   return { nodes: [element("p", { textContent })], step: () => {}, point: () => {} };
 }
 
@@ -76,8 +76,8 @@ function overview(block, matrices, { oneScale }) {
     picked.scrollIntoView({ block: "nearest" });
   };
   const small = grid(block, matrices, { pick, oneScale });
-  const textContent = `${block.kind} attention: choose a heatmap to see its tokens.`;
+  const textContent = `${attentionOf(block)}: choose a heatmap to see its tokens.`;
   const hint = element("p", { textContent });
-  small.node.append(legend());
+  small.node.append(legend(block));
   return { nodes: [hint, small.node, picked], step: small.step, point: () => {} };
 }
