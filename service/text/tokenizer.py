@@ -3,7 +3,7 @@
 import codecs
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -14,16 +14,9 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 from tokenizers.decoders import DecodeStream
 
-from service.errors import (
-    MOST_FAULTS,
-    Fault,
-    Invalid,
-    PassFailed,
-    TooLarge,
-    shorten,
-    shorten_line,
-)
+from service.errors import Fault, Invalid, PassFailed, TooLarge, shorten, shorten_line
 from service.text.compose import takes_long
+from service.text.unknown import advise, unknown_fault
 
 LONGEST_TOKEN = 64  # characters a token; a text that exceeds the limit even so is not tokenized
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # tokens of sentencepiece's byte fallback
@@ -38,12 +31,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NO_CODES: Mapping[str, Sequence[int]] = {}
 LONGEST_REASON = 200  # characters quoted from an error of the library
 NO_TOKEN = "holds no token; send a text with at least one"
-WORDS = "this model reads one word at a time, so send a list of words"
 # Characters of a text that is tokenized at once. A longer one is passed to the library as a batch,
 # during which the library does not hold the interpreter's lock: it would for milliseconds.
 SHORT = 1 << 8
 KEPT_NAMES = 1 << 14  # names of tokens that are not asked of the library again
-LISTED = 100  # tokens: errors about unknown text list a vocabulary up to this size
 
 
 Returned = TypeVar("Returned")
@@ -191,13 +182,15 @@ class Tokenizer:
         try:
             encoding = self._encode(text)
         except LibraryError as error:
-            raise Invalid.at(pointer, f"cannot be tokenized ({error}): {self._advice()}") from error
+            advice = advise(self._library, self._special_ids)
+            raise Invalid.at(pointer, f"cannot be tokenized ({error}): {advice}") from error
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if not refused.isdisjoint(encoding.ids):
-            raise Invalid.of([self._unknown_fault(pointer, text, encoding, refused)])
+            advice = advise(self._library, self._special_ids)
+            raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         return Tokens(text, [*self._prefix, *close_gaps(text, encoding), *self._suffix])
@@ -219,20 +212,6 @@ class Tokenizer:
         if len(text) <= SHORT:
             return call(lambda: self._library.encode(text, add_special_tokens=False))
         return call(lambda: self._library.encode_batch([text], add_special_tokens=False)[0])
-
-    def _unknown_fault(
-        self, pointer: str, text: str, encoding: Encoding, refused: Set[int]
-    ) -> Fault:
-        """Return the fault of a text with tokens that are refused."""
-        offsets = encoding.offsets
-        unknown = [i for i, token_id in enumerate(encoding.ids) if token_id in refused]
-        places = dict.fromkeys(place(text, offsets, i) for i in unknown[:MOST_FAULTS])
-        quotes = ", ".join(f"{typed!r} at offset {start}" for typed, start in places)
-        between = [text[slice(*offsets[i])].isspace() for i in unknown]
-        advice = [WORDS] if any(between) and len(text.split()) > 1 else []
-        advice += [] if advice and all(between) else [self._advice()]
-        detail = f"has {quotes}, which the vocabulary lacks: {'; '.join(advice)}"
-        return Fault(pointer, detail, [*dict.fromkeys(typed for typed, _ in places)])
 
     def _has_signs(self, encoding: Encoding) -> bool:
         """Return whether some token is visible and known. For a source without one, the model would
@@ -320,15 +299,6 @@ class Tokenizer:
     def _special(self, token_id: int) -> Token:
         return Token(self.name(token_id), token_id, None, None)
 
-    def _advice(self) -> str:
-        """Return what to send instead: the tokens of a small vocabulary, small letters first."""
-        if self._library.get_vocab_size() > LISTED:
-            return "remove what it lacks"
-        vocabulary = self._library.get_vocab()
-        allowed = [token for token, i in vocabulary.items() if i not in self._special_ids]
-        allowed.sort(key=lambda token: (not token.isalnum(), token.swapcase()))
-        return f"send only {' '.join(allowed)}"
-
     def _but(self) -> str:
         named = [f"{i} ({self._forbidden_ids[i]})" for i in sorted(self._forbidden_ids)]
         are = "are" if len(named) > 1 else "is"
@@ -409,14 +379,3 @@ def close_gaps(text: str, encoding: Encoding) -> list[Token]:
         end = max(end, stop)
         closed.append(Token(visible(name), token_id, end - len(word), end))
     return closed
-
-
-def place(text: str, offsets: Sequence[tuple[int, int]], i: int) -> tuple[str, int]:
-    """Return the i-th token as it was typed, and its offset.
-
-    The text reaches to the next token, so that combining marks stay with their letter.
-    """
-    start, end = offsets[i]
-    following = offsets[i + 1][0] if i + 1 < len(offsets) else len(text)
-    typed = text[start : max(end, following)].strip() or text[start:end]
-    return typed, start

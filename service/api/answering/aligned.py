@@ -9,7 +9,7 @@ import numpy as np
 from service.arrays import IntArray
 from service.attention import pair_tokens
 from service.serving.model import Model
-from service.text.markup.placing import Pair
+from service.text.markup.placing import Pair, letters_in
 from service.text.sentences import Span
 from service.text.tokenizer import Token, Tokens, has_letters
 from service.text.words import find_words
@@ -96,17 +96,11 @@ def words_for(
         token = place(source.tokens[sources[k]])
         word = spans.get(sources[k], token)
         is_word = word not in known and has_letters(source.text[token.start : token.end])
-        found[k] = strip(source.text, word) if is_word else token
+        found[k] = (letters_in(source.text, word) if is_word else None) or token
     return {
         k: "" if found.get(k - 1) == span else source.text[span.start : span.end]
         for k, span in found.items()
     }
-
-
-def strip(text: str, word: Span) -> Span:
-    """Return a word without the signs around it, such as quotes."""
-    letters = [at for at in range(*word) if text[at].isalnum()]
-    return Span(letters[0], letters[-1] + 1)
 
 
 def replace_tokens(target: Tokens, words: Mapping[int, str]) -> Tokens:

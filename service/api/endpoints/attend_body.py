@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from service.api.reading.field_types import Strict
+from service.api.reading.field_types import Strict, by_form
 from service.arrays import Feeds, FloatArray, IntArray
 from service.errors import Invalid, NotAcceptable
 
@@ -36,11 +36,9 @@ Numbers = Annotated[
     Annotated[Row, Tag("as numbers")]
     | Annotated[Rows, Tag("as vectors")]
     | Annotated[list[Rows], Field(min_length=1, fail_fast=True), Tag("as sequences")],
-    Discriminator(
+    by_form(
         depth_variant,
-        custom_error_type="numbers",
-        custom_error_message="must be a list of numbers, of vectors, or of sequences of"
-        " vectors, none of them empty",
+        "a list of numbers, of vectors, or of sequences of vectors, none of them empty",
     ),
 ]
 Length = Annotated[int, Field(ge=0, le=1 << 31)]
@@ -49,11 +47,7 @@ ValidLengths = Annotated[
     | Annotated[
         list[Annotated[list[Length], Field(min_length=1, fail_fast=True)]], Tag("as vectors")
     ],
-    Discriminator(
-        depth_variant,
-        custom_error_type="lengths",
-        custom_error_message="must be a list of integers, or of lists of integers",
-    ),
+    by_form(depth_variant, "a list of integers, or of lists of integers"),
 ]
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Response
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Field, Tag
 
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, respond
@@ -20,6 +20,7 @@ from service.api.reading.field_types import (
     Text,
     Texts,
     TextsOrIds,
+    by_form,
     source_variant,
 )
 from service.api.reading.json_route import JsonRoute
@@ -58,12 +59,7 @@ def input_variant(value: Any) -> str | None:
 
 EmbeddingInput = Annotated[
     Text | Texts | Ids | Annotated[IdList, Tag("as one")],
-    Discriminator(
-        input_variant,
-        custom_error_type="input",
-        custom_error_message="must be a text, a list of texts, a list of token ids, or a list of"
-        " such lists",
-    ),
+    by_form(input_variant, "a text, a list of texts, a list of token ids, or a list of such lists"),
 ]
 
 

@@ -50,6 +50,12 @@ def text_variant(value: Any) -> str | None:
     return kinds.get(type(value))
 
 
+def by_form(variant: Callable[[Any], str | None], forms: str) -> Discriminator:
+    """Return what chooses the type that validates a value, by its tag. `forms` says what it may
+    be."""
+    return Discriminator(variant, custom_error_type="form", custom_error_message=f"must be {forms}")
+
+
 def require_unicode(text: str) -> str:
     """Raise for half a surrogate pair."""
     try:
@@ -152,28 +158,16 @@ IdLists = Annotated[
 ]
 Sequences = Annotated[
     Text | Texts | Ids,
-    Discriminator(
-        source_variant,
-        custom_error_type="sequences",
-        custom_error_message="must be a text, a list of texts, or a list of lists of ids",
-    ),
+    by_form(source_variant, "a text, a list of texts, or a list of lists of ids"),
 ]
 Plain = Annotated[
     Text | Texts,
-    Discriminator(
-        source_variant,
-        custom_error_type="sequences",
-        custom_error_message="must be a text or a list of texts",
-    ),
+    by_form(source_variant, "a text or a list of texts"),
 ]
 Indices = Annotated[
     Annotated[Literal["all"], Tag("as all")]
     | Annotated[list[int], Field(min_length=1, max_length=1024, fail_fast=True), Tag("as indices")],
-    Discriminator(
-        indices_variant,
-        custom_error_type="indices",
-        custom_error_message="must be 'all' or a list of indices",
-    ),
+    by_form(indices_variant, "'all' or a list of indices"),
 ]
 
 Source = Annotated[
@@ -196,21 +190,13 @@ Partial = Annotated[
 
 TargetPrefix = Annotated[
     Text | Annotated[list[int], Field(fail_fast=True), Tag("as list")],
-    Discriminator(
-        text_variant,
-        custom_error_type="prefix",
-        custom_error_message="must be a text or a list of ids",
-    ),
+    by_form(text_variant, "a text or a list of ids"),
 ]
 Ending = Annotated[Unicode, AfterValidator(check_not_empty), Tag("as text")]
 Endings = list[
     Annotated[
         Ending | Annotated[int, Tag("as id")],
-        Discriminator(
-            text_variant,
-            custom_error_type="stop",
-            custom_error_message="must be a text or an id",
-        ),
+        by_form(text_variant, "a text or an id"),
     ]
 ]
 PhraseText = Annotated[Unicode, AfterValidator(check_not_empty), Field(max_length=200)]
@@ -219,19 +205,11 @@ Wanted = Annotated[
     | Annotated[
         list[PhraseText], Field(min_length=1, max_length=8, fail_fast=True), Tag("as list")
     ],
-    Discriminator(
-        text_variant,
-        custom_error_type="phrase",
-        custom_error_message="must be a text, or a list of texts of which one suffices",
-    ),
+    by_form(text_variant, "a text, or a list of texts of which one suffices"),
 ]
 Stop = Annotated[
     Ending | Annotated[Endings, Field(max_length=64, fail_fast=True), Tag("as list")],
-    Discriminator(
-        text_variant,
-        custom_error_type="stop",
-        custom_error_message="must be a text, or a list of texts and ids",
-    ),
+    by_form(text_variant, "a text, or a list of texts and ids"),
 ]
 
 
