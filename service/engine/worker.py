@@ -18,7 +18,8 @@ from service.engine.gates import (
     decoder_gates,
     encoder_gates,
 )
-from service.engine.scheduler import Job, PassSize, Queue, Scheduler
+from service.engine.queue import Queue
+from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
