@@ -13,7 +13,8 @@ from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
-from service.engine.scheduler import Job, PassSize, Queue, Scheduler
+from service.engine.queue import Queue
+from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
