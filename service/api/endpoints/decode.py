@@ -1,6 +1,6 @@
 """POST /v1/decode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -11,14 +11,10 @@ from pydantic import Field
 
 from service.api.answering.aligned import read_aligned
 from service.api.answering.examples import SIMPLE, Examples
-from service.api.answering.respond import (
-    Computed,
-    is_cut,
-    write_partial,
-)
+from service.api.answering.respond import Computed, is_cut, write_partial
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
-from service.api.answering.words import add_words
+from service.api.answering.words import add_occluded, add_words
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -35,6 +31,7 @@ from service.api.reading.search import options_size, read_search_options
 from service.api.reading.selection import (
     can_align,
     check_aligns,
+    check_scores,
     read_ablation,
     read_selection,
 )
@@ -184,8 +181,14 @@ class DecodeRequest(Searching):
     )
     words: bool = Field(
         default=False,
-        description="Return the words of each target with their log-probs and, if the model's"
-        " bundle names its alignment, with the words of the source that they are of.",
+        description="Return the words of each target with their log-probs and entropies and, if the"
+        " model's bundle names its alignment, with the words of the source that they are of.",
+    )
+    source_share: bool = Field(
+        default=False,
+        description="With words: say how much each word depends on the source at all. Every"
+        " hypothesis is scored twice for it, given its source and given it with all tokens"
+        " replaced. Needs a model that can score targets.",
     )
     split: Split = Field(
         default="none",
@@ -228,10 +231,13 @@ async def run_decode(
 
     Raise the errors of the endpoint.
     """
-    model, entries, sources, write, faults = await prepare(body, call, pointer, apart=apart)
+    prepared = await prepare(body, call, pointer, apart=apart)
+    model, entries, sources, write, faults, complete = prepared
     answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
         answers = await finish(call, model, entries, answers)
+    if complete:
+        await complete(answers)
     return Computed(lambda: write(answers), answers, faults.size)
 
 
@@ -286,13 +292,15 @@ def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
 
 
 class Prepared(NamedTuple):
-    """The entries of a request, and a function that makes the document of their answers."""
+    """The entries of a request, and a function that makes the document of their answers. If there
+    is a `complete`, it adds to the answers first, by passes of its own."""
 
     model: Model
     entries: list[Entry]
     sources: Sources
     write: Callable[[Sequence[Answer]], Document]
     faults: Faults
+    complete: Callable[[Sequence[Answer]], Awaitable[None]] | None
 
 
 async def prepare(
@@ -304,7 +312,13 @@ async def prepare(
     check_edits(body, model, faults, apart)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
     read = partial(
-        read_search_options, body, model, faults, body.num_hypotheses, body.top_log_probs
+        read_search_options,
+        body,
+        model,
+        faults,
+        body.num_hypotheses,
+        body.top_log_probs,
+        entropies=body.words,
     )
     search = await call.compute_reading(read, options_size(body))
     check_growing(body, model, faults)
@@ -319,7 +333,7 @@ async def prepare(
     aligns = asked_alignments(body, model, sources)
     limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
     nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
-    nbytes += check_words(limit, search, len(sources.tokens)) if body.words else 0
+    nbytes += check_words(body.words, body.source_share, call.settings, search, sources.tokens)
     await call.hold(nbytes)
     entries = [
         Entry(
@@ -353,7 +367,9 @@ async def prepare(
                 hypothesis["text"] = target.text
         return join_results(sources, document, faults.failed, aligned)
 
-    return Prepared(model, entries, sources, write, faults)
+    occlude = partial(add_occluded, call, model, entries, sources, faults)
+    complete = occlude if body.source_share else None
+    return Prepared(model, entries, sources, write, faults, complete)
 
 
 def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) -> None:
@@ -362,6 +378,11 @@ def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) 
     themselves."""
     if body.replace_unknown or (body.markup and not apart):
         check_aligns(model)
+    if body.source_share:
+        check_scores(model)
+        if not body.words:
+            detail = "is a number of words: set words to true, or omit source_share"
+            faults.add(Invalid.at("/source_share", detail))
     edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]
     for name in edits:
         if body.stream:

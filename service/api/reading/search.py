@@ -30,7 +30,13 @@ def options_size(body: Searching) -> int:
 
 
 def read_search_options(
-    body: Searching, model: Model, faults: Faults, num_hypotheses: int = 1, top_log_probs: int = 0
+    body: Searching,
+    model: Model,
+    faults: Faults,
+    num_hypotheses: int = 1,
+    top_log_probs: int = 0,
+    *,
+    entropies: bool = False,
 ) -> SearchOptions:
     """Return the options of the search that `body` describes.
 
@@ -81,6 +87,7 @@ def read_search_options(
         stop=stop_texts,
         stop_ids=stop_ids,
         top_log_probs=min(top_log_probs, vocabulary_size),
+        entropies=entropies,
     )
     return replace(search, required=read_required(body, model, search, faults))
 
