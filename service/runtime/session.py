@@ -46,7 +46,8 @@ NOT_FINITE = (
 
 class Attended(NamedTuple):
     """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
-    norms (L, H, S): |W v|, where v is a head's value and W its slice of the output projection."""
+    norms (L, H, S): |W v| times the head's gate, where v is a head's value and W its slice of the
+    output projection. A head that is switched off gives nothing: its norms are 0."""
 
     weights: FloatArray
     norms: FloatArray | None = None
@@ -56,13 +57,18 @@ class Attended(NamedTuple):
         cls,
         weights: Sequence[FloatArray],
         norms: Sequence[FloatArray],
+        gates: FloatArray | None,
         row: int,
         queries: int,
         keys: int,
     ) -> "Attended":
-        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding."""
-        lengths = np.stack([layer[row, :, :keys] for layer in norms]) if norms else None
-        return cls(stack_layers(weights, row, queries, keys), lengths)
+        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding. `gates`
+        (B, L, H) are those of a gated graph, whose norms do not have them."""
+        stacked = stack_layers(weights, row, queries, keys)
+        if gates is None:
+            return cls(stacked)
+        lengths = np.stack([layer[row, :, :keys] for layer in norms])  # (L, H, keys)
+        return cls(stacked, lengths * gates[row, :, :, None])
 
     @property
     def weighted_norms(self) -> FloatArray:
@@ -198,8 +204,12 @@ class Session:
             found[i * layers : (i + 1) * layers] for i in range(4)
         )
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
+        own_gates, cross_gates = (None, None) if gates is None else (gates[:, 0], gates[:, 1])
         return [
-            (Attended.of(own, own_norms, i, t, t), Attended.of(cross, cross_norms, i, t, s))
+            (
+                Attended.of(own, own_norms, own_gates, i, t, t),
+                Attended.of(cross, cross_norms, cross_gates, i, t, s),
+            )
             for i, (t, s) in enumerate(lengths)
         ]
 
@@ -217,7 +227,7 @@ class Session:
         else:
             found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
         weights, value_norms = found[:layers], found[layers : 2 * layers]
-        return [Attended.of(weights, value_norms, i, n, n) for i, n in enumerate(lengths)]
+        return [Attended.of(weights, value_norms, gates, i, n, n) for i, n in enumerate(lengths)]
 
     def score(
         self,
