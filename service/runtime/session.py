@@ -46,7 +46,8 @@ NOT_FINITE = (
 
 class Attended(NamedTuple):
     """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
-    norms (L, H, S): |W v|, where v is a head's value and W its slice of the output projection."""
+    norms (L, H, S): |W v| times the head's gate, where v is a head's value and W its slice of the
+    output projection. A head that is switched off gives nothing: its norms are 0."""
 
     weights: FloatArray
     norms: FloatArray | None = None
@@ -56,13 +57,18 @@ class Attended(NamedTuple):
         cls,
         weights: Sequence[FloatArray],
         norms: Sequence[FloatArray],
+        gates: FloatArray | None,
         row: int,
         queries: int,
         keys: int,
     ) -> "Attended":
-        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding."""
-        lengths = np.stack([layer[row, :, :keys] for layer in norms]) if norms else None
-        return cls(stack_layers(weights, row, queries, keys), lengths)
+        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding. `gates`
+        (B, L, H) are those of a gated graph, whose norms do not have them."""
+        stacked = stack_layers(weights, row, queries, keys)
+        if gates is None:
+            return cls(stacked)
+        lengths = np.stack([layer[row, :, :keys] for layer in norms])  # (L, H, keys)
+        return cls(stacked, lengths * gates[row, :, :, None])
 
     @property
     def weighted_norms(self) -> FloatArray:
@@ -205,10 +211,16 @@ class Session:
         weights = dict(zip(kinds, parts, strict=False))  # the value norms follow, if there are any
         value_norms = dict(zip(kinds, parts[len(kinds) :], strict=True))
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
+        own = {} if gates is None else {kind: gates[:, k] for k, kind in enumerate(kinds)}
         return [
             {
                 kind: Attended.of(
-                    weights[kind], value_norms[kind], i, t, s if kind == "cross" else t
+                    weights[kind],
+                    value_norms[kind],
+                    own.get(kind),
+                    i,
+                    t,
+                    s if kind == "cross" else t,
                 )
                 for kind in kinds
             }
@@ -229,7 +241,7 @@ class Session:
         else:
             found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
         weights, value_norms = found[:layers], found[layers : 2 * layers]
-        return [Attended.of(weights, value_norms, i, n, n) for i, n in enumerate(lengths)]
+        return [Attended.of(weights, value_norms, gates, i, n, n) for i, n in enumerate(lengths)]
 
     def score(
         self,

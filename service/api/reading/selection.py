@@ -111,6 +111,16 @@ def check_graphs(body: AttentionSelection, model: Model) -> None:
         check_gates(model, "measure attention by norms", "measure")
 
 
+def check_scores(model: Model) -> None:
+    """Raise NotFound if the model cannot score targets."""
+    if "score" not in model.engine.opened.graphs:
+        detail = (
+            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
+            " HEED_SCORE is false; use another model"
+        )
+        raise NotFound("not_supported", detail)
+
+
 def check_gates(model: Model, what: str, field: str) -> None:
     """Raise NotFound if the bundle of the model lacks a gated graph; they also give the norms."""
     if not model.engine.opened.graphs >= GATED_GRAPHS:
