@@ -17,7 +17,6 @@ from service.api.reading.selection import check_scores, read_ablation
 from service.api.reading.texts import TextField, read_languages, read_pairs
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
-from service.serving.model import Model
 from service.wire import Entry
 
 EXAMPLES: Examples = {
