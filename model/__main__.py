@@ -175,9 +175,9 @@ def convert_command(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="folder of a Hugging Face checkpoint, or of a model of your own; or the id of a"
-            " model of the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-fr, to which @ and a"
-            " revision may be added"
+            help="folder of a Hugging Face checkpoint, of a model of your own, or of a model of"
+            " Marian, or a zip of the last; or the id of a model of the Hugging Face hub, such as"
+            " Helsinki-NLP/opus-mt-en-fr, to which @ and a revision may be added"
         ),
     ],
     bundle: Annotated[Path, typer.Argument(help="the folder to write; a bundle is replaced")],
@@ -203,7 +203,8 @@ def convert_command(
     max_length: Annotated[
         int | None,
         positive(
-            "longest text in tokens, for T5 and its kin, which have no limit (512 if omitted);"
+            "longest text in tokens, for T5 and its kin, and for files of Marian, which have no"
+            " limit (512 if omitted);"
             " refused for networks with a table of positions"
         ),
     ] = None,
@@ -230,6 +231,7 @@ def convert_command(
     """
     try:
         from model.importers.convert import FailedProof, Options, convert
+        from model.importers.files.archive import unpacked
         from model.importers.proofs.expected import answers_of
         from model.importers.proofs.proof import LEFT_OUT, as_text
     except ModuleNotFoundError as error:
@@ -248,7 +250,8 @@ def convert_command(
             expected=answers_of(expected, expected_share),
         )
         progress = timed_progress()
-        proofs = convert(find_checkpoint(checkpoint, licence, progress), bundle, options, progress)
+        with unpacked(find_checkpoint(checkpoint, licence, progress)) as folder:
+            proofs = convert(folder, bundle, options, progress)
     except InputError as error:
         typer.echo(f"heed: {error}", err=True)
         raise typer.Exit(2) from error

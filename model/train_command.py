@@ -9,7 +9,7 @@ import typer
 
 from model.data.tokenizers import VOCABULARY_SIZE, Case, Unit
 from model.flags import PairsFile, existing_file, existing_folder, positive, share
-from model.network.config import NormKind, ScoreFunction, TransformerConfig
+from model.network.config import DecoderKind, NormKind, ScoreFunction, TransformerConfig
 from model.training.loop import train
 from model.training.run import (
     Splitting,
@@ -57,6 +57,9 @@ ScoreFlag = Annotated[ScoreFunction, typer.Option(help="how a query is compared 
 NormFlag = Annotated[NormKind, typer.Option(help="kind of normalisation layer")]
 EncoderLayersFlag = Annotated[int, positive("layers of the encoder")]
 DecoderLayersFlag = Annotated[int, positive("layers of the decoder")]
+DecoderFlag = Annotated[
+    DecoderKind, typer.Option(help="how a decoder layer reads the target so far")
+]
 NormFirstFlag = Annotated[
     bool, typer.Option(help="normalise before each sublayer (pre-norm) or after it (post-norm)")
 ]
@@ -114,6 +117,7 @@ def train_command(
     norm: NormFlag = NormKind.layer_norm,
     num_encoder_layers: EncoderLayersFlag = 4,
     num_decoder_layers: DecoderLayersFlag = 3,
+    decoder: DecoderFlag = DecoderKind.self_attention,
     norm_first: NormFirstFlag = True,
     rotary: RotaryFlag = True,
     dropout: DropoutFlag = 0.15,

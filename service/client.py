@@ -88,6 +88,7 @@ class DecodeOptions(AttentionOptions, total=False):
     source_final: bool
     hold: int
     words: bool
+    source_share: bool
     split: Literal["none", "sentences"]
     markup: Literal["html", "xml"]
     replace_unknown: bool

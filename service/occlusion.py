@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from service.arrays import FloatArray, IntArray
-from service.attention import AXES, AttentionKind, Head
+from service.attention import AttentionKind, Head
 from service.text.tokenizer import Token, Tokens
 from service.text.words import Word, find_words
 
@@ -77,7 +77,8 @@ def head_losses(log_probs: FloatArray, heads: Sequence[Head]) -> dict[AttentionK
     lost = totals[0] - totals[1:]
     width = 1 + max(head.head for head in heads)
     found: dict[AttentionKind, FloatArray] = {}
-    for kind in AXES:
+    kinds: list[AttentionKind] = [head.kind for head in heads]
+    for kind in dict.fromkeys(kinds):
         found[kind] = lost[[head.kind == kind for head in heads]].reshape(-1, width)
     return found
 

@@ -27,21 +27,24 @@ class Pace:
         if inside - count < FEW <= inside:
             self._count, self._since = 0, now
 
-    def leave(self, now: float, inside: int, count: int = 1) -> None:
-        """Count completed ones, which leave `inside` others in progress.
+    def leave(self, now: float, inside: int, count: int = 1) -> bool:
+        """Count completed ones, which leave `inside` others in progress. Return whether there is a
+        new rate.
 
         A rate needs FEW of them: what is computed together also ends together.
         """
         self.completed = now
         if inside < FEW:
             self._count = 0
-            return
+            return False
         self._count += count
         elapsed = now - self._since
         if self._count >= FEW and elapsed >= WINDOW:
             rate = self._count / elapsed
             self.rate = rate if self.rate is None else (self.rate + rate) / 2
             self._count, self._since, self._measured = 0, now, now
+            return True
+        return False
 
     def wait(self, now: float, inside: int, ahead: int) -> float | None:
         """Return the seconds until `ahead` are completed, while `inside` are in progress; None if

@@ -67,7 +67,9 @@ class Answer:
     weights, by kind, of each hypothesis or of the given target. `log_probs` (T,) has one number for
     each id of a scored target. `alignment` holds a matrix (T, S) of each hypothesis or of the given
     target: how much each of its tokens (rows, without target prefix) is aligned to each source
-    token. `seconds` is how long each stage took.
+    token. `occluded` is added in the HTTP process, from the answers to other entries: the log-probs
+    (2, T) of each hypothesis, given the source and given it with all tokens replaced. `seconds` is
+    how long each stage took.
     """
 
     memory: FloatArray | None = None
@@ -75,6 +77,7 @@ class Answer:
     attention: list[Weights] = field(default_factory=list[Weights])
     log_probs: FloatArray | None = None
     alignment: list[FloatArray] = field(default_factory=list[FloatArray])
+    occluded: Sequence[FloatArray] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property

@@ -28,7 +28,7 @@ def write_card(
 ) -> Card:
     head = read_front_matter(checkpoint.folder)
     kind = checkpoint.config.get("model_type") or checkpoint.config["kind"]
-    task = task_of(head) or "text to text"
+    task = task_of(head) or ("translation" if checkpoint.is_marian else "text to text")
     origin = f"converted from {name_of(checkpoint.folder)}, a checkpoint of kind {kind}"
     languages = name_languages(head, usage)
     files = [f"| {path} | {digest} |" for path, digest in hashes.items()]

@@ -1,5 +1,5 @@
-"""Read a checkpoint: a folder with weights and config.json, as Hugging Face writes it, or with
-weights and heed.toml, which describes a model of your own.
+"""Read a checkpoint: a folder with weights and config.json, as Hugging Face writes it, with weights
+and heed.toml, which describes a model of your own, or with the files of Marian.
 
 Nothing in the folder is executed: weights are read as safetensors, or by torch's loader that
 refuses everything but tensors.
@@ -16,7 +16,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, dtype
 
 from model.export.files.tensor_file import pieces_of
+from model.importers.files.container import OPTIONS
+from model.importers.files.flat_yaml import read_flat
 from model.importers.files.foreign import describe_files
+from model.importers.files.marian import find_weights, open_marian
 from model.importers.files.names import AVERAGED, shared_prefix, without_wrappers
 from model.importers.files.pickle_file import open_pickle
 from model.importers.files.reading import StoredTensor, check_pointer, read
@@ -24,6 +27,7 @@ from model.network.config import InputError
 
 GENERATION = "generation_config.json"
 OWN = "heed.toml"  # if it exists, config.json is not read: it may be of another program
+MARIAN = OPTIONS  # the item of Marian's weights that takes config.json's place
 WEIGHT_FILES = (  # the first of these that exists is read
     "model.safetensors",
     "model.safetensors.index.json",
@@ -48,16 +52,9 @@ class Checkpoint:
     ) -> None:
         """Raise InputError if the configuration or the weights are missing or damaged."""
         self.folder, self.rounding, self.shapes_only = folder, rounding, shapes_only
-        self.config_name = OWN if (folder / OWN).is_file() else "config.json"
-        path = folder / self.config_name
-        if not path.is_file():
-            raise InputError(
-                f"{folder} is not a checkpoint: it has no config.json; give a folder that"
-                f" save_pretrained wrote, or describe a model of your own in {OWN}"
-            )
-        self.config = read_toml(path) if path.name == OWN else read_json(path)
-        own = self.config if path.name == OWN else {}
-        found = open_weights(folder, str(own.get("weights", "")), str(own.get("state", "")))
+        self.config_name = config_name(folder)
+        self.config, found = open_marian_files(folder) if self.is_marian else open_files(folder)
+        own = self.config_name == OWN
         found = {without_wrappers(name): stored for name, stored in found.items()}
         self._prefix = shared_prefix(
             [name for name in found if name != AVERAGED], PREFIXES if own else PREFIXES[:1]
@@ -68,6 +65,11 @@ class Checkpoint:
         self.names = sorted(self._tensors)
         self._unread = set(self._tensors)
         self._files: dict[str, dict[str, Any]] = {}
+
+    @property
+    def is_marian(self) -> bool:
+        """Whether the files are those of Marian itself, not of Hugging Face's MarianMTModel."""
+        return self.config_name == MARIAN
 
     def unwrapped(self, name: str) -> str:
         """Return a name without what wrappers, such as DataParallel, put before all names."""
@@ -127,6 +129,34 @@ class Checkpoint:
             path = self.folder / name
             self._files[name] = read_json(path) if path.is_file() else {}
         return self._files[name]
+
+
+def config_name(folder: Path) -> str:
+    """Return what describes the weights of a folder."""
+    if (folder / OWN).is_file():
+        return OWN
+    has_own = (folder / "config.json").is_file() or not find_weights(folder)
+    return "config.json" if has_own else MARIAN
+
+
+def open_marian_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Return the options and the tensors of a model of Marian."""
+    found = open_marian(folder)
+    options = read_flat(found.options, f"{found.path}: {OPTIONS}")
+    return {**options, "kind": "marian files"}, found.tensors
+
+
+def open_files(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Return the description and the tensors of a checkpoint of Hugging Face's, or of your own."""
+    path = folder / config_name(folder)
+    if not path.is_file():
+        raise InputError(
+            f"{folder} is not a checkpoint: it has no config.json; give a folder that"
+            f" save_pretrained wrote, or describe a model of your own in {OWN}"
+        )
+    config = read_toml(path) if path.name == OWN else read_json(path)
+    own = config if path.name == OWN else {}
+    return config, open_weights(folder, str(own.get("weights", "")), str(own.get("state", "")))
 
 
 def read_json(path: Path) -> dict[str, Any]:

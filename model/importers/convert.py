@@ -19,9 +19,11 @@ from model.importers.decoding import Generation
 from model.importers.description import read_description
 from model.importers.fields import architectures
 from model.importers.folders import check_folder, name_of
-from model.importers.networks import bart, t5
+from model.importers.networks import bart, marian, t5
 from model.importers.networks.bart import read_bart
+from model.importers.networks.marian import read_marian
 from model.importers.networks.plain import read_plain
+from model.importers.networks.state import BANNED
 from model.importers.networks.t5 import read_t5
 from model.importers.proofs.expected import Expected, prove_expected
 from model.importers.proofs.hugging_face import ask_hugging_face
@@ -37,6 +39,7 @@ from model.importers.proofs.texts import Reader, read_texts
 from model.importers.proofs.tokenizers import prove_ends, prove_pieces
 from model.importers.proofs.versions import describe_differences
 from model.importers.readme import find_licence
+from model.importers.tokenizers.marian import read_marian_vocabularies
 from model.importers.usage import read_usage
 from model.importers.vocabularies import Vocabularies, read_vocabularies
 from model.network.config import InputError, TransformerConfig
@@ -44,7 +47,6 @@ from model.network.transformer import Transformer
 from model.usage import Usage
 
 PROVED = 32  # texts that the graphs are compared on
-BANNED = -1e4  # added to the logit of a token that is never generated
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnx", "onnxruntime")
 
 
@@ -182,6 +184,9 @@ def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transfo
 
     Raise InputError if its kind is unknown, or if `max_length` is given and positions limit it.
     """
+    if checkpoint.is_marian:
+        eos_id = read_marian_vocabularies(checkpoint)[1].eos_id
+        return read_marian(checkpoint, max_length or marian.LONGEST, eos_id)
     is_own = checkpoint.config_name == OWN
     if not is_own:
         check_kind(checkpoint)
@@ -189,7 +194,8 @@ def read_model(checkpoint: Checkpoint, max_length: int | None = None) -> Transfo
         return read_t5(checkpoint, max_length or t5.LONGEST)
     if max_length is not None:
         raise InputError(
-            f"--max-length is for T5 and its kin, which have no limit, but {checkpoint.folder} has"
+            "--max-length is for T5 and its kin, and for files of Marian, which have no limit, but"
+            f" {checkpoint.folder} has"
             " a table of positions that limits its texts: leave --max-length out"
         )
     return read_plain(checkpoint) if is_own else read_bart(checkpoint)
@@ -242,7 +248,7 @@ def raise_failed(proofs: list[Proof]) -> None:
 def ban_words(checkpoint: Checkpoint, model: Transformer, usage: Usage) -> Usage:
     """Ban tokens by the output's bias if the checkpoint renormalizes the other probabilities. The
     search then needs no rule for them, unless a repetition penalty multiplies log-probs before."""
-    if checkpoint.config_name == OWN:
+    if checkpoint.config_name == OWN or checkpoint.is_marian:
         return usage
     generation = Generation(checkpoint)
     penalizes = usage.decoding["repetition_penalty"] != 1

@@ -1,10 +1,12 @@
 """Read how a checkpoint decodes: generation_config.json, or the same keys of config.json."""
 
+import re
 from typing import Any, cast
 
 from model.export.files.limits import find_faults
 from model.importers.checkpoint import GENERATION, OWN, Checkpoint
 from model.importers.fields import CONFIG, special_id
+from model.importers.files.marian import read_settings
 from model.network.config import InputError, TransformerConfig
 from model.usage import GREEDY, Usage
 
@@ -40,6 +42,12 @@ KEYS = {ours: theirs for theirs, (ours, _) in NAMES.items()} | {  # of bundle.js
     "decoder_start": "forced_bos_token_id",
     "num_encoder_layers": "the number of encoder layers",
     "num_decoder_layers": "the number of decoder layers",
+}
+NUMBER = re.compile(r"[0-9]{1,9}([.][0-9]{1,9})?")
+SETTINGS: dict[str, tuple[Any, ...]] = {  # of Marian that Heed lacks, and their harmless values
+    "word-penalty": ("0", "0.0"),
+    "output-sampling": ("false", [], ["0"], "0"),
+    "force-decode": ("false",),
 }
 OWN_KEYS = {
     "decoder_start": "start_id",
@@ -196,9 +204,46 @@ class Generation:
 def check_lengths(checkpoint: Checkpoint, config: TransformerConfig, usage: Usage) -> None:
     """Raise InputError for what no bundle may hold, naming the checkpoint's key."""
     is_own = checkpoint.config_name == OWN
+    files = checkpoint.config_name
+    if files == CONFIG:
+        files += f" or {GENERATION}"
     for key, value, expected in find_faults(config, usage):
         name = (OWN_KEYS if is_own else KEYS).get(key, key)
         raise InputError(
-            f"{checkpoint.folder}: {name} is {value}; expected {expected}: change it in"
-            f" {checkpoint.config_name}{'' if is_own else f' or {GENERATION}'}"
+            f"{checkpoint.folder}: {name} is {value}; expected {expected}: change it in {files}"
         )
+
+
+def marian_decoding(checkpoint: Checkpoint, unknown_id: int) -> dict[str, Any]:
+    """Return the options that Marian's settings give, under their names in bundle.json.
+
+    Marian never writes an unknown token unless it is allowed. Raise InputError for what Heed lacks.
+    """
+    settings = read_settings(checkpoint.folder)
+
+    def number(name: str, default: float) -> float:
+        value = settings.get(name, str(default))
+        if not isinstance(value, str) or not NUMBER.fullmatch(value):
+            raise refuse(name, "a number from 0")
+        return float(value)
+
+    def refuse(name: str, expected: str) -> InputError:
+        value = str(settings[name])[:60]
+        return InputError(
+            f"{checkpoint.folder}: Marian's settings have {name} {value!r}; expected {expected}"
+        )
+
+    for name, harmless in SETTINGS.items():
+        if settings.get(name, harmless[0]) not in harmless:
+            raise refuse(name, f"{' or '.join(map(str, harmless))}: Heed has no such option")
+    beams = number("beam-size", 1)
+    if beams % 1:
+        raise refuse("beam-size", "a whole number")
+    allowed = settings.get("allow-unk") == "true"
+    return {
+        **GREEDY,
+        "early_stopping": False,
+        "beam_size": int(beams),
+        "length_penalty": number("normalize", 0),
+        "suppress_tokens": [] if allowed else [unknown_id],
+    }

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from model.importers.checkpoint import OWN, WEIGHT_FILES
+from model.importers.checkpoint import MARIAN, OWN, WEIGHT_FILES, config_name
 from model.importers.files.foreign import describe_files
 from model.network.config import InputError
 
@@ -36,6 +36,8 @@ def has_weights(folder: Path) -> bool:
     has them in model.pt, which is a name of many programs."""
     if (folder / OWN).is_file():
         return True
+    if config_name(folder) == MARIAN:
+        return True
     names = WEIGHT_FILES if (folder / "config.json").is_file() else WEIGHT_FILES[:-1]
     return any((folder / name).is_file() for name in names)
 
@@ -57,7 +59,10 @@ def is_of_hub(folder: Path) -> bool:
 
 def describe_place(folder: Path) -> str:
     if folder.exists():
-        return "is a file: give the folder of a checkpoint, with config.json and the weights"
+        return (
+            "is a file: give the folder of a checkpoint, with config.json and the weights, or a zip"
+            " of a model of Marian"
+        )
     if HUB_NAME.fullmatch(str(folder)):
         return (
             "is not a folder here: for a model of the Hugging Face hub, give its owner as well,"

@@ -10,6 +10,7 @@ from model.importers.readme import read_front_matter, read_readme, texts_of
 
 CODE = re.compile(r"[a-z]{2,3}(_[A-Z][A-Za-z]+)?")
 NAME = re.compile(r"opus-mt-(?:tc-(?:base|big)-)?([^-/]+)-([^-/@]+)")
+FIREFOX = re.compile(r"model\.([a-z]{2})([a-z]{2})\.")  # how weights are called
 LINE = r"^[\s*-]*{} language(?:s|\(s\))?: *(\S+) *$"  # of OPUS-MT's README.md, after its head
 GROUPS = (  # codes of families of languages (ISO 639-5), and mul, of many
     "aav afa alg alv apa aqa aql art ath auf aus awd azc bad bai bat ber bih bnt btk cai cau"
@@ -45,6 +46,15 @@ def named_pairs(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         yield source[1], target[1]
     for name in (str(checkpoint.config.get("_name_or_path", "")), name_of(checkpoint.folder)):
         if found := NAME.search(name):
+            yield found[1], found[2]
+    if checkpoint.is_marian:
+        yield from named_weights(checkpoint)
+
+
+def named_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Yield the languages in the names of files of Firefox's models."""
+    for path in checkpoint.folder.glob("model.*"):
+        if found := FIREFOX.match(path.name):
             yield found[1], found[2]
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import yaml
 
-from model.importers.checkpoint import OWN
+from model.importers.checkpoint import MARIAN, OWN, config_name
 from model.importers.folders import is_of_hub
 from model.network.config import InputError
 
@@ -33,10 +33,11 @@ def read_front_matter(folder: Path) -> dict[str, Any]:
 
 def find_licence(folder: Path, licence: str) -> str:
     """Return `licence`, or what README.md says. "" for a folder of one's own: one that heed.toml
-    describes, or one without README.md that is not of the hub. For others raise InputError."""
+    describes, or one without README.md that is not of the hub; and for files of Marian, whose
+    README.md has no head. For others raise InputError."""
     found = licence or joined_text(read_front_matter(folder).get("license"))
     has_readme = (folder / README).is_file()
-    if found or (folder / OWN).is_file() or not (has_readme or is_of_hub(folder)):
+    if found or config_name(folder) in (OWN, MARIAN) or not (has_readme or is_of_hub(folder)):
         return found
     lacks = f"{folder} has no {README} that names its license"
     if has_readme:

@@ -1,7 +1,7 @@
 """Read how a checkpoint is used: the ids around its texts, its languages, how it decodes."""
 
 from model.importers.checkpoint import OWN, Checkpoint
-from model.importers.decoding import Generation, check_lengths
+from model.importers.decoding import Generation, check_lengths, marian_decoding
 from model.importers.description import read_description
 from model.importers.fields import start_id
 from model.importers.framing import (
@@ -14,6 +14,7 @@ from model.importers.framing import (
 )
 from model.importers.pair import find_pair
 from model.importers.tokenizers.kinds import kind_of
+from model.importers.tokenizers.marian import EOS, UNKNOWN
 from model.importers.tokenizers.own import refused_unknown
 from model.importers.vocabularies import Vocabularies
 from model.network.config import InputError, TransformerConfig
@@ -37,12 +38,11 @@ def read_usage(
         )
         check_lengths(checkpoint, config, usage)
         return usage
-    compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
-    if len(compose) > 1:
-        raise InputError(
-            f"{checkpoint.folder}: the sentencepiece models of the two sides normalize differently:"
-            " Heed composes marks on both sides or on neither, so this model cannot be converted"
-        )
+    compose = read_compose(checkpoint, vocabularies)
+    if checkpoint.is_marian:
+        usage = read_marian_usage(checkpoint, vocabularies, config, compose)
+        check_lengths(checkpoint, config, usage)
+        return usage
     generation = Generation(checkpoint)
     frame = read_frame(checkpoint, vocabularies)
     start, language = read_start(checkpoint, vocabularies, generation)
@@ -58,10 +58,43 @@ def read_usage(
         decoding=decoding,
         max_new_tokens=most,
         unknown_id=None,  # real models were trained to read it
-        compose=compose.pop(),
+        compose=compose,
     )
     check_lengths(checkpoint, config, usage)
     return usage
+
+
+def read_compose(checkpoint: Checkpoint, vocabularies: Vocabularies) -> bool:
+    """Return whether the service composes letters with their marks. Raise InputError if the sides
+    differ."""
+    compose = {side.converted.compose for side in (vocabularies.source, vocabularies.target)}
+    if len(compose) > 1:
+        raise InputError(
+            f"{checkpoint.folder}: the sentencepiece models of the two sides normalize differently:"
+            " Heed composes marks on both sides or on neither, so this model cannot be converted"
+        )
+    return compose.pop()
+
+
+def read_marian_usage(
+    checkpoint: Checkpoint, vocabularies: Vocabularies, config: TransformerConfig, compose: bool
+) -> Usage:
+    """Return how Marian itself uses a model: it ends sources with </s>, and begins targets with
+    nothing, for which a token stands here."""
+    source, target = vocabularies.source.names, vocabularies.target.names
+    languages, pair = vocabularies.languages, find_pair(checkpoint)
+    sources, targets = ({pair[0]: []}, {pair[1]: []}) if pair else ({}, {})
+    return Usage(
+        source_prefix=[TARGET_SLOT] if languages else [],
+        source_suffix=[source.index(EOS)],
+        decoder_start=[config.bos_id],
+        source_languages={} if languages else sources,
+        target_languages=languages or targets,
+        decoding=marian_decoding(checkpoint, target.index(UNKNOWN)),
+        max_new_tokens=config.max_target_length,
+        unknown_id=None,
+        compose=compose,
+    )
 
 
 def read_languages(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
 
-from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import MARIAN, OWN, Checkpoint
 from model.importers.fields import number
+from model.importers.networks.marian_options import read_options
 from model.importers.tokenizers.added_tokens import STORED, TOKENIZER_CONFIG, Lexicon, extend
 from model.importers.tokenizers.byte_level import convert_byte_level
 from model.importers.tokenizers.compare import Encode, sentencepiece_encoder
@@ -24,6 +25,7 @@ from model.importers.tokenizers.kinds import (
     need,
     uses_tokenizer_json,
 )
+from model.importers.tokenizers.marian import EOS, read_marian_vocabularies
 from model.importers.tokenizers.own import plain_tokenizers
 from model.importers.tokenizers.piece_file import PieceFile, read_pieces, read_vocabulary
 from model.importers.tokenizers.pieces import MARIAN_SPECIAL, Converted, convert_lexicon
@@ -100,15 +102,15 @@ def read_vocabularies(checkpoint: Checkpoint) -> Vocabularies:
     if checkpoint.config_name == OWN:
         source, target = (Converted(each, False, 0) for each in plain_tokenizers(checkpoint))
         return Vocabularies(Side(source), Side(target))
+    if checkpoint.is_marian:
+        return read_marian_files(checkpoint)
     kind = kind_of(checkpoint)
     if uses_tokenizer_json(checkpoint, kind):
         return read_stored(checkpoint, kind)
     match kind:
         case "marian":
             return read_marian(checkpoint)
-        case "bart":
-            return read_byte_level(checkpoint)
-        case "t5" if is_byte_level(checkpoint):
+        case "bart" | "t5" if kind == "bart" or is_byte_level(checkpoint):
             return read_byte_level(checkpoint)
         case "pegasus":
             return read_pegasus(checkpoint)
@@ -138,6 +140,26 @@ def read_stored(checkpoint: Checkpoint, kind: str) -> Vocabularies:
     converted = convert_library(library, lexicon, hidden)
     side = Side(converted, library, lexicon.names, lexicon.typed_tokens)
     return Vocabularies(side, side, languages)
+
+
+def read_marian_files(checkpoint: Checkpoint) -> Vocabularies:
+    """Read the vocabularies of a model of Marian, whose rows end with one for the start of a
+    target."""
+    found, sizes = read_marian_vocabularies(checkpoint), read_options(checkpoint).vocab_sizes
+    sides: list[Side] = []
+    codes: Codes = {}
+    for vocabulary, size in zip(found, sizes, strict=True):
+        if len(vocabulary.names) > size:
+            raise InputError(
+                f"{checkpoint.folder}: a vocabulary has {len(vocabulary.names)} tokens, and"
+                f" {MARIAN} has dim-vocabs {size}: the files belong to two models"
+            )
+        lexicon = vocabulary.lexicon(max(sizes) + 1)
+        languages = languages_of(vocabulary.names, CODE["marian"])
+        codes = codes or {code: [i] for i, code in languages.items()}
+        special = [vocabulary.names[i] for i in languages]
+        sides.append(side_of(vocabulary.pieces, lexicon, [EOS, *special]))
+    return Vocabularies(sides[0], sides[1], codes)
 
 
 def read_marian(checkpoint: Checkpoint) -> Vocabularies:

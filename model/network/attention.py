@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from model.network.config import TransformerConfig
 from model.network.dropout import Dropout
@@ -126,6 +127,21 @@ class TorchKernel:
         )
         mixed, weights = self.attend(attention, query, memory, positions + 1, position.bias)
         return SelfAttended(mixed.flatten(1), memory, weights)
+
+    def accumulate(self, forget: Tensor, update: Tensor) -> Tensor:
+        """Return the states c (B, T, M) of c_t = forget_t c_(t-1) + update_t, where c_0 = 0.
+
+        Two neighbouring positions make one: (f, u) then (g, v) is (g f, g u + v). Each round joins
+        every position with the one before those it has joined already, as in Hillis and Steele,
+        "Data Parallel Algorithms" (1986): log2 T rounds, and no division that could overflow.
+        """
+        distance, length = 1, update.size(1)
+        while distance < length:
+            earlier = (0, 0, distance, -distance)  # `distance` places later, zeros before the first
+            update = update + forget * pad(update, earlier)
+            forget = forget * pad(forget, earlier)
+            distance *= 2
+        return update
 
     def write_cache(self, cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
         """Return the cache (R, H, T, D) with row r of `new` (R, H, 1, D) at `position` (R,)."""

@@ -11,6 +11,13 @@ class ScoreFunction(StrEnum):
     gaussian = "gaussian"  # -|width (q - k)|^2 / 2, Nadaraya 1964 and Watson 1964
 
 
+class DecoderKind(StrEnum):
+    """How a decoder layer reads the target so far."""
+
+    self_attention = "self_attention"  # Vaswani et al. 2017
+    ssru = "ssru"  # a recurrence over one state: Kim et al. 2019, `model/network/ssru.py`
+
+
 class NormKind(StrEnum):
     layer_norm = "layer_norm"  # torch's: biased variance, epsilon inside the root
     unbiased_layer_norm = "unbiased_layer_norm"  # a (x - mean) / (std + epsilon) + b
@@ -65,6 +72,7 @@ class TransformerConfig:
     norm_epsilon: float = 1e-5
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
+    decoder: DecoderKind = DecoderKind.self_attention
     norm_first: bool = False  # False: norm(x + f(x)), the paper; True: x + f(norm(x))
     final_norm: bool | None = None  # a norm after the last layer; None: the same as norm_first
     embedding_norm: bool = False  # a norm after token embedding and position
@@ -85,6 +93,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         self._check_sizes()
+        self._check_choice("decoder", DecoderKind)
         self._check_choice("score_function", ScoreFunction)
         self._check_choice("norm", NormKind)
         self._check_choice("positions", Positions)

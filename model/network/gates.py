@@ -1,7 +1,7 @@
 """Gates: a factor for the output of each head. With 0 the head gives nothing.
 
 A head with gate 0 is one whose slice of the output projection is 0. Axes: B batch, R rows of a
-step, L layers, H heads, D head_dim of values.
+step, K kinds of attention, L layers, H heads, D head_dim of values.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from model.network.attention import MultiHeadAttention
+from model.network.config import DecoderKind
 from model.network.transformer import Transformer
 
 Gates = dict[MultiHeadAttention, Tensor]
@@ -19,6 +20,9 @@ def encoder_attentions(model: Transformer) -> list[MultiHeadAttention]:
 
 
 def decoder_attentions(model: Transformer) -> list[MultiHeadAttention]:
+    """Return the decoder's self-attentions; an SSRU has none."""
+    if model.config.decoder is DecoderKind.ssru:
+        return []
     return [layer.self_attention for layer in model.decoder.layers]  # pyright: ignore[reportReturnType]
 
 
@@ -32,13 +36,13 @@ def encoder_gates(model: Transformer, gates: Tensor) -> Gates:
 
 
 def decoder_gates(model: Transformer, gates: Tensor) -> Gates:
-    """(B, 2, L, H), of self-attention and cross-attention -> the gates of each module, for a
-    TorchKernel over whole sequences."""
+    """(B, K, L, H), of self-attention, if there is any, and cross-attention -> the gates of each
+    module, for a TorchKernel over whole sequences."""
     return step_gates(model, gates.unsqueeze(1))
 
 
 def step_gates(model: Transformer, gates: Tensor) -> Gates:
-    """(R, 2, L, H) -> the gates of each module, for a TorchKernel over rows."""
+    """(R, K, L, H) -> the gates of each module, for a TorchKernel over rows."""
     attentions = [*decoder_attentions(model), *cross_attentions(model)]
     return spread(attentions, gates.flatten(-3, -2))
 

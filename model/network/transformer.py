@@ -4,6 +4,7 @@ Axes: B batch, S source length, T target length, R rows of a step (R = B x beams
 D head_dim, M d_model, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -16,7 +17,7 @@ from model.network.attention import (
     SelfAttended,
     TorchKernel,
 )
-from model.network.config import TransformerConfig
+from model.network.config import DecoderKind, TransformerConfig
 from model.network.dropout import Dropout
 from model.network.embedding import Embedding
 from model.network.feed_forward import FeedForward
@@ -28,7 +29,10 @@ from model.network.positions import (
     place_layers,
     relative_biases,
 )
+from model.network.ssru import SSRU, State
 from model.network.tying import tie, tied_names
+
+LayerCache = KeysValues | State  # what a decoder layer keeps of the target so far
 
 
 class Sublayer(nn.Module):
@@ -69,18 +73,23 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayerOutput(NamedTuple):
-    """Hidden x, the decoder's own keys and values, and both kinds of attention weights."""
+    """Hidden x, what the layer keeps of the target, and the attention weights; an SSRU has no
+    decoder attention."""
 
     x: Tensor
-    cache: KeysValues
-    decoder_attention: Tensor
+    cache: LayerCache
+    decoder_attention: Tensor | None
     cross_attention: Tensor
 
 
 class DecoderLayer(nn.Module):
+    """Reads the target so far by self-attention or an SSRU, then the source by cross-attention."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
+        recurrent = config.decoder is DecoderKind.ssru
+        self.ssru = SSRU(config) if recurrent else None
+        self.self_attention = None if recurrent else MultiHeadAttention(config)
         self.cross_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.self_sublayer = Sublayer(config)
@@ -98,17 +107,25 @@ class DecoderLayer(nn.Module):
     ) -> DecoderLayerOutput:
         """Compute whole targets x (B, T, M); position t sees the first `target_lengths[:, t]`."""
         y = self.self_sublayer.before(x)
-        own = self.self_attention.attend_self(y, target_lengths, kernel, position)
-        x = self.self_sublayer.after(x, own.output)
+        y, cache, weights = self._read_targets(y, target_lengths, kernel, position)
+        x = self.self_sublayer.after(x, y)
         y = self.cross_sublayer.before(x)
         y, cross_attention = self.cross_attention(y, cross, source_length, kernel)
         x = self._feed_forward(self.cross_sublayer.after(x, y))
-        return DecoderLayerOutput(x, own.cache, own.weights, cross_attention)
+        return DecoderLayerOutput(x, cache, weights, cross_attention)
+
+    def _read_targets(
+        self, x: Tensor, target_lengths: Tensor, kernel: TorchKernel, position: Position
+    ) -> tuple[Tensor, LayerCache, Tensor | None]:
+        if self.ssru is not None:
+            return *self.ssru(x, kernel), None
+        assert self.self_attention is not None
+        return self.self_attention.attend_self(x, target_lengths, kernel, position)
 
     def step(
         self,
         x: Tensor,
-        past: KeysValues,
+        past: LayerCache,
         cross: KeysValues,
         source_length: Tensor,
         kernel: TorchKernel,
@@ -116,12 +133,21 @@ class DecoderLayer(nn.Module):
     ) -> DecoderLayerOutput:
         """Compute one position per row, x (R, M), over a cache (R, H, T, D)."""
         y = self.self_sublayer.before(x)
-        own = self.self_attention.step(y, past, kernel, position)
-        x = self.self_sublayer.after(x, own.output)
+        y, cache, weights = self._read_rows(y, past, kernel, position)
+        x = self.self_sublayer.after(x, y)
         y = self.cross_sublayer.before(x)
         y, cross_attention = self.cross_attention.attend_rows(y, cross, source_length, kernel)
         x = self._feed_forward(self.cross_sublayer.after(x, y))
-        return DecoderLayerOutput(x, own.cache, own.weights, cross_attention)
+        return DecoderLayerOutput(x, cache, weights, cross_attention)
+
+    def _read_rows(
+        self, x: Tensor, past: LayerCache, kernel: TorchKernel, position: Position
+    ) -> tuple[Tensor, LayerCache, Tensor | None]:
+        if isinstance(past, State):
+            assert self.ssru is not None
+            return *self.ssru.step(x, past, position), None
+        assert self.self_attention is not None
+        return self.self_attention.step(x, past, kernel, position)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         y = self.feed_forward(self.feed_forward_sublayer.before(x))
@@ -153,10 +179,11 @@ class Encoder(nn.Module):
 
 
 class Decoded(NamedTuple):
-    """Hidden (..., M); per layer the decoder's own keys and values, and both attentions."""
+    """Hidden (..., M); per layer what it keeps of the target, and both attentions. An SSRU has no
+    decoder attention."""
 
     hidden: Tensor
-    cache: list[KeysValues]
+    cache: list[LayerCache]
     decoder_attention: list[Tensor]
     cross_attention: list[Tensor]
 
@@ -165,8 +192,12 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.embedding = Embedding(config.target_vocab_size, config.max_target_length, config)
-        self.rotary = Rotary(config.max_target_length, config.d_qk) if config.rotary else None
+        attends = config.decoder is DecoderKind.self_attention
+        rotary = config.rotary and attends
+        self.rotary = Rotary(config.max_target_length, config.d_qk) if rotary else None
         self.relative = relative_biases(config, config.num_decoder_layers, causal=True)
+        if not attends:
+            self.relative = nn.ModuleList()
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
         self.norm = layer_norm(config) if config.final_norm else nn.Identity()
 
@@ -206,7 +237,7 @@ class Decoder(nn.Module):
         self,
         token: Tensor,
         position: Tensor,
-        cache: list[KeysValues],
+        cache: Sequence[LayerCache],
         cross: list[KeysValues],
         source_length: Tensor,
         kernel: TorchKernel = TORCH_KERNEL,
@@ -215,7 +246,7 @@ class Decoder(nn.Module):
 
         The R rows are in the order of the B sources, R / B per source.
         """
-        capacity = cache[0].keys.size(2)
+        capacity = cache[0][0].size(2)
         biases = [cast("RelativeBias", each).step(position, capacity) for each in self.relative]
         placed = place_layers(position, self.rotary, biases, len(self.layers))
         x = self.embedding(token, position)  # (R, M)
@@ -233,7 +264,7 @@ class Decoder(nn.Module):
         return Decoded(
             hidden,
             [output.cache for output in outputs],
-            [output.decoder_attention for output in outputs],
+            [each.decoder_attention for each in outputs if each.decoder_attention is not None],
             [output.cross_attention for output in outputs],
         )
 
@@ -271,9 +302,14 @@ class Transformer(nn.Module):
         """Hidden (..., M) -> log-probs (..., V)."""
         return self.generator(hidden).log_softmax(dim=-1)
 
-    def empty_cache(self, rows: int, capacity: int) -> list[KeysValues]:
-        """Return zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v)."""
+    def empty_cache(self, rows: int, capacity: int) -> list[LayerCache]:
+        """Return zeros for every decoder layer: keys (R, H, T, d_qk), values (R, H, T, d_v), or the
+        state (R, 1, 1, M) of an SSRU, which has any capacity."""
         config, weight = self.config, self.generator.weight
+        if config.decoder is DecoderKind.ssru:
+            return [
+                State(weight.new_zeros(rows, 1, 1, config.d_model)) for _ in self.decoder.layers
+            ]
         shape = (rows, config.num_heads, capacity)
         return [
             KeysValues(weight.new_zeros(*shape, config.d_qk), weight.new_zeros(*shape, config.d_v))

@@ -19,7 +19,8 @@ from torch.nn import functional
 from model.data.pairs import Example, collate, pad
 from model.network.attention import KeysValues
 from model.network.config import InputError
-from model.network.transformer import Transformer
+from model.network.ssru import State
+from model.network.transformer import LayerCache, Transformer
 
 ORDERS = (3, 4, 5)  # context lengths of the n-gram models of sources
 START, END = -1, -2  # not in any vocabulary
@@ -131,8 +132,11 @@ def ensemble_greedy_search(
     return torch.stack(chosen[1:], 1), torch.stack(means, 1)
 
 
-def grow_cache(cache: KeysValues) -> KeysValues:
-    """(R, H, T, D) -> (R, H, T + 1, D), in bfloat16, the type of projections under autocast."""
+def grow_cache(cache: LayerCache) -> LayerCache:
+    """(R, H, T, D) -> (R, H, T + 1, D), in bfloat16, the type of projections under autocast. A
+    state stays as it is."""
+    if isinstance(cache, State):
+        return cache
     keys, values = (functional.pad(x.bfloat16(), (0, 0, 0, 1)) for x in cache)
     return KeysValues(keys, values)
 

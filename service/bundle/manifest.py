@@ -42,6 +42,7 @@ GraphName = Literal[
     "gated_step",
     "gated_decoder",
 ]
+DecoderAttention = Literal["decoder", "cross"]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
 PrecisionName = Annotated[str, Field(pattern=r"^(fp32|int8|fp16)$")]
@@ -62,7 +63,11 @@ class Part(BaseModel):
 
 
 class Config(BaseModel):
-    """The network's configuration. The service reads these fields and only shows the others."""
+    """The network's configuration. The service reads these fields and only shows the others.
+
+    `self_parts` and `cross_parts` are what a cache holds for a decoder layer: names, and heads and
+    head_dim at each position. An SSRU has one state instead of keys and values of all positions.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -76,15 +81,35 @@ class Config(BaseModel):
     score_function: Literal["scaled_dot_product", "additive", "gaussian"]
     num_encoder_layers: Layers
     num_decoder_layers: Layers
+    decoder: Literal["self_attention", "ssru"] = "self_attention"  # bundles may lack it
     max_source_length: Count
     max_target_length: Count
 
     @property
+    def recurrent(self) -> bool:
+        return self.decoder == "ssru"
+
+    @property
+    def decoder_kinds(self) -> list[DecoderAttention]:
+        """Kinds of attention in the decoder, in the order of their gates."""
+        return ["cross"] if self.recurrent else ["decoder", "cross"]
+
+    @property
+    def self_parts(self) -> dict[str, tuple[int, int]]:
+        return {"state": (1, self.d_model)} if self.recurrent else self.cross_parts
+
+    @property
+    def cross_parts(self) -> dict[str, tuple[int, int]]:
+        return {"key": (self.num_heads, self.d_qk), "value": (self.num_heads, self.d_v)}
+
+    @property
     def step_weights(self) -> int:
         """Number of parameters that a decoding step reads, embeddings aside."""
-        # Self-attention has four products, cross-attention two: its keys and values are cached.
-        attention = 3 * self.num_heads * (self.d_qk + self.d_v)
-        layer = self.d_model * (attention + 2 * self.d_ff)
+        # An SSRU has two products, self-attention four; cross-attention two, since its keys and
+        # values are cached.
+        attention = self.num_heads * (self.d_qk + self.d_v)
+        target = 2 * self.d_model if self.recurrent else 2 * attention
+        layer = self.d_model * (target + attention + 2 * self.d_ff)
         return self.num_decoder_layers * layer + self.d_model * self.target_vocab_size
 
 

@@ -55,6 +55,9 @@ class Serve(click.Command):
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 
+OF_CHECKPOINTS = ("config.json", "*.npz", "*.bin", "*.bin.gz")  # names of files in their folders
+
+
 @click.command(cls=Serve, add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
 def serve(arguments: tuple[str, ...]) -> None:
@@ -124,7 +127,9 @@ def writing(folder: Path) -> Generator[None]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and not (folder / "bundle.json").exists()
+    """Return whether `convert` may know a folder: by config.json, or as the files of Marian."""
+    is_bundle = (folder / "bundle.json").exists()
+    return not is_bundle and any(any(folder.glob(pattern)) for pattern in OF_CHECKPOINTS)
 
 
 def bundle_of(checkpoint: Path) -> Path:

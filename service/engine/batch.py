@@ -39,7 +39,7 @@ class Batch:
         search = BeamSearch if key.beams else GreedySearch
         self._search: Search = search(key.rows_per_source, manifest.eos_id, detokenize)
         self._tokens = np.zeros(0, np.int64)  # (R,): the token that each row reads next
-        self._gates: FloatArray | None = None  # (R, 2, L, H); None if no job ablates a head
+        self._gates: FloatArray | None = None  # (R, K, L, H); None if no job ablates a head
 
     @property
     def rows(self) -> int:

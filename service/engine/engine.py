@@ -7,7 +7,8 @@ from functools import cache, partial
 from typing import get_args
 
 from service.bundle.manifest import Bundle, GraphName
-from service.engine.scheduler import MAX_LOGITS_BYTES, Queue, Scheduler
+from service.engine.queue import Queue
+from service.engine.scheduler import MAX_LOGITS_BYTES, Scheduler
 from service.engine.worker import Worker
 from service.memory import trim_heaps
 from service.runtime.self_check import check_parity

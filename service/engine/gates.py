@@ -8,11 +8,9 @@ from service.arrays import FloatArray
 from service.bundle.manifest import Config
 from service.wire import Entry
 
-DECODER_KINDS = ("decoder", "cross")  # in the order of their gates
-
 
 def ablates_decoder(entry: Entry) -> bool:
-    return any(head.kind in DECODER_KINDS for head in entry.ablated)
+    return any(head.kind != "encoder" for head in entry.ablated)
 
 
 def encoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
@@ -26,11 +24,12 @@ def encoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
 
 
 def decoder_gates(entries: Sequence[Entry], config: Config) -> FloatArray:
-    """Return (B, 2, L, H), of self-attention and cross-attention."""
-    shape = len(entries), len(DECODER_KINDS), config.num_decoder_layers, config.num_heads
+    """Return (B, K, L, H), of the K kinds of attention in the decoder."""
+    kinds = config.decoder_kinds
+    shape = len(entries), len(kinds), config.num_decoder_layers, config.num_heads
     gates = np.ones(shape, np.float32)
     for row, entry in enumerate(entries):
         for head in entry.ablated:
-            if head.kind in DECODER_KINDS:
-                gates[row, DECODER_KINDS.index(head.kind), head.layer, head.head] = 0.0
+            if head.kind != "encoder":
+                gates[row, kinds.index(head.kind), head.layer, head.head] = 0.0
     return gates

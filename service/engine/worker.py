@@ -13,7 +13,8 @@ from service.attention import AttentionKind, align_steps
 from service.bundle.manifest import Manifest
 from service.engine.batch import Batch, BatchKey
 from service.engine.gates import ablates_decoder, decoder_gates, encoder_gates
-from service.engine.scheduler import Job, PassSize, Queue, Scheduler
+from service.engine.queue import Queue
+from service.engine.scheduler import Job, PassSize, Scheduler
 from service.errors import HeedError, PassFailed, Unavailable
 from service.logs import log_error
 from service.runtime.cache import CrossCache
@@ -302,7 +303,7 @@ class Worker:
         crosses = [row.job.cross for row in rows if row.job.cross]
         gates = self._decoder_gates(entries) if rows[0].gated else None
         computed = self._session.attention(inputs, crosses, gates)
-        for row, ids, (decoder, cross) in zip(rows, before, computed, strict=True):
+        for row, ids, attended in zip(rows, before, computed, strict=True):
             entry, selection = row.job.entry, row.job.entry.selection
             first = len(ids) - 1  # the position that predicts the first token
             count = len(row.target)
@@ -310,12 +311,14 @@ class Worker:
             wanted = slice(first + steps.start, first + steps.stop)
             if "decoder" in selection.layers:
                 # without a step for the alignment
-                shown = measured(entry, decoder)[..., : first + count]
+                shown = measured(entry, attended["decoder"])[..., : first + count]
                 row.weights["decoder"] = selection.pick("decoder", shown, wanted)
             if "cross" in selection.layers:
-                row.weights["cross"] = selection.pick("cross", measured(entry, cross), wanted)
+                shown = measured(entry, attended["cross"])
+                row.weights["cross"] = selection.pick("cross", shown, wanted)
             if entry.aligns and self._manifest.alignment:
-                aligned = align_steps(self._manifest.alignment, cross.weights, first, count)
+                weights = attended["cross"].weights
+                aligned = align_steps(self._manifest.alignment, weights, first, count)
                 row.job.answer.alignment.append(aligned)
 
     def _read(self, row: AttentionRow, before: Sequence[int]) -> IntArray:

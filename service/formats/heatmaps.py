@@ -158,23 +158,28 @@ def label_columns(
 
 
 def titles_of(block: dict[str, Any]) -> list[str]:
-    """Return the title of each matrix, for example "layer 2; mean of heads 0 to 3". The only matrix
-    of a block without layers needs none."""
+    """Return the title of each matrix, for example "mean of layers 0, 2; head 1", as
+    service/web/view/block.js does. The only matrix of a block without layers needs none."""
     if "layers" not in block:
         return [""]
     layers, heads = (
-        [f"{block[f'reduce_{axis}s']} of {axis}s {listed(block[f'{axis}s'])}"]
+        [f"{axis}s {listed(block[f'{axis}s'])}"]
         if f"reduce_{axis}s" in block
         else [f"{axis} {i}" for i in block[f"{axis}s"]]
         for axis in ("layer", "head")
     )
-    return [f"{layer}; {head}" for layer in layers for head in heads]
+    of_layers, of_heads = (block.get(f"reduce_{axis}s") for axis in ("layer", "head"))
+    before = f"{of_layers} of " if of_layers else ""
+    between = f"; {of_heads} of " if of_heads else "; "
+    if of_layers and of_layers == of_heads:
+        between = " and "
+    return [f"{before}{layer}{between}{head}" for layer in layers for head in heads]
 
 
 def listed(indices: Sequence[int]) -> str:
     first, last = indices[0], indices[-1]
     if len(indices) > 2 and list(indices) == list(range(first, last + 1)):
-        return f"{first} to {last}"
+        return f"{first}\N{EN DASH}{last}"
     return ", ".join(map(str, indices))
 
 

@@ -1,6 +1,6 @@
 """The step graph bound to the memory of a KV cache, so that a step copies and allocates nothing.
 
-Axes: R rows, K best tokens, V target vocabulary, L layers, H heads.
+Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads.
 """
 
 from typing import Any
@@ -24,13 +24,14 @@ class Binding:
         self,
         cache: Cache,
         step: ort.InferenceSession,
-        cache_names: list[str],
+        self_names: list[str],
+        cross_names: list[str],
         k: int,
         *,
         vocab_size: int | None,
         gates: FloatArray | None,
     ) -> None:
-        """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
+        """The names alternate key and value, layer by layer: self_key_0, self_value_0, ...
 
         If `vocab_size` is given, the logits (R, V) are bound too; with None, ONNX Runtime
         allocates and frees them. `gates` have the shape of those that a gated graph takes.
@@ -53,16 +54,15 @@ class Binding:
         self._bind_output("top_ids", ids)
         if logits is not None:
             self._bind_output("logits", logits)
-        arrays = zip(cache_names, cache.self_keys_values, cache.cross_keys_values, strict=True)
-        for name, self_array, cross_array in arrays:
-            self._bind_input(f"cross_{name}", cross_array)
-            in_place = self._bind_input(f"self_{name}", self_array)
-            self._binding.bind_ortvalue_output(f"self_{name}_out", in_place)
+        for name, array in zip(cross_names, cache.cross_keys_values, strict=True):
+            self._bind_input(name, array)
+        for name, array in zip(self_names, cache.self_keys_values, strict=True):
+            self._binding.bind_ortvalue_output(f"{name}_out", self._bind_input(name, array))
 
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
-        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, 2, L, H). The next
+        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, K, L, H). The next
         run overwrites what is returned."""
         if self._gates is not None:
             self._gates[:] = gates

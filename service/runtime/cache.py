@@ -1,5 +1,8 @@
 """The KV cache: keys and values of the live rows, in memory that the step graph updates in place.
 
+An SSRU decoder has one state in the place of its own keys and values: one head of d_model, at one
+position that each step overwrites.
+
 Axes: L decoder layers, B sources, W rows per source, R = B x W rows, H heads, S source length,
 T cache capacity, D head_dim (d_qk of keys, d_v of values).
 """
@@ -50,11 +53,15 @@ class Cache:
         self.bindings: dict[Any, Any] = {}
         self._layers = range(config.num_decoder_layers)
         self._source_length = np.zeros(0, np.int64)  # (>= B,)
-        empty = (config.num_decoder_layers, 0, config.num_heads, 0)
-        head_dims = (config.d_qk, config.d_v)
         # keys and values of all layers: (L, >= R, H, T, D) and (L, >= B, H, >= S, D)
-        self._self = [np.zeros((*empty, head_dim), dtype) for head_dim in head_dims]
-        self._cross = [np.zeros((*empty, head_dim), dtype) for head_dim in head_dims]
+        self._self, self._cross = (
+            [
+                np.zeros((config.num_decoder_layers, 0, heads, 0, head_dim), dtype)
+                for heads, head_dim in parts.values()
+            ]
+            for parts in (config.self_parts, config.cross_parts)
+        )
+        self._fixed = config.max_target_length if config.recurrent else None
 
     @property
     def source_length(self) -> IntArray:
@@ -64,11 +71,11 @@ class Cache:
     @property
     def capacity(self) -> int:
         """Positions a row has room for."""
-        return self._self[0].shape[3]
+        return self._fixed or self._self[0].shape[3]
 
     @property
     def self_keys_values(self) -> list[CacheArray]:
-        """Key and value of each layer in turn, (R, H, T, D); views, not copies."""
+        """Key and value, or state, of each layer in turn, (R, H, T, D); views, not copies."""
         rows = self.sources * self.rows_per_source
         return [array[layer, :rows] for layer in self._layers for array in self._self]
 
@@ -124,7 +131,7 @@ class Cache:
         _, held_sources, _, held_length, _ = self._cross[0].shape
         self_size = (
             self._fit_rows(held_rows, sources * self.rows_per_source),
-            fit_length(held_capacity, capacity, TARGET_STEP),
+            1 if self._fixed else fit_length(held_capacity, capacity, TARGET_STEP),
         )
         cross_size = (
             self._fit_rows(held_sources, sources),

@@ -1,6 +1,6 @@
 """The step graph bound to a KV cache on a device, so that a step moves only tokens and candidates.
 
-Axes: R rows, K best tokens, V target vocabulary, L layers, H heads.
+Axes: R rows, K best tokens (of gates: kinds of attention), V target vocabulary, L layers, H heads.
 """
 
 from collections.abc import Collection
@@ -28,13 +28,14 @@ class DeviceBinding:
         self,
         cache: DeviceCache,
         step: ort.InferenceSession,
-        cache_names: list[str],
+        self_names: list[str],
+        cross_names: list[str],
         k: int,
         *,
         vocab_size: int | None,
         on_host: Collection[str],
     ) -> None:
-        """`cache_names` alternate key and value, layer by layer: key_0, value_0, key_1, ...
+        """The names alternate key and value, layer by layer: self_key_0, self_value_0, ...
 
         If `vocab_size` is given, the logits (R, V) are copied to the host too. `on_host` are the
         inputs that the graph reads in the host's memory (`inputs_on_host`).
@@ -51,22 +52,22 @@ class DeviceBinding:
         self._bind_output("top_ids", ids)
         if logits is not None:
             self._bind_output("logits", logits)
-        places = zip(cache_names, cache.self_blocks, cache.cross_blocks, strict=True)
         self._copied: list[tuple[Any, ...]] = []  # arguments of bind_input, for caches
-        for name, own, cross in places:
-            on_device = cache.device, 0, cache.dtype
-            self._binding.bind_input(f"cross_{name}", *on_device, cross.shape, cross.address)
-            given = f"self_{name}", *on_device, own.shape, own.address
+        on_device = cache.device, 0, cache.dtype
+        for name, block in zip(cross_names, cache.cross_blocks, strict=True):
+            self._binding.bind_input(name, *on_device, block.shape, block.address)
+        for name, block in zip(self_names, cache.self_blocks, strict=True):
+            given = name, *on_device, block.shape, block.address
             self._binding.bind_input(*given)
-            if f"self_{name}" in on_host:
+            if name in on_host:
                 self._copied.append(given)
             # the same memory: the graph writes in place
-            self._binding.bind_output(f"self_{name}_out", *on_device, own.shape, own.address)
+            self._binding.bind_output(f"{name}_out", *given[1:])
 
     def run(
         self, tokens: IntArray, position: IntArray, gates: FloatArray | None = None
     ) -> Candidates:
-        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, 2, L, H). The next
+        """Read tokens (R,) at their positions (R,), a gated graph with gates (R, K, L, H). The next
         run overwrites what is returned."""
         self._binding.bind_cpu_input("token", np.ascontiguousarray(tokens))
         self._binding.bind_cpu_input("position", position)

@@ -103,7 +103,8 @@ class DeviceCache:
         self.dtype: CacheType = mover.dtype
         self._mover = mover
         self._layers = config.num_decoder_layers
-        self._shapes = [(config.num_heads, d) for d in (config.d_qk, config.d_v)]
+        self._shapes = [*config.self_parts.values()]
+        self._fixed = config.max_target_length if config.recurrent else None
         # Keys and values of all layers: (L, R, H, T, D) and (L, B, H, >= S, D); none without rows.
         self._self: list[ort.OrtValue] = []
         self._cross: list[ort.OrtValue] = []
@@ -115,11 +116,11 @@ class DeviceCache:
     @property
     def capacity(self) -> int:
         """Positions a row has room for."""
-        return length_of(self._self)
+        return self._fixed or length_of(self._self)
 
     @property
     def self_blocks(self) -> list[Block]:
-        """Where key and value of each layer in turn lie."""
+        """Where key and value, or state, of each layer in turn lie."""
         return self._blocks(self._self)
 
     @property
@@ -147,7 +148,8 @@ class DeviceCache:
         ]
         new = [np.stack(cross.keys_values[place::2]) for place in range(2)]  # (L, N, H, S, D)
         longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
-        self_values = self._joined(self._self, empty, max(self.capacity, TARGET_STEP))
+        held = 1 if self._fixed else max(self.capacity, TARGET_STEP)
+        self_values = self._joined(self._self, empty, held)
         self._replace(self_values, self._joined(self._cross, new, longest))
         self.source_length = source_length
         self.position = np.concatenate([self.position, np.zeros(count, np.int64)])
@@ -164,8 +166,9 @@ class DeviceCache:
         position, source_length = self.position[rows], self.source_length[keep]
         if len(keep):
             capacity = fit_length(self.capacity, int(position.max()), TARGET_STEP)
+            held = 1 if self._fixed else max(capacity, TARGET_STEP)
             longest = fit_length(length_of(self._cross), int(source_length.max()), SOURCE_STEP)
-            self_values = self._moved(self._self, rows, max(capacity, TARGET_STEP))
+            self_values = self._moved(self._self, rows, held)
             self._replace(self_values, self._moved(self._cross, keep, longest))
         else:
             self._replace([], [])

@@ -110,10 +110,14 @@ def shapes_of(
     """Return the shapes of what one graph is compared with, beyond what every graph needs."""
     heads, encoder, decoder = config.num_heads, config.num_encoder_layers, config.num_decoder_layers
     own = of_layers("encoder_attention", encoder, (count, heads, source, source))
-    others = of_layers("decoder_attention", decoder, (count, heads, target, target))
-    others |= of_layers("cross_attention", decoder, (count, heads, target, source))
+    keys = {"decoder": target, "cross": source}
+    others: dict[str, tuple[int, ...]] = {}
+    norms: dict[str, tuple[int, ...]] = {}
+    for kind in config.decoder_kinds:
+        others |= of_layers(f"{kind}_attention", decoder, (count, heads, target, keys[kind]))
+        norms |= of_layers(f"{kind}_value_norms", decoder, (count, heads, keys[kind]))
     gated = {
-        "decoder_gates": (2, decoder, heads),
+        "decoder_gates": (len(config.decoder_kinds), decoder, heads),
         "decoder_gated_log_probs": (count, target, named),
     }
     shapes: dict[GraphName, dict[str, tuple[int, ...]]] = {
@@ -123,10 +127,7 @@ def shapes_of(
         | {"encoder_gates": (encoder, heads), "encoder_gated_log_probs": (count, target, named)}
         | of_layers("encoder_value_norms", encoder, (count, heads, source)),
         "gated_step": gated,
-        "gated_decoder": others
-        | gated
-        | of_layers("decoder_value_norms", decoder, (count, heads, target))
-        | of_layers("cross_value_norms", decoder, (count, heads, source)),
+        "gated_decoder": others | gated | norms,
     }
     return shapes.get(graph, {})
 

@@ -133,7 +133,7 @@ def steps(
     session: Session, cross: CrossCache, torch: Torch, gates: FloatArray | None = None
 ) -> Iterator[tuple[int, int, Candidates, FloatArray]]:
     """Yield for each target and position the candidates of all, and the log-probs (V,) of this one;
-    `gates` are (B, 2, L, H)."""
+    `gates` are (B, K, L, H)."""
     cache = session.new_cache(rows_per_source=1)
     cache.insert(cross)
     targets = targets_of(torch)
@@ -153,9 +153,9 @@ def compare_encoder_attention(session: Session, torch: Torch) -> Iterator[Pair]:
 
 def compare_attention(session: Session, torch: Torch) -> Iterator[Pair]:
     crosses = crosses_of(session, torch)
-    for i, (decoder, cross) in enumerate(session.attention(targets_of(torch), crosses)):
-        yield from compare_layers("decoder_attention", i, decoder, torch)
-        yield from compare_layers("cross_attention", i, cross, torch)
+    for i, attended in enumerate(session.attention(targets_of(torch), crosses)):
+        for kind, each in attended.items():
+            yield from compare_layers(f"{kind}_attention", i, each, torch)
 
 
 def compare_scores(session: Session, torch: Torch) -> Iterator[Pair]:
@@ -203,9 +203,9 @@ def compare_gated_decoder(session: Session, torch: Torch) -> Iterator[Pair]:
         theirs = torch["decoder_gated_log_probs"][i, : len(ours), -1]
         yield f"token_log_probs[{i}]", ours, theirs
     computed = session.attention(inputs, crosses, np.ones_like(gates))
-    for i, (decoder, cross) in enumerate(computed):
-        yield from compare_layers("decoder_attention", i, decoder, torch)
-        yield from compare_layers("cross_attention", i, cross, torch)
+    for i, attended in enumerate(computed):
+        for kind, each in attended.items():
+            yield from compare_layers(f"{kind}_attention", i, each, torch)
 
 
 def gates_of(torch: Torch, name: str) -> FloatArray:

@@ -3,8 +3,8 @@
 Axes: B sources, R rows of a step, S source length, T target length, L layers, H heads, M d_model,
 K best tokens.
 
-Gates (B, L, H) of the encoder, and (B or R, 2, L, H) of the decoder's self-attention and
-cross-attention, are factors of the heads' outputs. Only methods that get them use the gated graphs.
+Gates (B, L, H) of the encoder, and (B or R, K, L, H) of the K kinds of attention in the decoder,
+are factors of the heads' outputs. Only methods that get them use the gated graphs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 
 from service.arrays import Feeds, FloatArray, IntArray
-from service.bundle.manifest import Bundle, GraphName
+from service.bundle.manifest import Bundle, DecoderAttention, GraphName
 from service.errors import PassFailed, StartupError
 from service.runtime.binding import Binding
 from service.runtime.cache import Cache, CacheType, CrossCache
@@ -46,7 +46,8 @@ NOT_FINITE = (
 
 class Attended(NamedTuple):
     """Attention weights (L, H, T, S) of one sequence and, if a gated graph computed them, the value
-    norms (L, H, S): |W v|, where v is a head's value and W its slice of the output projection."""
+    norms (L, H, S): |W v| times the head's gate, where v is a head's value and W its slice of the
+    output projection. A head that is switched off gives nothing: its norms are 0."""
 
     weights: FloatArray
     norms: FloatArray | None = None
@@ -56,13 +57,18 @@ class Attended(NamedTuple):
         cls,
         weights: Sequence[FloatArray],
         norms: Sequence[FloatArray],
+        gates: FloatArray | None,
         row: int,
         queries: int,
         keys: int,
     ) -> "Attended":
-        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding."""
-        lengths = np.stack([layer[row, :, :keys] for layer in norms]) if norms else None
-        return cls(stack_layers(weights, row, queries, keys), lengths)
+        """Take one row of each layer's (B, H, T, S) and (B, H, S), without padding. `gates`
+        (B, L, H) are those of a gated graph, whose norms do not have them."""
+        stacked = stack_layers(weights, row, queries, keys)
+        if gates is None:
+            return cls(stacked)
+        lengths = np.stack([layer[row, :, :keys] for layer in norms])  # (L, H, keys)
+        return cls(stacked, lengths * gates[row, :, :, None])
 
     @property
     def weighted_norms(self) -> FloatArray:
@@ -91,8 +97,14 @@ class Session:
         self._pad_id = bundle.manifest.pad_id
         self._config = bundle.manifest.config
         layers = range(self._config.num_decoder_layers)
-        self._cache_names = [f"{part}_{layer}" for layer in layers for part in ("key", "value")]
-        self._encoded_names = ["memory", *(f"cross_{name}" for name in self._cache_names)]
+        self._self_names, self._cross_names = (
+            [f"{side}_{part}_{layer}" for layer in layers for part in parts]
+            for side, parts in (
+                ("self", self._config.self_parts),
+                ("cross", self._config.cross_parts),
+            )
+        )
+        self._encoded_names = ["memory", *self._cross_names]
         device = cache_device(name)
         self._mover = Mover(device, self._cache_type) if device else None
         self.workers = 1
@@ -160,7 +172,8 @@ class Session:
         if key not in cache.bindings:
             if logits or len(cache.bindings) == MOST_BINDINGS:
                 cache.bindings.clear()  # a buffer for all logits is large: keep at most one
-            bound = self.open(graph), self._cache_names, min(k, vocab_size)
+            names = self._self_names, self._cross_names
+            bound = self.open(graph), *names, min(k, vocab_size)
             size = vocab_size if logits else None
             if isinstance(cache, Cache):
                 cache.bindings[key] = Binding(cache, *bound, vocab_size=size, gates=gates)
@@ -179,14 +192,14 @@ class Session:
         inputs: Sequence[IntArray],
         crosses: Sequence[CrossCache],
         gates: FloatArray | None = None,
-    ) -> list[tuple[Attended, Attended]]:
-        """Return decoder attention (L, H, T, T) and cross-attention (L, H, T, S) of each target.
+    ) -> list[dict[DecoderAttention, Attended]]:
+        """Return decoder attention (L, H, T, T), if there is any, and cross-attention (L, H, T, S)
+        of each target.
 
         `inputs` are decoder input ids (T,); `crosses` are their sources, one each.
         """
         feeds = self._teacher_forcing(inputs, crosses)
-        layers = self._config.num_decoder_layers
-        kinds = ("decoder", "cross")
+        layers, kinds = self._config.num_decoder_layers, self._config.decoder_kinds
         names, norms = (names_of(what, kinds, layers) for what in ("attention", "value_norms"))
         if gates is None:
             found = self._run("attention", names, feeds)
@@ -194,12 +207,23 @@ class Session:
             feeds["target_ids"], feeds["gates"] = feeds["decoder_input_ids"], gates
             # The log-probs are not needed here, but NaN anywhere reaches them (`_run`).
             found = self._run("gated_decoder", [*names, *norms, "token_log_probs"], feeds)
-        own, cross, own_norms, cross_norms = (
-            found[i * layers : (i + 1) * layers] for i in range(4)
-        )
+        parts = [found[i * layers : (i + 1) * layers] for i in range(2 * len(kinds))]
+        weights = dict(zip(kinds, parts, strict=False))  # the value norms follow, if there are any
+        value_norms = dict(zip(kinds, parts[len(kinds) :], strict=True))
         lengths = zip(feeds["decoder_length"], feeds["source_length"], strict=True)
+        own = {} if gates is None else {kind: gates[:, k] for k, kind in enumerate(kinds)}
         return [
-            (Attended.of(own, own_norms, i, t, t), Attended.of(cross, cross_norms, i, t, s))
+            {
+                kind: Attended.of(
+                    weights[kind],
+                    value_norms[kind],
+                    own.get(kind),
+                    i,
+                    t,
+                    s if kind == "cross" else t,
+                )
+                for kind in kinds
+            }
             for i, (t, s) in enumerate(lengths)
         ]
 
@@ -217,7 +241,7 @@ class Session:
         else:
             found = self._run("gated_encoder", [*names, *norms, "memory"], feeds)
         weights, value_norms = found[:layers], found[layers : 2 * layers]
-        return [Attended.of(weights, value_norms, i, n, n) for i, n in enumerate(lengths)]
+        return [Attended.of(weights, value_norms, gates, i, n, n) for i, n in enumerate(lengths)]
 
     def score(
         self,
@@ -253,11 +277,11 @@ class Session:
             "decoder_length": lengths,
             "source_length": source_length,
         }
-        for index, name in enumerate(self._cache_names):
+        for index, name in enumerate(self._cross_names):
             parts = [cross.keys_values[index] for cross in crosses]  # (1, H, S, D) each
             _, heads, _, head_dim = parts[0].shape
             shape = (len(parts), heads, source_length.max(), head_dim)
-            feeds[f"cross_{name}"] = padded = np.zeros(shape, parts[0].dtype)
+            feeds[name] = padded = np.zeros(shape, parts[0].dtype)
             for i, part in enumerate(parts):
                 padded[i, :, : part.shape[2]] = part[0]
         return feeds

@@ -37,12 +37,14 @@ def reported_tensors(arguments: Iterable[Any]) -> Tensors:
 def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple[Tensors, Tensors]:
     """Return the inputs and the outputs of a graph. Keys and values have the type `cache_type`."""
     heads, vocab_size = config.num_heads, config.target_vocab_size
-    keys_values: Tensors = {}
+    kinds, kept = config.decoder_kinds, (1,) if config.recurrent else ()  # positions of a state
+    own: Tensors = {}
+    cross: Tensors = {}
     for layer in range(config.num_decoder_layers):
-        keys_values[f"key_{layer}"] = (cache_type, heads, config.d_qk)
-        keys_values[f"value_{layer}"] = (cache_type, heads, config.d_v)
-    cross = {f"cross_{name}": each for name, each in keys_values.items()}
-    own = {f"self_{name}": each for name, each in keys_values.items()}
+        for part, (count, head_dim) in config.self_parts.items():
+            own[f"self_{part}_{layer}"] = (cache_type, count, *kept, head_dim)
+        for part, (count, head_dim) in config.cross_parts.items():
+            cross[f"cross_{part}_{layer}"] = (cache_type, count, head_dim)
     written = {f"{name}_out": each for name, each in own.items()}
     source: Tensors = {"source_ids": (INT,), "source_length": (INT,)}
     lengths = "decoder_input_ids", "decoder_length", "source_length"
@@ -51,11 +53,11 @@ def expected_tensors(graph: GraphName, config: Config, cache_type: str) -> tuple
     step: Tensors = token | {"k": (INT, 1)} | own | cross
     encoder = weights_of(["encoder_attention"], heads, config.num_encoder_layers)
     encoder_norms = weights_of(["encoder_value_norms"], heads, config.num_encoder_layers)
-    both = weights_of(["decoder_attention", "cross_attention"], heads, config.num_decoder_layers)
-    norms = ["decoder_value_norms", "cross_value_norms"]
+    weights, norms = ([f"{kind}_{what}" for kind in kinds] for what in ("attention", "value_norms"))
+    both = weights_of(weights, heads, config.num_decoder_layers)
     both_norms = weights_of(norms, heads, config.num_decoder_layers)
     encoder_gates: Tensors = {"gates": (FLOAT, config.num_encoder_layers, heads)}
-    decoder_gates: Tensors = {"gates": (FLOAT, 2, config.num_decoder_layers, heads)}
+    decoder_gates: Tensors = {"gates": (FLOAT, len(kinds), config.num_decoder_layers, heads)}
     encoded = {"memory": (FLOAT, config.d_model)} | cross
     scored = forced | {"target_ids": (INT,)}
     log_probs: Tensors = {"token_log_probs": (FLOAT,)}

@@ -116,6 +116,7 @@ class Banks:
             best = next(place for place, each in enumerate(ranked) if each[2] == nearest)
             ranked.insert(self._beam_size - 1, ranked.pop(best))
             taken[-1] = nearest
-        # STEP 3: endings count as if the bank without lack were a beam search of its own
-        rows = max(1, taken.count(0))
+        # STEP 3: endings count as if the bank without lack were a beam search of its own, of its
+        # rows and of those that nothing takes
+        rows = max(1, taken.count(0) + self._beam_size - len(taken))
         return chain((beam for rank, beam in endings if rank < rows), (each[3] for each in ranked))

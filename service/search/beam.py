@@ -25,7 +25,7 @@ from service.search.protocol import (
     Progress,
     Step,
 )
-from service.search.rules import Rules, rules_of
+from service.search.rules import Rules, entropy, rules_of
 
 
 @dataclass(slots=True)
@@ -40,15 +40,20 @@ class BeamState:
     banks: Banks | None  # if phrases are required
     steps: list[list[Beam]] = field(default_factory=list[list[Beam]])  # (T, W)
     alternatives: list[list[Alternatives]] = field(default_factory=list[list[Alternatives]])
+    entropies: list[list[float]] = field(default_factory=list[list[float]])  # if asked for: (T, W)
     hypotheses: list[Hypothesis] = field(default_factory=list[Hypothesis])  # <= W, best first
     is_over: bool = False
 
     def continuations(self, candidates: Candidates, first_row: int, eos_id: int) -> Iterable[Beam]:
-        """Return the allowed continuations of all beams, best first, and store the alternatives.
+        """Return the allowed continuations of all beams, best first, and store the alternatives and
+        entropies.
 
         Enough are returned for W live beams, even if all that end a beam rank first. If phrases are
         required, they come in the order of `Banks.share`.
         """
+        if self.options.entropies:
+            rows = range(first_row, first_row + len(self.totals))
+            self.entropies.append([entropy(candidates.of(row)[2]) for row in rows])
         if self.banks and self.rules.takes_best:
             found = self.banks.continuations(candidates, first_row, self.totals)
             return self.banks.share(found, self._room, eos_id)
@@ -173,8 +178,18 @@ class BeamState:
             top_log_probs = [alternatives[beam.parent] for alternatives, beam in steps]
         penalty = self.options.length_penalty
         unmet = self.banks.unmet(token_ids) if self.banks else ()
+        entropies = [of[beam.parent] for of, beam in zip(self.entropies, path, strict=False)]
         self.hypotheses.append(
-            Hypothesis(token_ids, log_probs, reason, penalty, top_log_probs, self.forced, unmet)
+            Hypothesis(
+                token_ids,
+                log_probs,
+                reason,
+                penalty,
+                top_log_probs,
+                self.forced,
+                unmet,
+                entropies,
+            )
         )
         self.hypotheses.sort(key=lambda hypothesis: (len(hypothesis.unmet), -hypothesis.score))
         del self.hypotheses[self.options.beam_size :]
@@ -232,8 +247,8 @@ class BeamSearch:
     def needed(self) -> Needed:
         ruled = [state for state in self._states if not state.rules.plain]
         counts = (state.rules.candidates(len(state.steps)) for state in ruled)
-        k, logits = Needed.of(2 * self._rows_per_source, counts)
-        return Needed(k, logits or any(state.banks for state in ruled))
+        logits = any(state.rules.reads_logits for state in ruled)
+        return Needed.of(2 * self._rows_per_source, counts, logits)
 
     def insert(self, options: Sequence[SearchOptions], starts: Sequence[Sequence[int]]) -> None:
         totals = [0.0] + [DEAD] * (self._rows_per_source - 1)  # rows start alike: one suffices

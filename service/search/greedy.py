@@ -21,7 +21,7 @@ from service.search.protocol import (
     Step,
     TokenProgress,
 )
-from service.search.rules import Rules, rules_of
+from service.search.rules import Rules, entropy, rules_of
 from service.search.sampling import draw
 
 
@@ -37,6 +37,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
+    entropies: list[float] = field(default_factory=list[float])
     finish_reason: FinishReason | None = None
     reported: int = 0  # tokens that `progress` has returned
 
@@ -48,6 +49,8 @@ class Sequence:
         random = self.random
         index = draw(allowed, self.options, random) if random else allowed.log_probs.argmax()
         self.top_log_probs.append(allowed.best)
+        if self.options.entropies:
+            self.entropies.append(entropy(candidates.of(row)[2]))
         return int(allowed.ids[index]), float(allowed.log_probs[index])
 
     def append(self, token_id: int, log_prob: float, eos_id: int) -> None:
@@ -73,7 +76,15 @@ class Sequence:
     def hypothesis(self) -> Hypothesis:
         reason, penalty = self.finish_reason or "length", self.options.length_penalty
         top = self.top_log_probs if self.options.top_log_probs else []
-        return Hypothesis(self.token_ids, self.log_probs, reason, penalty, top, self.forced)
+        return Hypothesis(
+            self.token_ids,
+            self.log_probs,
+            reason,
+            penalty,
+            top,
+            self.forced,
+            entropies=self.entropies,
+        )
 
     def _alternatives(self, position: int) -> Alternatives:
         return self.top_log_probs[position] if self.options.top_log_probs else []
@@ -91,7 +102,8 @@ class GreedySearch:
     @property
     def needed(self) -> Needed:
         ruled = [sequence for sequence in self._sequences if not sequence.rules.plain]
-        return Needed.of(1, (each.rules.candidates(len(each.token_ids)) for each in ruled))
+        counts = (each.rules.candidates(len(each.token_ids)) for each in ruled)
+        return Needed.of(1, counts, any(each.rules.reads_logits for each in ruled))
 
     def insert(
         self, options: abc.Sequence[SearchOptions], starts: abc.Sequence[abc.Sequence[int]]

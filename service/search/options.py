@@ -36,6 +36,7 @@ class SearchOptions:
     stop_ids: frozenset[int] = frozenset()  # tokens that end a hypothesis and stay in it
     required: tuple[Item, ...] = ()  # phrases of which a target must have one each; needs beams
     top_log_probs: int = 0  # alternatives to report with each token
+    entropies: bool = False  # whether to report the entropy at each position
 
     @property
     def samples(self) -> bool:

@@ -48,9 +48,9 @@ class Beam(NamedTuple):
 class Hypothesis:
     """A finished target: every generated id, eos included, and the log-prob of each.
 
-    `top_log_probs` holds the alternatives at each position, if the request asked for them. `forced`
-    is the number of start ids that count in the length. `unmet` are the numbers of the required
-    items that it lacks.
+    `top_log_probs` holds the alternatives at each position, and `entropies` the entropy of the
+    model's distribution in nats, if the request asked for them. `forced` is the number of start ids
+    that count in the length. `unmet` are the numbers of the required items that it lacks.
     """
 
     token_ids: list[int]
@@ -60,6 +60,7 @@ class Hypothesis:
     top_log_probs: list[Alternatives] = field(default_factory=list[Alternatives])
     forced: int = 0
     unmet: tuple[int, ...] = ()
+    entropies: Sequence[float] = ()
 
     @property
     def score(self) -> float:
@@ -101,10 +102,11 @@ class Needed(NamedTuple):
     logits: bool
 
     @classmethod
-    def of(cls, least: int, counts: Iterable[int | None]) -> "Needed":
-        """Return a need that covers `least` and each of the counts; None stands for all logits."""
+    def of(cls, least: int, counts: Iterable[int | None], logits: bool) -> "Needed":
+        """Return a need that covers `least` and each of the counts; None stands for all logits, as
+        does `logits`."""
         known = [*counts]
-        return cls(max([least, *filter(None, known)]), None in known)
+        return cls(max([least, *filter(None, known)]), logits or None in known)
 
 
 class Step(NamedTuple):

@@ -76,7 +76,9 @@ class Rules:
             or options.samples
             or options.top_log_probs
         )
-        self.plain = self.takes_best and not options.required
+        # besides the candidates, if these suffice otherwise
+        self.reads_logits = bool(options.entropies or options.required)
+        self.plain = self.takes_best and not self.reads_logits
 
     def candidates(self, length: int) -> int | None:
         """Return how many of the most probable tokens a row needs after `length` generated ones.
@@ -204,6 +206,17 @@ def with_tokens(
     others = [token for token in tokens if token not in held]
     of_others = log_probs[0] + (logits[others] - logits[ids[0]])
     return np.concatenate([log_probs, of_others]), np.concatenate([ids, np.array(others, np.int64)])
+
+
+def entropy(logits: FloatArray | None) -> float:
+    """Return the entropy in nats of the model's distribution, given a row's logits (V,), which may
+    be -inf. Penalties, bans and the temperature of a request do not change it."""
+    assert logits is not None  # the search asked for them
+    shifted = logits - logits.max()  # (V,)
+    probs = np.exp(shifted)  # (V,)
+    total = probs.sum(dtype=np.float64)
+    products = np.multiply(probs, shifted, out=np.zeros_like(probs), where=probs > 0)  # (V,)
+    return float(np.log(total) - products.sum(dtype=np.float64) / total)
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

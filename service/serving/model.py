@@ -27,6 +27,13 @@ class Model:
         """The engine that runs now."""
         return self.supervisor.engine
 
+    @property
+    def replacement(self) -> int:
+        """Id that replaces others in sources: that of the unknown token, or of padding if the
+        vocabulary has none."""
+        known = (self.manifest.unknown_id, self.source.unknown_id)
+        return next((each for each in known if each is not None), self.manifest.pad_id)
+
     def use(self) -> None:
         self.users += 1
         self.unused.clear()

@@ -47,19 +47,19 @@ def button(page, name):
 
 
 PICKED = [
-    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "mean of layers 0 to 3; mean of heads 0 to 3"),
-    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "mean of layers 0 to 2; mean of heads 0 to 3"),
-    ({"#layer": "0"}, {"layers": [0], "reduce_layers": None}, "layer 0; mean of heads 0 to 3"),
-    ({"#head": "max"}, {"reduce_heads": "max"}, "mean of layers 0 to 2; max of heads 0 to 3"),
+    ({"#kind": "encoder"}, {"kinds": ["encoder"]}, "mean of layers 0–3 and heads 0–3"),
+    ({"#kind": "decoder"}, {"kinds": ["decoder"]}, "mean of layers 0–2 and heads 0–3"),
+    ({"#layer": "0"}, {"layers": [0], "reduce_layers": None}, "layer 0; mean of heads 0–3"),
+    ({"#head": "max"}, {"reduce_heads": "max"}, "mean of layers 0–2; max of heads 0–3"),
     (
         {"#head": "1", "#layer": "max"},
         {"heads": [1], "reduce_heads": None, "layers": "all", "reduce_layers": "max"},
-        "max of layers 0 to 2; head 1",
+        "max of layers 0–2; head 1",
     ),
     (
         {"#kind": "encoder", "#layer": "rollout"},
         {"kinds": ["encoder"], "layers": "all", "reduce_layers": "rollout"},
-        "rollout of layers 0 to 3; mean of heads 0 to 3",
+        "rollout of layers 0–3; mean of heads 0–3",
     ),
 ]
 
@@ -77,6 +77,9 @@ def test_reductions_are_what_the_service_answers(page, address, picked, selectio
     assert asked[-1] == expected
     block = attend(address, source="heed", target="HH IY1 D", attention=expected)
     assert table_of(page) == as_text(block)
+    body = {"model": "g2p-en", "source": "heed", "target": "HH IY1 D", "attention": expected}
+    picture = httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "image/svg+xml"})
+    assert f">{title}<" in picture.text
 
 
 def test_a_rollout_can_only_be_picked_where_the_service_accepts_it(page):
@@ -107,9 +110,9 @@ def test_the_grid_shows_every_head_and_enlarges_one_without_a_request(page, addr
 
 
 HEADERS = [
-    ("layer 0, all heads", "layer 0; mean of heads 0 to 3"),
-    ("all layers, head 2", "mean of layers 0 to 2; head 2"),
-    ("all layers, all heads", "mean of layers 0 to 2; mean of heads 0 to 3"),
+    ("layer 0, all heads", "layer 0; mean of heads 0–3"),
+    ("all layers, head 2", "mean of layers 0–2; head 2"),
+    ("all layers, all heads", "mean of layers 0–2 and heads 0–3"),
 ]
 
 
@@ -144,11 +147,11 @@ def test_back_returns_to_the_former_head_and_forward_to_the_next(page):
     button(page, "layer 1, head 1").click()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     button(page, "layer 0, all heads").click()
-    expect(title).to_have_text("cross attention, layer 0; mean of heads 0 to 3")
+    expect(title).to_have_text("cross attention, layer 0; mean of heads 0–3")
     page.go_back()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     page.go_back()
-    expect(title).to_have_text("cross attention, mean of layers 0 to 2; mean of heads 0 to 3")
+    expect(title).to_have_text("cross attention, mean of layers 0–2 and heads 0–3")
     page.go_forward()
     expect(title).to_have_text("cross attention, layer 1; head 1")
     expect(page.locator("#source")).to_have_value("heed")

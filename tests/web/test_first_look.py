@@ -14,7 +14,7 @@ PARTS = ["#result", "#decoding", "#attention-view"]
     [
         ("1280", "construction", PARTS, 800),
         ("1440", "construction", PARTS, 900),
-        ("phone", "attention", ["#heatmap canvas"], 520),
+        ("phone", "attention", ["#heatmap canvas"], 500),
     ],
 )
 def test_a_word_is_seen_without_scrolling(visit, size, word, parts, bottom):

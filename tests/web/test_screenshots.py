@@ -31,5 +31,5 @@ def test_a_picture_shows_the_whole_decoding(browser, address, tmp_path, name):
     assert len(colours) > 20
     assert VIRIDIS["bright"] in colours
     assert heatmap["bottom"] <= shot.height
-    assert caption["height"] < 50  # on two lines
+    assert caption["height"] < 30  # on one line
     assert shot.width < 1000 or max(each["bottom"] for each in controls) <= shot.height

@@ -1,5 +1,6 @@
 """Exported files, whose modules also draw the page: heatmaps and lines, of long texts too."""
 
+import re
 from itertools import pairwise
 
 import httpx2
@@ -50,6 +51,25 @@ def export(visit, address, tmp_path):
 def ask(address, **body):
     body = {"model": "g2p-en", **body}
     return httpx2.post(f"{address}/v1/attention", json=body, headers={"accept": "text/html"})
+
+
+@pytest.mark.parametrize(("measure", "said"), [("weight", ""), ("norm", ", by norm")])
+def test_an_exported_file_says_whether_its_numbers_are_norms(export, measure, said):
+    """In the grid, in the heatmap that is chosen, its table and its legend."""
+    page = export({"source": "heed", "attention": {"layers": [0], "measure": measure}})
+    hint = page.get_by_text("choose a heatmap to see its tokens")
+    expect(hint).to_have_text(f"cross attention{said}: choose a heatmap to see its tokens.")
+    legends = page.locator(".legend")
+    expect(legends).to_contain_text([f"{measure} in its row: low"])
+    page.get_by_role("button", name="layer 0, head 1").click()
+    name = f"cross attention{said}, layer 0; head 1"
+    expect(page.locator(".heatmap figcaption")).to_have_text(name)
+    expect(page.locator(".heatmap canvas")).to_have_accessible_name(re.compile(f"^{name}: "))
+    expect(legends).to_contain_text([f"{measure} in its row: low"] * 2)
+    page.locator(".table summary").click()
+    caption = page.locator(".table caption")
+    expect(caption).to_have_text(f"cross attention{said}: rows attend to columns")
+    expect(page.get_by_role("region", name=f"{measure}s")).to_be_visible()
 
 
 @pytest.mark.parametrize("size", ["1280", "phone"])

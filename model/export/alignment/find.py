@@ -15,6 +15,7 @@ from model.export.alignment.graphs import Graphs
 from model.export.alignment.occlusion import occlude
 from model.export.alignment.sources import Reader, spread
 from model.export.files.manifest import FOLDERS, hash_file
+from model.export.files.work_folder import changed
 from model.network.config import InputError
 
 NEEDED = ("encoder", "step", "attention", "score")
@@ -39,11 +40,12 @@ def align(
     choice, count = find(bundle, manifest, sources, texts)
     sentence = say(choice, count, manifest["config"]["num_heads"])
     progress(sentence)
-    write_card(bundle, sentence, manifest["files"])
     files = manifest.pop("files")
-    manifest |= {"alignment": describe(choice, count), "files": files}
-    content = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    replace_whole(bundle / "bundle.json", lambda new: new.write_text(content, encoding="utf-8"))
+    with changed(bundle) as new:
+        write_card(new, sentence, files)
+        manifest |= {"alignment": describe(choice, count), "files": files}
+        content = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        replace(new / "bundle.json", content)
     return sentence
 
 
@@ -147,5 +149,9 @@ def write_card(bundle: Path, sentence: str, files: dict[str, Any]) -> None:
     if CARD not in files:
         return
     text = SECTION.sub("\n\n", path.read_text(encoding="utf-8")).rstrip("\n")
-    path.write_text(f"{text}\n\n{TITLE}\n{sentence}\n", encoding="utf-8")
+    replace(path, f"{text}\n\n{TITLE}\n{sentence}\n")
     files[CARD] = {"size": path.stat().st_size, "sha256": hash_file(path)}
+
+
+def replace(file: Path, text: str) -> None:
+    replace_whole(file, lambda new: new.write_text(text, encoding="utf-8"))

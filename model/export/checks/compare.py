@@ -149,10 +149,10 @@ class Steps:
         self._feeds = {**encoded, "k": np.array([1])}
         for each in step.get_inputs():
             if each.name.startswith("self_"):
-                _, heads, _, head_dim = each.shape
-                self._feeds[each.name] = np.zeros(
-                    (rows, heads, longest, head_dim), TYPES[each.type]
-                )
+                _, heads, positions, head_dim = each.shape  # 1 position of a state, else a name
+                held = positions if isinstance(positions, int) else longest
+                shape = rows, heads, held, head_dim
+                self._feeds[each.name] = np.zeros(shape, TYPES[each.type])
         self._written = [each.name for each in step.get_outputs() if each.name.endswith("_out")]
 
     def logits(self, token: Array) -> Array:

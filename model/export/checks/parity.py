@@ -22,7 +22,7 @@ from model.network.gates import (
     encoder_attentions,
     encoder_gates,
 )
-from model.network.transformer import Transformer
+from model.network.transformer import LayerCache, Transformer
 
 SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 1], [3, 8, 1]  # or the model's limit if that is less
 LOG_PROBS = ("log_probs", "encoder_gated_log_probs", "decoder_gated_log_probs")
@@ -45,9 +45,12 @@ def parity(model: Transformer) -> dict[str, NDArray[np.generic]]:
     sources = ragged(SOURCE_LENGTHS, config.max_source_length, config.source_vocab_size)
     targets = ragged(TARGET_LENGTHS, config.max_target_length, config.target_vocab_size)
     targets[0][:, 0] = config.bos_id
+    kinds = 2 if decoder_attentions(model) else 1  # of attention in the decoder
     gates = {
         "encoder_gates": alternating(config.num_encoder_layers, config.num_heads),  # (L, H)
-        "decoder_gates": alternating(2, config.num_decoder_layers, config.num_heads),  # (2, L, H)
+        "decoder_gates": alternating(
+            kinds, config.num_decoder_layers, config.num_heads
+        ),  # (K, L, H)
     }
     answers = torch_answers(model, sources, targets)
     answers |= gated_answers(model, sources, targets, gates)
@@ -108,10 +111,14 @@ def torch_answers(
     return answers
 
 
-def norms(attentions: Sequence[MultiHeadAttention], layers: Sequence[KeysValues]) -> list[Tensor]:
-    """Return the value norms (B, H, S) of each layer."""
-    pairs = zip(attentions, layers, strict=True)
-    return [attention.value_norms(layer.values) for attention, layer in pairs]
+def norms(attentions: Sequence[MultiHeadAttention], layers: Sequence[LayerCache]) -> list[Tensor]:
+    """Return the value norms (B, H, S) of each layer that has attention."""
+    pairs = zip(attentions, layers, strict=False)
+    return [
+        attention.value_norms(kept.values)
+        for attention, kept in pairs
+        if isinstance(kept, KeysValues)
+    ]
 
 
 def gated_answers(
@@ -121,7 +128,7 @@ def gated_answers(
     gates: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """Return log-probs (B, T, V) with the gates of the encoder (L, H), and with those of the
-    decoder (2, L, H)."""
+    decoder (K, L, H)."""
     of_encoder, of_decoder = (each.expand(len(sources[0]), *each.shape) for each in gates.values())
     open_memory, _ = model.encoder(*sources)
     memory, _ = model.encoder(*sources, TorchKernel(encoder_gates(model, of_encoder)))

@@ -1,5 +1,6 @@
 """Write a new bundle in a folder next to the old one, and then swap the two."""
 
+import ctypes
 import fcntl
 import os
 import re
@@ -31,8 +32,28 @@ def replacement(bundle: Path) -> Generator[Path]:
         shutil.rmtree(work)
 
 
+@contextmanager
+def changed(bundle: Path) -> Generator[Path]:
+    """Give a folder with the same files, and put it in the bundle's place once the block ends
+    without error. The files are those of the bundle: replace one to change it, do not write it."""
+    bundle = bundle.resolve()  # else a link to it would be replaced
+    with replacement(bundle) as new:
+        shutil.copytree(bundle, new, symlinks=True, copy_function=link, dirs_exist_ok=True)
+        yield new
+
+
+def link(file: str, other: str) -> None:
+    """Give a file a second name or, where the file system has none, copy it."""
+    try:
+        os.link(file, other)
+    except OSError:
+        shutil.copy2(file, other)
+
+
 def swap(new: Path, bundle: Path, old: Path) -> None:
     """Put `new` in the bundle's place; if that fails, the old bundle stays."""
+    if exchange(new, bundle):
+        return
     if bundle.exists():
         bundle.rename(old)
     try:
@@ -43,10 +64,21 @@ def swap(new: Path, bundle: Path, old: Path) -> None:
         raise
 
 
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change their names at once. Return False if the system or its file system
+    cannot, or if one is missing."""
+    here, exchanging = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: rename(2) of Linux
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:
+        return False
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchanging) == 0
+
+
 def remove_rests(bundle: Path) -> None:
     """Remove work folders of this bundle that no living process holds.
 
-    One that was killed between the two renames of `swap` holds the old bundle, which is put back.
+    One that was killed between two renames of `swap` holds the old bundle, which is put back.
     """
     pattern = rf"\.{re.escape(bundle.name)}-[a-z0-9_]{{8}}"  # as mkdtemp names them
     for work in [*bundle.parent.iterdir()]:

@@ -2,13 +2,13 @@
 
 The modules of model.network stay the only definition of the network. A wrapper names the inputs and
 outputs. Where no attention weights are returned, it passes ONNX_KERNEL, which attends with ONNX
-operators.
+operators. An SSRU decoder has a state in the place of keys and values, and no decoder attention.
 
 Gated graphs have a gate for each head, and return the value norms. With all gates 1 they compute
 the numbers of the others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from model.export.graphs.exporter import Axes, GraphSpec, export_graph
-from model.export.graphs.kernel import ONNX_KERNEL, OnnxKernel, WeighingKernel
+from model.export.graphs.kernel import ONNX_KERNEL, OnnxKernel, ScanKernel, WeighingKernel
 from model.export.graphs.rewrite import drop_zero_biases, merge_products
-from model.network.attention import KeysValues, TorchKernel
+from model.network.attention import KeysValues
+from model.network.config import DecoderKind
 from model.network.gates import (
     cross_attentions,
     decoder_attentions,
@@ -29,7 +30,8 @@ from model.network.gates import (
     encoder_gates,
     step_gates,
 )
-from model.network.transformer import Transformer
+from model.network.ssru import State
+from model.network.transformer import LayerCache, Transformer
 
 SOURCES, SOURCE, TARGET = Dim("sources"), Dim("source"), Dim("target")
 ROWS, CAPACITY = Dim("rows"), Dim("capacity")
@@ -37,6 +39,7 @@ ROWS, CAPACITY = Dim("rows"), Dim("capacity")
 SOURCE_AXES: Axes = {"source_ids": {0: SOURCES, 1: SOURCE}, "source_length": {0: SOURCES}}
 # no two sizes are equal: the exporter would take them for one axis
 SOURCE_EXAMPLE = torch.full((2, 5), 1), torch.tensor([5, 4])
+SCAN_KERNEL = ScanKernel()
 
 
 class ModelGraph(nn.Module):
@@ -67,7 +70,7 @@ class AttentionGraph(ModelGraph):
         *cross: Tensor,
     ) -> list[Tensor]:
         decoded = self.model.decoder(
-            decoder_input_ids, decoder_length, paired(cross), source_length
+            decoder_input_ids, decoder_length, paired(cross), source_length, SCAN_KERNEL
         )
         return [*decoded.decoder_attention, *decoded.cross_attention]
 
@@ -82,7 +85,7 @@ class ScoreGraph(ModelGraph):
         *cross: Tensor,
     ) -> Tensor:
         decoded = self.model.decoder(
-            decoder_input_ids, decoder_length, paired(cross), source_length
+            decoder_input_ids, decoder_length, paired(cross), source_length, SCAN_KERNEL
         )
         return log_probs_of(self.model, decoded.hidden, target_ids)
 
@@ -127,12 +130,12 @@ class GatedDecoderGraph(ModelGraph):
         *cross: Tensor,
     ) -> list[Tensor]:
         memory = paired(cross)
-        kernel = TorchKernel(decoder_gates(self.model, gates))
+        kernel = ScanKernel(decoder_gates(self.model, gates))
         decoded = self.model.decoder(
             decoder_input_ids, decoder_length, memory, source_length, kernel
         )
-        attentions = [*decoder_attentions(self.model), *cross_attentions(self.model)]
-        attended = zip(attentions, [*decoded.cache, *memory], strict=True)
+        own = zip(decoder_attentions(self.model), decoded.cache, strict=False)  # none of an SSRU
+        attended = [*own, *zip(cross_attentions(self.model), memory, strict=True)]
         norms = [attention.value_norms(read.values) for attention, read in attended]
         weights = [*decoded.decoder_attention, *decoded.cross_attention]
         return [*weights, *norms, log_probs_of(self.model, decoded.hidden, target_ids)]
@@ -147,8 +150,8 @@ def run_step(
     caches: tuple[Tensor, ...],
     kernel: OnnxKernel,
 ) -> list[Tensor]:
-    layers = paired(caches)  # the decoder's own caches, then those of cross-attention
-    own, cross = layers[: len(layers) // 2], layers[len(layers) // 2 :]
+    count = len(cache_names("self", model))
+    own, cross = own_caches(model, caches[:count]), paired(caches[count:])
     step = model.decoder.step(token, position, own, cross, source_length, kernel)
     logits = model.generator(step.hidden)  # (R, V)
     top = logits.log_softmax(-1).topk(k.item())  # (R, K)
@@ -169,6 +172,7 @@ def encoder_graph(model: Transformer) -> GraphSpec:
 def step_graph(model: Transformer) -> GraphSpec:
     rows, capacity = 6, 11
     own = flat(model.empty_cache(rows, capacity))
+    capacity_axis = {} if is_recurrent(model) else {2: CAPACITY}
     token, position = torch.arange(rows), torch.arange(rows)  # one tensor twice is one input
     example = (token, position, SOURCE_EXAMPLE[1], torch.tensor([1]), *own, *cross_example(model))
     inputs: Axes = {
@@ -176,7 +180,7 @@ def step_graph(model: Transformer) -> GraphSpec:
         "position": {0: ROWS},
         "source_length": {0: SOURCES},
         "k": None,
-        **{name: {0: ROWS, 2: CAPACITY} for name in cache_names("self", model)},
+        **{name: {0: ROWS} | capacity_axis for name in cache_names("self", model)},
         **{name: {0: SOURCES, 2: SOURCE} for name in cache_names("cross", model)},
     }
     written = [f"{name}_out" for name in cache_names("self", model)]
@@ -228,24 +232,26 @@ def gated_encoder_graph(model: Transformer) -> GraphSpec:
 
 
 def gated_step_graph(model: Transformer) -> GraphSpec:
-    """Take the inputs of the step graph, and after `k` gates (R, 2, L, H)."""
+    """Take the inputs of the step graph, and after `k` gates (R, K, L, H)."""
     return gated(GatedStepGraph(model), step_graph(model), "k", ROWS)
 
 
 def gated_decoder_graph(model: Transformer) -> GraphSpec:
-    """Take the inputs of the score graph, and after `target_ids` gates (B, 2, L, H)."""
+    """Take the inputs of the score graph, and after `target_ids` gates (B, K, L, H)."""
     weights, norms = (decoder_outputs(each, model) for each in ("attention", "value_norms"))
     spec = gated(GatedDecoderGraph(model), score_graph(model), "target_ids", SOURCES)
     return replace(spec, outputs=[*weights, *norms, *spec.outputs])
 
 
 def gated(module: ModelGraph, plain: GraphSpec, before: str, rows: Dim) -> GraphSpec:
-    """Return a spec of a decoder with gates (rows, 2, L, H) after the input `before`."""
+    """Return a spec of a decoder with gates (rows, K, L, H) after the input `before`, for the K
+    kinds of attention that it has."""
     config = module.model.config
     names = [*plain.inputs]
     place = names.index(before) + 1
     count = plain.example[0].size(0)
-    gates = torch.ones(count, 2, config.num_decoder_layers, config.num_heads)
+    kinds = len(decoder_kinds(module.model))
+    gates = torch.ones(count, kinds, config.num_decoder_layers, config.num_heads)
     inputs = {name: plain.inputs[name] for name in names[:place]} | {"gates": {0: rows}}
     inputs |= {name: plain.inputs[name] for name in names[place:]}
     example = (*plain.example[:place], gates, *plain.example[place:])
@@ -258,17 +264,32 @@ def encoder_outputs(what: str, model: Transformer) -> list[str]:
 
 def decoder_outputs(what: str, model: Transformer) -> list[str]:
     layers = range(model.config.num_decoder_layers)
-    return [f"{kind}_{what}_{layer}" for kind in ("decoder", "cross") for layer in layers]
+    return [f"{kind}_{what}_{layer}" for kind in decoder_kinds(model) for layer in layers]
+
+
+def is_recurrent(model: Transformer) -> bool:
+    return model.config.decoder is DecoderKind.ssru
+
+
+def decoder_kinds(model: Transformer) -> list[str]:
+    """Return the kinds of attention that the decoder has."""
+    return ["cross"] if is_recurrent(model) else ["decoder", "cross"]
 
 
 def cache_names(side: str, model: Transformer) -> list[str]:
-    """Names of keys and values, in the order of `flat`."""
+    """Names of keys and values, or of states, in the order of `flat`."""
     layers = range(model.config.num_decoder_layers)
-    return [f"{side}_{part}_{layer}" for layer in layers for part in ("key", "value")]
+    parts = ["state"] if side == "self" and is_recurrent(model) else ["key", "value"]
+    return [f"{side}_{part}_{layer}" for layer in layers for part in parts]
 
 
-def flat(layers: list[KeysValues]) -> list[Tensor]:
-    return [tensor for keys_values in layers for tensor in keys_values]
+def flat(layers: Sequence[LayerCache]) -> list[Tensor]:
+    return [tensor for kept in layers for tensor in kept]
+
+
+def own_caches(model: Transformer, tensors: tuple[Tensor, ...]) -> Sequence[LayerCache]:
+    """Return what each layer keeps of the target, from the list that `flat` made."""
+    return [*map(State, tensors)] if is_recurrent(model) else paired(tensors)
 
 
 def paired(tensors: tuple[Tensor, ...]) -> list[KeysValues]:

@@ -18,14 +18,15 @@ from model.export.graphs.rewrite import replace_nodes
 HALF, FULL = int(TensorProto.FLOAT16), int(TensorProto.FLOAT)
 SUFFIXES = {HALF: "_fp16", FULL: "_fp32"}
 # Computed in float32: half precision would overflow at 65,504, or lose small summands.
-WIDE = {"LogSoftmax", "Pow", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum"}
+# A Scan, whose body is of float32, adds up over the positions of a target.
+WIDE = {"Scan", "LogSoftmax", "Pow", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum"}
 # Computed in float32 if they read a result of float32.
 FOLLOWING = {
     *("Add", "Div", "Mul", "Softmax", "Sub", "Where"),
     *("Concat", "GatherElements", "Reshape", "Split", "Squeeze", "TopK", "Transpose", "Unsqueeze"),
 }
 # Inputs and outputs that stay on the device between two runs. The service reads all others.
-CACHES = re.compile(r"(self|cross)_(key|value)_\d+(_out)?")
+CACHES = re.compile(r"(self|cross)_(key|value|state)_\d+(_out)?")
 MASK = "mask_filter_value"  # attribute of an attention operator: the score of a masked key
 LEAST = float(np.finfo(np.float16).min)
 

@@ -39,7 +39,8 @@ def multiply(layer: nn.Linear, largest: float | None, input: Tensor) -> Tensor:
     rows = rounded_rows(input, largest)
     weights = zip(int8_rows(layer.weight), row_scales(layer.weight), strict=True)
     parts = [rows @ (units.float() * scale.unsqueeze(1)).T for units, scale in weights]
-    return torch.cat(parts, -1) + layer.bias
+    product = torch.cat(parts, -1)
+    return product if layer.bias is None else product + layer.bias  # pyright: ignore[reportUnnecessaryComparison]  torch's stubs know no layer without
 
 
 def look_up(embedding: nn.Embedding, input: Tensor) -> Tensor:

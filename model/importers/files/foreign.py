@@ -56,15 +56,6 @@ FILES = (  # patterns that all have a match, and what the folder then holds
         f"holds {{found}}, a checkpoint of TensorFlow, such as OpenNMT-tf writes: {SAVE}",
     ),
     (["**/saved_model.pb"], f"has a SavedModel of TensorFlow only ({{found}}): {SAVE}"),
-    (
-        ["*.npz"],
-        "has weights in NumPy's format only ({found}): convert a model of Marian with the script"
-        f" convert_marian_to_pytorch of transformers; of another program, {SAVE}",
-    ),
-    (
-        ["*.intgemm*.bin"],
-        "holds {found}, a model of Marian in 8 bits: give the model that it was made from",
-    ),
     (["params.best"], f"holds {{found}}, a checkpoint of Sockeye: {SAVE}"),
     (["*.nemo"], f"holds {{found}}, an archive of NeMo: unpack it with tar, {SAVE}"),
     (["*.keras"], f"has weights of Keras only ({{found}}): {SAVE}"),

@@ -1,5 +1,6 @@
 """Read the files of a checkpoint's folder."""
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from torch import Tensor
 from model.network.config import InputError
 
 LFS_POINTER = b"version https://git-lfs"
+PACKED = ".gz"
+MOST_UNPACKED, FREE = 64, 1 << 20  # bytes that a packed byte may become, and those of any file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +27,23 @@ def read(path: Path) -> bytes:
     if not path.exists() or path.is_dir():
         raise InputError(f"{path} is missing: copy or download the whole folder")
     check_pointer(path)
-    return path.read_bytes()
+    content = path.read_bytes()
+    return unpack(content, path) if path.suffix == PACKED else content
+
+
+def unpack(content: bytes, path: Path) -> bytes:
+    """Return what gzip has packed. Raise InputError if it is damaged, or if it is far more than a
+    model is packed to."""
+    most = MOST_UNPACKED * len(content) + FREE
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(content, most)
+    except zlib.error as error:
+        raise InputError(f"{path} is not packed by gzip, or is damaged: copy it again") from error
+    if not unpacker.eof:
+        cut = "is cut short" if len(unpacked) < most else f"unpacks to more than {most} bytes"
+        raise InputError(f"{path} {cut}: copy or download it again")
+    return unpacked
 
 
 def check_pointer(path: Path) -> None:

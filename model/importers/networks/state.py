@@ -18,6 +18,7 @@ TIED = {  # (both embeddings are equal, the output projection equals the target 
     (False, True): Tied.target,
     (False, False): Tied.no,
 }
+BANNED = -1e4  # added to the logit of a token that is never generated
 ADVICE = "is it fine-tuned with adapters, or of another kind?"
 
 

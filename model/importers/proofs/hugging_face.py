@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from model.data.pairs import pad
 from model.export.checks.samples import IdPair
-from model.importers.checkpoint import OWN, Checkpoint
+from model.importers.checkpoint import MARIAN, OWN, Checkpoint
 from model.importers.proofs.proof import NETWORK, Proof
 from model.importers.proofs.texts import Texts
 from model.importers.proofs.versions import find_fault, find_random_weights
 from model.network.config import TransformerConfig
 
 PROVED_PAIRS = 8  # texts of the network's proof
+UNKNOWN = {  # why there is no model of Hugging Face's to ask, by what describes the weights
+    OWN: "the model is your own: its code is not loaded",
+    MARIAN: "Marian is not called: give its answers as --expected",
+}
 LogProbs = NDArray[np.float32]
 
 
@@ -38,8 +42,8 @@ def ask_hugging_face(
 
     The model is gone from memory when this returns, for ours may not fit with it.
     """
-    if checkpoint.config_name == OWN:
-        return Proof(NETWORK, "-", "the model is your own: its code is not loaded", None)
+    if said := UNKNOWN.get(checkpoint.config_name):
+        return Proof(NETWORK, "-", said, None)
     try:
         from transformers import AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils import logging

@@ -82,6 +82,8 @@ def prove_ends(checkpoint: Checkpoint, vocabularies: Vocabularies, usage: Usage)
     tokenizer: tokenizer.json where its post-processor decides, or else Hugging Face's class."""
     if checkpoint.config_name == OWN:
         return Proof(AROUND, "-", "heed.toml gives them, and there is no other source", None)
+    if checkpoint.is_marian:
+        return Proof(AROUND, "-", "Marian's are always the same: </s> after a source", None)
     if deciding_frame(checkpoint, vocabularies.languages):
         library = open_whole(checkpoint.folder / STORED)
         reference = f"tokenizers {version('tokenizers')}"

@@ -112,12 +112,11 @@ class Label:
 
 def write_attribution(
     model: Model,
-    replacement: int,
     decimals: int | None,
     answered: Sequence[tuple[Pair, Sequence[Answer]]],
 ) -> Document:
     """Return the answer, given each pair with the answers to all its rows."""
-    token = {"token": model.source.name(replacement), "id": replacement}
+    token = {"token": model.source.name(model.replacement), "id": model.replacement}
     results = [
         write_result(pair, log_probs_of(pair, answers), decimals) for pair, answers in answered
     ]

@@ -143,6 +143,16 @@ class TargetWord(Word):
 
     log_prob: float = Field(description="Sum of the log_probs of its generated tokens.")
     mean_log_prob: float = Field(description="The same, divided by the number of these tokens.")
+    entropy: float = Field(
+        description="Mean, over these tokens, of the entropy in nats of the model's distribution"
+        " when each was chosen: 0 if only one token was possible. Penalties, banned tokens and the"
+        " temperature do not count."
+    )
+    source_share: float | None = Field(
+        default=None,
+        description="The part of the word's probability that it loses if all tokens of the source"
+        " are replaced, from 0 to 1, as in /v1/attribution. Absent unless requested.",
+    )
     source: list[Word] | None = Field(
         description="The words of the source that it is aligned to; null if the model's bundle"
         " names no alignment."

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,8 @@ ProgressQueue = asyncio.Queue[ProgressOf | None]  # None: all entries have ended
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The events of one request. `write` makes the document of the whole answer. `faults` collects
-    the errors of entries that fail alone. `open_writer` makes the writer of the events."""
+    the errors of entries that fail alone. `complete` adds to the answers before the last event.
+    `open_writer` makes the writer of the events."""
 
     call: Call
     model: Model
@@ -45,6 +46,7 @@ class Stream:
     sources: Sources
     write: Callable[[Sequence[Answer]], Document]
     faults: Faults
+    complete: Callable[[Sequence[Answer]], Awaitable[None]] | None = None
     open_writer: "Callable[[Stream], EventWriter]" = field(default=lambda it: EventWriter(it))
 
     async def respond(self) -> Response:
@@ -88,6 +90,8 @@ class Stream:
             if last := await writer.write(received):
                 yield last
             self.call.note(answers.result())
+            if self.complete:
+                await self.complete(answers.result())
             async for piece in writer.finish(answers.result()):
                 yield piece
         except HeedError as error:

@@ -1,4 +1,5 @@
-"""The words of decoded targets: how probable each is, and the words of the source that it is of."""
+"""The words of decoded targets: how probable each is, how much it depends on the source, and the
+words of the source that it is of."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +7,57 @@ from typing import Any
 import numpy as np
 
 from service.api.answering.serialize import read_target
+from service.api.reading.call import Call
+from service.api.reading.faults import Faults
+from service.api.reading.texts import Sources
 from service.attention import pair_tokens, pair_words
 from service.formats.json import Document
+from service.occlusion import Parts, occlude, source_shares
 from service.serving.model import Model
 from service.text.tokenizer import Tokens
 from service.text.words import Word, find_words
 from service.wire import Answer, Entry
+
+
+async def add_occluded(
+    call: Call,
+    model: Model,
+    entries: Sequence[Entry],
+    sources: Sources,
+    faults: Faults,
+    answers: Sequence[Answer],
+) -> None:
+    """Score every hypothesis again, given its source and given it with all tokens replaced, and add
+    the log-probs to its answer."""
+    rows: list[Entry] = []
+    results: list[int] = []
+    every = zip(entries, sources.tokens, sources.results, answers, strict=True)
+    for entry, source, result, answer in every:
+        both = occlude(source, Parts([], []), model.replacement)  # (2, S)
+        for ids in targets_of(entry, answer):
+            rows += [
+                Entry(
+                    row,
+                    target_ids=ids,
+                    scores=True,
+                    language=entry.language,
+                    ablated=entry.ablated,
+                )
+                for row in both
+            ]
+            results += [result] * len(both)
+    scored = await call.submit_in_parts(model, rows, faults, results)
+    call.note([*answers, *scored])
+    found = iter(zip(scored[::2], scored[1::2], strict=True))
+    for entry, answer in zip(entries, answers, strict=True):
+        for _ in targets_of(entry, answer):
+            log_probs = [each.log_probs for each in next(found) if each.log_probs is not None]
+            if len(log_probs) == 2:  # else the result has failed
+                answer.occluded = [*answer.occluded, np.stack(log_probs)]
+
+
+def targets_of(entry: Entry, answer: Answer) -> list[list[int]]:
+    return [[*entry.prefix, *each.token_ids] for each in answer.hypotheses]
 
 
 def add_words(
@@ -32,8 +78,9 @@ def write_words(
     answer: Answer,
     rank: int,
 ) -> list[dict[str, Any]]:
-    """Return the words of a hypothesis that have generated tokens, each with the log-prob of these
-    and with the words that it is aligned to: null if the model has no alignment."""
+    """Return the words of a hypothesis that have generated tokens, each with the log-prob and the
+    entropy of these and with the words that it is aligned to: null if the model has no alignment.
+    Each has its source share if the hypotheses were scored for it."""
     hypothesis = answer.hypotheses[rank]
     target, prefix = read_target(model, entry, hypothesis), len(entry.prefix)
     words = [each for each in find_words(target) if each.tokens[-1:] >= [prefix]]
@@ -47,15 +94,20 @@ def write_words(
         aligned = [*sources]
     written: list[dict[str, Any]] = []
     for word, of in zip(words, aligned, strict=True):
-        log_probs = [hypothesis.log_probs[i - prefix] for i in word.tokens if i >= prefix]
-        written.append(
-            {
-                **place_of(word),
-                "log_prob": np.float32(sum(log_probs)),
-                "mean_log_prob": np.float32(np.mean(log_probs)),
-                "source": of,
-            }
+        tokens = [i for i in word.tokens if i >= prefix]
+        log_probs, entropies = (
+            [values[i - prefix] for i in tokens]
+            for values in (hypothesis.log_probs, hypothesis.entropies)
         )
+        trust = {
+            "log_prob": np.float32(sum(log_probs)),
+            "mean_log_prob": np.float32(np.mean(log_probs)),
+            "entropy": np.float32(np.mean(entropies)),
+        }
+        if answer.occluded:
+            log_probs = answer.occluded[rank][:, tokens].sum(1, keepdims=True)  # (2, 1)
+            trust["source_share"] = source_shares(log_probs)[0]
+        written.append({**place_of(word), **trust, "source": of})
     return written
 
 

@@ -1,6 +1,7 @@
 """POST /v1/attribution."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,14 +13,13 @@ from service.api.answering.attributed import write_attribution
 from service.api.answering.examples import SIMPLE, Examples
 from service.api.answering.respond import Computed, negotiate_format, respond, write_partial
 from service.api.answering.serialize import read_target
-from service.api.endpoints.score import check_scores
 from service.api.reading.answer_size import check_attribution, check_rows
 from service.api.reading.call import Call, compute
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Partial, Sequences, Source
 from service.api.reading.requests import Searching
 from service.api.reading.search import read_search, read_searches, refuse_search
-from service.api.reading.selection import check_gates, layers_of
+from service.api.reading.selection import check_gates, check_scores, layers_of
 from service.api.reading.texts import TextField, count_texts, read_languages, read_pairs
 from service.arrays import IntArray
 from service.attention import Head
@@ -33,7 +33,6 @@ from service.text.tokenizer import Tokenizer, Tokens
 from service.wire import Answer, Entry
 
 FORMATS = [each for each in WRITERS if each != "text/html"]
-AT_ONCE = 512  # rows that the engine gets at once: to write more takes the event loop too long
 
 EXAMPLES: Examples = {
     "decoded": {
@@ -135,8 +134,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
     language, decoded = languages.target_ids, list[Answer]()
     if search:
         pairs, decoded = await decode(call, model, searches, pairs, language, faults)
-    replacement = replacement_of(model)
-    scored = await score_rows(call, model, pairs, replacement, language, faults)
+    scored = await score_rows(call, model, pairs, language, faults)
     answers = [*decoded, *scored]
     call.note(answers)
     call.record.sources, call.record.source_tokens = len(asked.sources), size  # not their rows
@@ -147,7 +145,7 @@ async def run_attribution(body: AttributionRequest, call: Call) -> Computed:
         return write_partial(call, faults, [*pairs], each, write_valid)
 
     def write_valid(answered: Sequence[tuple[Pair, Sequence[Answer]]]) -> Document:
-        return write_attribution(model, replacement, body.decimals, answered)
+        return write_attribution(model, body.decimals, answered)
 
     return Computed(write, answers, faults.size)
 
@@ -231,14 +229,6 @@ def rows_of(pair: Pair, replacement: int) -> list[tuple[IntArray, tuple[Head, ..
     return [(ids, ()), *((ids, (head,)) for head in pair.heads)]
 
 
-def replacement_of(model: Model) -> int:
-    """Return the id that replaces others in sources: that of the unknown token, or of padding if
-    the vocabulary has none."""
-    manifest = model.manifest
-    known = (manifest.unknown_id, model.source.unknown_id)
-    return next((each for each in known if each is not None), manifest.pad_id)
-
-
 async def decode(
     call: Call,
     model: Model,
@@ -270,15 +260,11 @@ async def score_rows(
     call: Call,
     model: Model,
     pairs: dict[int, Pair],
-    replacement: int,
     language: tuple[int, ...],
     faults: Faults,
 ) -> list[Answer]:
     """Return the answers to all rows, in the order of `make_rows`."""
     size = sum(pair.rows * len(pair.source) for pair in pairs.values())
-    entries, results = await compute(lambda: make_rows(pairs, replacement, language), size)
-    answers: list[Answer] = []
-    for start in range(0, len(entries), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        answers += await call.submit_and_wait(model, entries[part], faults, results[part])
-    return answers
+    make = partial(make_rows, pairs, model.replacement, language)
+    entries, results = await compute(make, size)
+    return await call.submit_in_parts(model, entries, faults, results)

@@ -1,6 +1,6 @@
 """POST /v1/decode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
@@ -16,7 +16,7 @@ from service.api.answering.respond import Computed, is_cut, respond, write_parti
 from service.api.answering.serialize import join_results, write_decoded
 from service.api.answering.simultaneous import add_committed
 from service.api.answering.stream import EVENT_STREAM, Stream
-from service.api.answering.words import add_words
+from service.api.answering.words import add_occluded, add_words
 from service.api.reading.answer_size import (
     check_decoded,
     check_words,
@@ -31,6 +31,7 @@ from service.api.reading.search import read_search, read_searches
 from service.api.reading.selection import (
     can_align,
     check_aligns,
+    check_scores,
     read_ablation,
     read_selection,
 )
@@ -188,8 +189,14 @@ class DecodeRequest(Searching):
     )
     words: bool = Field(
         default=False,
-        description="Return the words of each target with their log-probs and, if the model's"
-        " bundle names its alignment, with the words of the source that they are of.",
+        description="Return the words of each target with their log-probs and entropies and, if the"
+        " model's bundle names its alignment, with the words of the source that they are of.",
+    )
+    source_share: bool = Field(
+        default=False,
+        description="With words: say how much each word depends on the source at all. Every"
+        " hypothesis is scored twice for it, given its source and given it with all tokens"
+        " replaced. Needs a model that can score targets.",
     )
     split: Split = Field(
         default="none",
@@ -254,10 +261,13 @@ async def run_decode(
 
     Raise the errors of the endpoint.
     """
-    model, entries, sources, write, faults = await prepare(body, call, pointer, apart=apart)
+    prepared = await prepare(body, call, pointer, apart=apart)
+    model, entries, sources, write, faults, complete = prepared
     answers = await call.submit_and_wait(model, entries, faults, sources.results)
     if whole:
         answers = await finish(call, model, entries, answers)
+    if complete:
+        await complete(answers)
     return Computed(lambda: write(answers), answers, faults.size)
 
 
@@ -312,13 +322,15 @@ def check_growing(body: DecodeRequest, model: Model, faults: Faults) -> None:
 
 
 class Prepared(NamedTuple):
-    """The entries of a request, and a function that makes the document of their answers."""
+    """The entries of a request, and a function that makes the document of their answers. If there
+    is a `complete`, it adds to the answers first, by passes of its own."""
 
     model: Model
     entries: list[Entry]
     sources: Sources
     write: Callable[[Sequence[Answer]], Document]
     faults: Faults
+    complete: Callable[[Sequence[Answer]], Awaitable[None]] | None
 
 
 async def prepare(
@@ -330,7 +342,15 @@ async def prepare(
     if body.markup or body.replace_unknown:
         check_edits(body, model, faults, apart)
     selection = read_selection(body.attention, model, faults) if body.attention else NO_ATTENTION
-    search = await read_search(call, body, model, faults, body.num_hypotheses, body.top_log_probs)
+    search = await read_search(
+        call,
+        body,
+        model,
+        faults,
+        body.num_hypotheses,
+        body.top_log_probs,
+        entropies=body.words,
+    )
     if body.hold or not body.source_final:
         check_growing(body, model, faults)
     ablated = read_ablation(body.ablate, model, faults) if body.ablate else ()
@@ -344,7 +364,7 @@ async def prepare(
     aligns = [True] * len(sources.tokens) if every else sources.marked
     limit, size = call.settings.max_answer_bytes, (search, body.attention, selection)
     nbytes = check_decoded(limit, model, *size, sources.tokens, any(aligns))
-    nbytes += check_words(limit, search, len(sources.tokens)) if body.words else 0
+    nbytes += check_words(body.words, body.source_share, call.settings, search, sources.tokens)
     await call.hold(nbytes)
     entries = [
         Entry(
@@ -364,7 +384,9 @@ async def prepare(
         write_valid = partial(write_answer, body, model, sources, faults)
         return write_partial(call, faults, sources.results, asked, write_valid)
 
-    return Prepared(model, entries, sources, write, faults)
+    occlude = partial(add_occluded, call, model, entries, sources, faults)
+    complete = occlude if body.source_share else None
+    return Prepared(model, entries, sources, write, faults, complete)
 
 
 def write_answer(
@@ -396,6 +418,11 @@ def check_edits(body: DecodeRequest, model: Model, faults: Faults, apart: bool) 
     themselves."""
     if body.replace_unknown or (body.markup and not apart):
         check_aligns(model)
+    if body.source_share:
+        check_scores(model)
+        if not body.words:
+            detail = "is a number of words: set words to true, or omit source_share"
+            faults.add(Invalid.at("/source_share", detail))
     edits = [name for name in ("markup", "replace_unknown") if getattr(body, name)]
     for name in edits:
         if body.stream:

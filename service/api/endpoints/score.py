@@ -13,12 +13,10 @@ from service.api.reading.call import Call
 from service.api.reading.faults import Faults
 from service.api.reading.field_types import Sequences, Source
 from service.api.reading.requests import Ablate, LanguageRequest
-from service.api.reading.selection import read_ablation
+from service.api.reading.selection import check_scores, read_ablation
 from service.api.reading.texts import TextField, read_languages, read_pairs
-from service.errors import NotFound
 from service.formats.json import JSON, Document
 from service.http.middleware.answers import negotiate
-from service.serving.model import Model
 from service.wire import Entry
 
 EXAMPLES: Examples = {
@@ -103,13 +101,3 @@ async def run_score(body: ScoreRequest, call: Call, *, padded: bool = False) -> 
         return {"model": model.name, "results": results, "usage": usage_of(sources, targets)}
 
     return Computed(write, answers)
-
-
-def check_scores(model: Model) -> None:
-    """Raise NotFound if the model cannot score targets."""
-    if "score" not in model.engine.opened.graphs:
-        detail = (
-            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
-            " HEED_SCORE is false; use another model"
-        )
-        raise NotFound("not_supported", detail)

@@ -14,6 +14,7 @@ from service.errors import TooLarge
 from service.occlusion import Pair, Unit, parts_of
 from service.search.options import SearchOptions
 from service.serving.model import Model
+from service.settings.settings import Settings
 from service.text.tokenizer import Tokens
 
 # Bytes that a token takes in this process: as received from the engine, in Python, and as JSON.
@@ -120,17 +121,37 @@ def check_decoded(
     return held_nbytes(weights, tokens)
 
 
-def check_words(limit: int, search: SearchOptions, sources: int) -> int:
-    """Return the bytes of the words of all hypotheses, if every token may be one. Raise TooLarge if
-    they could exceed the limit."""
-    words = sources * search.num_hypotheses * search.max_new_tokens
+def check_words(
+    asked: bool, shares: bool, settings: Settings, search: SearchOptions, sources: Sequence[Tokens]
+) -> int:
+    """Return the bytes of the words of all hypotheses, if they are `asked` for and every token may
+    be one, and of the rows for their source `shares`. Raise TooLarge if words or rows could exceed
+    the limit."""
+    if not asked:
+        return 0
+    limit, words = settings.max_answer_bytes, search.num_hypotheses * search.max_new_tokens
+    words *= len(sources)
     if (nbytes := words * WORD_BYTES) > limit:
         raise TooLarge.at(
             "/words",
             f"may take {nbytes} bytes, {WORD_BYTES} for each of {words} tokens, and the limit is"
             f" {limit}: omit it, send fewer sources, or lower max_new_tokens or num_hypotheses",
         )
-    return nbytes
+    return nbytes + (check_shares(settings.max_rows, search, sources) if shares else 0)
+
+
+def check_shares(limit: int, search: SearchOptions, sources: Sequence[Tokens]) -> int:
+    """Return the bytes that the rows for source shares may take in this process. Raise TooLarge for
+    more rows than the limit."""
+    most = len(search.target_prefix) + search.max_new_tokens
+    if (rows := 2 * search.num_hypotheses * len(sources)) > limit:
+        raise TooLarge.at(
+            "/source_share",
+            f"takes {rows} rows, two for each hypothesis of each source or sentence, and the limit"
+            f" is {limit}: omit it, send fewer sources, or lower num_hypotheses",
+        )
+    sizes = (8 * len(source) + 4 * most + ROW_BYTES for source in sources)
+    return held_nbytes(0, 2 * search.num_hypotheses * sum(sizes))
 
 
 def check_attention(

@@ -48,6 +48,7 @@ LITTLE = 64  # characters to read or tokens to write: quicker than waking a thre
 SMALL = 1 << 11  # bytes, characters or ids to read: some milliseconds at most
 LARGE = 1 << 16  # the same: above it few may wait, since they hold much memory
 CLASSES = (SMALL, LARGE)  # largest sizes of two classes of reading; a third has all above
+AT_ONCE = 512  # rows that the engine gets at once: to write more takes the event loop too long
 MOST_WAITING = 32  # requests that hold large bodies in memory while they wait for a core
 
 Result = TypeVar("Result")
@@ -209,6 +210,17 @@ class Call(Request):
         finally:
             cancel_all(futures)
         self.note(answers)
+        return answers
+
+    async def submit_in_parts(
+        self, model: Model, entries: Sequence[Entry], faults: Faults, results: Sequence[int]
+    ) -> list[Answer]:
+        """Return the answers to entries of a row each, as `submit_and_wait` does; they may be more
+        than max_rows."""
+        answers: list[Answer] = []
+        for start in range(0, len(entries), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            answers += await self.submit_and_wait(model, entries[part], faults, results[part])
         return answers
 
     def note(self, answers: Sequence[Answer]) -> None:

@@ -39,6 +39,8 @@ async def read_search(
     faults: Faults,
     num_hypotheses: int = 1,
     top_log_probs: int = 0,
+    *,
+    entropies: bool = False,
 ) -> SearchOptions:
     """Return the options of the search that `body` describes.
 
@@ -47,7 +49,15 @@ async def read_search(
     """
     size = len(body.suppress_tokens) + sum(map(len, body.allowed_targets or []))
     size += phrases_size(body.required) if body.required else 0
-    read = partial(read_search_options, body, model, faults, num_hypotheses, top_log_probs)
+    read = partial(
+        read_search_options,
+        body,
+        model,
+        faults,
+        num_hypotheses,
+        top_log_probs,
+        entropies=entropies,
+    )
     return await call.compute_reading(read, size)
 
 
@@ -68,7 +78,13 @@ async def read_searches(
 
 
 def read_search_options(
-    body: Searching, model: Model, faults: Faults, num_hypotheses: int, top_log_probs: int
+    body: Searching,
+    model: Model,
+    faults: Faults,
+    num_hypotheses: int,
+    top_log_probs: int,
+    *,
+    entropies: bool,
 ) -> SearchOptions:
     manifest, own = model.manifest, model.manifest.decoding
     vocabulary_size = manifest.config.target_vocab_size
@@ -108,6 +124,7 @@ def read_search_options(
         stop=stop_texts,
         stop_ids=stop_ids,
         top_log_probs=min(top_log_probs, vocabulary_size),
+        entropies=entropies,
     )
     if not body.required:
         return search

@@ -12,6 +12,7 @@ from service.errors import Fault, Invalid, NotFound
 from service.serving.model import Model
 
 GATED_GRAPHS: frozenset[GraphName] = frozenset({"gated_encoder", "gated_step", "gated_decoder"})
+NO_SELF_ATTENTION = "its decoder is an SSRU, which has no self-attention"
 DEFAULT_THRESHOLD = 0.2  # least weight of a pair in an alignment
 ATTENTION_GRAPHS: dict[AttentionKind, GraphName] = {
     "encoder": "encoder_attention",
@@ -63,20 +64,25 @@ def select(body: AttentionSelection, config: Config) -> Selection:
 
 
 def layers_of(config: Config) -> dict[AttentionKind, int]:
-    """Return how many layers have each kind of attention."""
-    decoder = config.num_decoder_layers
-    return {"encoder": config.num_encoder_layers, "decoder": decoder, "cross": decoder}
+    """Return how many layers have each kind of attention that the network has."""
+    decoder = dict.fromkeys(config.decoder_kinds, config.num_decoder_layers)
+    return {"encoder": config.num_encoder_layers, **decoder}
 
 
 def read_ablation(ablate: Sequence[AblatedHeads], model: Model, faults: Faults) -> tuple[Head, ...]:
     """Return the heads to switch off, each once.
 
-    Raise NotFound if the model has no gates. Add a fault for each index out of range.
+    Raise NotFound if the model has no gates. Add a fault for each kind of attention that the
+    network does not have, and for each index out of range.
     """
     check_gates(model, "switch off heads", "ablate")
     depth, heads = layers_of(model.manifest.config), model.manifest.config.num_heads
     found: dict[Head, None] = {}
     for i, each in enumerate(ablate):
+        if each.kind not in depth:
+            detail = f"is {each.kind}, but {NO_SELF_ATTENTION}: give {' or '.join(depth)}"
+            faults.add(Invalid.at(f"/ablate/{i}/kind", detail))
+            continue
         pointer, layers = f"/ablate/{i}", depth[each.kind]
         if not -layers <= each.layer < layers:
             detail = f"is {each.layer} but there is no such {each.kind} layer: give {-layers} to"
@@ -96,11 +102,23 @@ def check_graphs(body: AttentionSelection, model: Model) -> None:
     )
     for kind in body.kinds:
         if kind not in shown:
+            absent = kind not in layers_of(model.manifest.config)
+            because = f"{NO_SELF_ATTENTION}; {why}" if absent else why
             raise NotFound(
-                "not_supported", f"model {model.name} cannot show {kind} attention: {why}"
+                "not_supported", f"model {model.name} cannot show {kind} attention: {because}"
             )
     if body.measure == "norm":
         check_gates(model, "measure attention by norms", "measure")
+
+
+def check_scores(model: Model) -> None:
+    """Raise NotFound if the model cannot score targets."""
+    if "score" not in model.engine.opened.graphs:
+        detail = (
+            f"model {model.name} cannot score targets: its bundle lacks the score graph, or"
+            " HEED_SCORE is false; use another model"
+        )
+        raise NotFound("not_supported", detail)
 
 
 def check_gates(model: Model, what: str, field: str) -> None:
@@ -115,8 +133,8 @@ def check_gates(model: Model, what: str, field: str) -> None:
 
 def kinds_of(model: Model) -> list[AttentionKind]:
     """Return the kinds of attention that the model can show."""
-    graphs = model.engine.opened.graphs
-    return [kind for kind, graph in ATTENTION_GRAPHS.items() if graph in graphs]
+    graphs, depth = model.engine.opened.graphs, layers_of(model.manifest.config)
+    return [kind for kind in depth if ATTENTION_GRAPHS[kind] in graphs]
 
 
 def can_align(model: Model) -> bool:

@@ -34,9 +34,9 @@ export function addToHistory(form) {
   history.pushState(null, "", state);
 }
 
-/** Goes to another address of the page, so that Back returns. */
-export function goToAddress(address) {
+/** Goes to another address of the page, which `next` makes of this one; Back returns. */
+export function goToAddress(next) {
   write();
-  state = address;
+  state = next();
   history.pushState(null, "", state);
 }

@@ -9,7 +9,7 @@ export function showText(stable, tentative = "") {
   const rest = element("span", { className: "tentative", textContent: tentative });
   $("output").replaceChildren(stable, rest);
   $("pronunciation").hidden = $("cut").hidden = true; // they belong to a whole answer
-  $("answer").hidden = $("result").hidden = false;
+  $("answer").hidden = false;
 }
 
 /** Shows a whole answer, with its pronunciation if the model's task says that it writes ARPAbet. */

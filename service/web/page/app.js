@@ -10,13 +10,14 @@ import { showAnswer, showText } from "./answer.js";
 import { curl, get, latest } from "./api.js";
 import { placeOf, showAttention } from "./attention.js";
 import { decodeAlong } from "./branch.js";
-import { addressOfBoth, nextAddress, showBoth } from "./beside.js";
+import { addressOfBoth, isBoth, nextAddress, showBoth } from "./beside.js";
 import { copy } from "./browser.js";
-import { decodeRequest, noteOnBeams } from "./decoding.js";
+import { checkNumbers, decodeRequest, noteOnBeams } from "./decoding.js";
 import { decodeDocument, showSentences } from "./document.js";
 import { download } from "./export.js";
 import { offerLanguages } from "./languages.js";
-import { offer, pickPlace, selectionOf, unmet } from "./pickers.js";
+import { asksFor, fillForm, unmet } from "./link.js";
+import { offer, pickPlace, selectionOf } from "./pickers.js";
 import { explain } from "./refusals.js";
 import { leastCertain, showAlternatives, showHypotheses, whatIf } from "./result.js";
 import { fitSource, offerTexts } from "./texts.js";
@@ -31,6 +32,7 @@ let models = [];
 let decoded = null;
 let view = null; // draws the attention of `decoded`
 let wanted = new URLSearchParams(); // what the address asks for, until there is a result
+let wantedRoot = null; // the root of the answer that it asks for, if the form asks for the same
 let walking = false; // from step to step: then later rows are dimmed
 
 const pickedModel = () => models.find(({ name }) => name === controls.model.value);
@@ -39,29 +41,31 @@ const specialIds = ({ pad_id, bos_id, eos_id }) => [pad_id, bos_id, eos_id];
 const prefix = () => controls.target_prefix.value.split(",").filter(Boolean).map(Number);
 
 async function start() {
+  const isFree = document.activeElement === document.body && window === parent;
+  if (isFree) $("source").focus({ preventScroll: true });
+  restore();
   models = (await get("v1/models")).models;
   controls.model.replaceChildren(...models.map(({ name }) => new Option(name)));
   $("choice").hidden = models.length === 1;
-  $("source").focus({ preventScroll: true });
-  restore();
+  if (!isBoth()) restore({ starting: true });
 }
 
-function restore() {
+/** Shows what the address asks for. At the start, what has been typed in the meantime stays. */
+function restore({ starting = false } = {}) {
   wanted = stateInAddress();
-  if (showBoth(wanted)) return;
+  if (showBoth(wanted) || models.length === 0) return; // start() goes on when there are models
   if (wanted.has("model")) controls.model.value = wanted.get("model");
   controls.model.value ||= models[0].name; // a link may name one that is gone
   const typed = controls.source.value !== controls.source.defaultValue;
-  if (!typed && !wanted.has("source")) askForExample();
-  for (const name of ["source", "beam_size", "num_hypotheses"]) {
-    if (wanted.has(name)) controls[name].value = wanted.get(name);
-  }
-  controls.target_prefix.value = wanted.get("target_prefix") ?? "";
-  controls.ablate.value = wanted.get("ablate") ?? "";
-  for (const name of ["stream", "one_scale", "split"]) controls[name].checked = wanted.has(name);
+  if (starting && !typed && !wanted.has("source")) askForExample();
+  fillForm(controls, wanted, { starting });
+  if (decoded && decoded.request.model !== controls.model.value) clear();
   offerModel(wanted);
   $("unmet").replaceChildren(...unmet(form, wanted));
-  beginAtAddress(form);
+  const met = asksFor(controls, wanted);
+  wantedRoot = met ? rootOf(requestNow()) : null;
+  if (met) beginAtAddress(form);
+  else keepInAddressSoon(form);
   showDecoding();
 }
 
@@ -69,6 +73,20 @@ function restore() {
 function askForExample() {
   const [example = {}] = pickedModel().examples;
   for (const [name, value] of Object.entries(example)) wanted.set(name, value);
+}
+
+/** Returns what the form asks for, but for the branch. */
+function requestNow() {
+  const model = pickedModel();
+  return { ...decodeRequest(controls, model.decoding), ...ablationOf(controls, model) };
+}
+
+const rootOf = (request) => JSON.stringify({ ...request, stream: undefined });
+
+/** Forgets what belongs to another answer: the branch that was taken, and the link's step. */
+function leaveLink() {
+  controls.target_prefix.value = "";
+  wanted = new URLSearchParams();
 }
 
 /** Adapts the form to the picked model; `wanted` is what an address asks for. */
@@ -95,21 +113,21 @@ function decodeOffered() {
   return showDecoding();
 }
 
-/** Decodes what the form asks for, unless that is shown already. Shows it at a step, or at the
- * least certain one. */
-async function showDecoding(step = undefined) {
+/** Decodes what the form asks for, unless that is shown already. Shows it at the step of the form, or
+ * at the least certain one. */
+async function showDecoding({ keepStep = false } = {}) {
   const signal = latest("decode");
+  const request = requestNow();
+  const root = rootOf(request);
+  if (![decoded?.root, wantedRoot].includes(root)) leaveLink();
   fitSource(form);
   $("beams").textContent = noteOnBeams(controls, pickedModel().decoding);
   if (!controls.source.value.trim()) return clear();
   form.ariaBusy = "true";
   await attempt(async () => {
+    checkNumbers(controls);
     const { decoding, limits } = pickedModel();
-    const request = { ...decodeRequest(controls, decoding), ...ablationOf(controls, pickedModel()) };
     if (controls.split.checked) return showDocument({ ...request, split: "sentences" }, signal);
-    const root = JSON.stringify({ ...request, stream: undefined });
-    // A branch belongs to the answer that it left.
-    if (wanted.size === 0 && decoded?.root !== root) controls.target_prefix.value = "";
     const asked = JSON.stringify([request, prefix()]);
     if (decoded?.asked !== asked) {
       const answer = await decodeAlong(request, prefix(), decoding, signal, showText)
@@ -118,7 +136,10 @@ async function showDecoding(step = undefined) {
       decoded = { root, asked, ...answer };
     }
     const last = decoded.hypotheses.length - 1;
-    await showHypothesis(Math.min(Number(wanted.get("hypothesis")) || 0, last), step);
+    const index = Math.min(Number(wanted.get("hypothesis")) || 0, last);
+    const step = wanted.get("step") ?? (keepStep ? Number(controls.step.value) : undefined);
+    wanted = new URLSearchParams();
+    await showHypothesis(index, step);
     await showWithout(signal);
   });
 }
@@ -128,9 +149,8 @@ async function showDocument(request, signal) {
   const { text, pairs } = await decodeDocument(request, signal)
     .catch((error) => explain(error, request, pickedModel().limits, signal));
   wanted = new URLSearchParams();
-  clear();
+  clear(); // each sentence has its own
   showText(text);
-  $("result").hidden = true; // each sentence has its own
   $("sentences").hidden = false;
   showSentences($("sentences"), pairs, (source) => {
     controls.source.value = source;
@@ -156,8 +176,7 @@ async function choose(step = leastCertain(chosen(), specialIds(pickedModel().con
   $("branch-name").replaceChildren(...whatIf(tokens.slice(0, prefix().length)));
   $("attention").hidden = false;
   controls.step.max = tokens.length - 1;
-  controls.step.value = wanted.get("step") ?? Math.min(step, tokens.length - 1);
-  wanted = new URLSearchParams();
+  controls.step.value = step; // a slider keeps to its range
   walking = false;
   view = null;
   showStep();
@@ -199,8 +218,9 @@ function goTo(step) {
 /** Decodes again with another token at a step; Back returns. */
 async function branch(step, id) {
   controls.target_prefix.value = [...chosen().token_ids.slice(0, step), id];
+  controls.step.value = step;
   addToHistory(form);
-  await showDecoding(step);
+  await showDecoding({ keepStep: true });
   const lost = document.activeElement === document.body; // the button that was pressed is gone
   if (lost) $("leave-branch").focus({ preventScroll: true });
 }
@@ -246,14 +266,14 @@ function nameSwitch() {
 async function switchHeads() {
   toggle(controls, pickedPlace());
   addToHistory(form);
-  await showDecoding(Number(controls.step.value));
+  await showDecoding({ keepStep: true });
 }
 
 async function switchAllOn() {
   controls.ablate.value = "";
   addToHistory(form);
   $("switch").focus({ preventScroll: true }); // the button that was pressed goes
-  await showDecoding(Number(controls.step.value));
+  await showDecoding({ keepStep: true });
 }
 
 /** Shows what is chosen in the grid; Back returns to the former choice. */
@@ -354,13 +374,14 @@ onClick("switch-on", switchAllOn);
 onClick("copy-curl-decode", () => copy(curl("v1/decode", decoded.request)));
 onClick("copy-curl", () => copy(curl("v1/attention", attentionRequest())));
 onClick("copy-link", copyLink);
-onClick("compare", () => {
-  goToAddress(nextAddress());
+onClick("compare", async () => {
+  await started; // the address has what was typed until then
+  goToAddress(nextAddress);
   restore();
 });
 onClick("copy-both", () => copy(new URL(addressOfBoth(), location.href).href));
 onClick("downloads", (target) => target.value && download(attentionRequest(), target));
-addEventListener("popstate", restore);
+addEventListener("popstate", () => restore());
 $("playground").addEventListener("toggle", () => import("./playground.js"), { once: true });
 document.documentElement.classList.toggle("inside", window !== parent);
-start().catch((error) => say(error.message));
+const started = start().catch((error) => say(error.message));

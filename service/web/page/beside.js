@@ -4,6 +4,8 @@ import { element } from "view/labels.js";
 const $ = (id) => document.getElementById(id);
 const frames = () => Array.from(document.querySelectorAll("iframe"));
 
+export const isBoth = () => document.documentElement.classList.contains("both");
+
 /** Shows two pages if the state of the address has another one `beside` it; returns whether. */
 export function showBoth(wanted) {
   const both = wanted.has("beside");

@@ -5,7 +5,6 @@ import { languagesOf } from "./languages.js";
 /** Returns a request that is silent where the form is: there `decoding`, the model's own, applies. */
 export function decodeRequest(controls, decoding) {
   const { model, source, beam_size, num_hypotheses, stream } = controls;
-  [beam_size, num_hypotheses].forEach(checkNumber);
   const beams = beam_size.value ? { beam_size: Number(beam_size.value) } : {};
   return {
     model: model.value,
@@ -30,10 +29,12 @@ export function noteOnBeams(controls, decoding) {
   return beams === 1 ? "1 beam finds 1" : `${beams} beams find ${beams}`;
 }
 
-function checkNumber(field) {
-  if (field.checkValidity()) return;
-  const name = field.labels[0].firstChild.textContent.trim();
-  throw new Error(`${name}: ${field.validationMessage}`);
+/** Throws an Error if a field has no number that may be asked for. */
+export function checkNumbers({ beam_size, num_hypotheses }) {
+  const wrong = [beam_size, num_hypotheses].find((field) => !field.checkValidity());
+  if (!wrong) return;
+  const name = wrong.labels[0].firstChild.textContent.trim();
+  throw new Error(`${name}: ${wrong.validationMessage}`);
 }
 
 /** Returns the result of the source; `showText(stable, tentative)` is called while they stream. */

@@ -1,5 +1,5 @@
 /** The pickers of attention offer what the model has and the service accepts. */
-import { element, short } from "view/labels.js";
+import { element } from "view/labels.js";
 
 const REDUCTIONS = ["mean", "max", "rollout"];
 
@@ -69,13 +69,4 @@ export function pickPlace({ layer, head }, { layers, heads }) {
   const how = reduction(layer);
   const all = how === "rollout" && heads.length === 1 ? "mean" : how;
   layer.value = layers.length === 1 ? layers[0] : all;
-}
-
-/** Says, as text and elements, what a link asks for and no picker has; the model first. */
-export function unmet(form, wanted) {
-  const pickers = Array.from(form.querySelectorAll("select:enabled[name]"));
-  const lost = pickers.find(({ name, value }) => wanted.get(name) && wanted.get(name) !== value);
-  if (!lost) return [];
-  const [what, asked] = [lost.name.replace("_", " "), short({ text: wanted.get(lost.name) })];
-  return [`The link asks for the ${what} “`, asked, `”, which is not here. Shown instead: ${lost.value}.`];
 }

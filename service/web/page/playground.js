@@ -106,3 +106,4 @@ fill(examples[$("example").value].value);
 attended = request();
 adapt();
 update();
+form.hidden = false; // until its numbers are there, nothing can be typed over

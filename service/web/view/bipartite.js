@@ -1,5 +1,5 @@
 /** The tokens of both axes in two columns, and lines for the weights between them. */
-import { element, labels, mark, onLabel } from "view/labels.js";
+import { attentionOf, element, labels, mark, onLabel } from "view/labels.js";
 import { highestOf, sharesOf, strongest } from "view/shares.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -15,7 +15,8 @@ const DASHES = ["none", "6 3", "2 3"];
  * strongest of each row, and where a row or column is pointed at all of it. Calls `point(row, column)` where the mouse is at a label, and `onStep(row)` at a click on a row's.
  * Returns {node, step, point, reveal}.
  */
-export function bipartite({ kind, rows, columns }, series, { point, onStep, oneScale }) {
+export function bipartite(block, series, { point, onStep, oneScale }) {
+  const [name, { rows, columns }] = [attentionOf(block), block];
   const left = labels(rows, "left", (i) => point(i, -1));
   const right = labels(columns, "right", (i) => point(-1, i));
   if (onStep) onLabel(left, onStep);
@@ -23,10 +24,10 @@ export function bipartite({ kind, rows, columns }, series, { point, onStep, oneS
   const [all, pointed] = [create("g", { class: "all" }), create("g", { class: "pointed" })];
   const viewBox = `0 0 1 ${longest}`;
   const lines = create("svg", { viewBox, preserveAspectRatio: "none", role: "img" });
-  lines.ariaLabel = `${kind} attention as lines from ${rows.length} to ${columns.length} tokens`;
+  lines.ariaLabel = `${name} as lines from ${rows.length} to ${columns.length} tokens`;
   lines.append(all, pointed);
   const draw = linesOf(columns, series, oneScale);
-  const box = boxOf(kind, left, lines, right);
+  const box = boxOf(name, left, lines, right);
   let last = Infinity;
   let middle = 0; // of the pointed label, as a share of the height
   const step = (current, to) => {
@@ -74,10 +75,10 @@ function inkOf(i) {
 }
 
 /** Holds the plot, whose rows are as high as those of the heatmap, and scrolls where it is high. */
-function boxOf(kind, left, lines, right) {
+function boxOf(name, left, lines, right) {
   const plot = element("div", { className: "plot" }, left, lines, right);
   const box = element("div", { className: "box", tabIndex: 0, role: "group" }, plot);
-  box.ariaLabel = `${kind} attention as lines: arrow keys move`;
+  box.ariaLabel = `${name} as lines: arrow keys move`;
   return box;
 }
 

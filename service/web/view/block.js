@@ -4,7 +4,7 @@
  */
 import { legend } from "view/colours.js";
 import { grid } from "view/grid.js";
-import { element } from "view/labels.js";
+import { attentionOf, element } from "view/labels.js";
 import { single } from "view/matrix.js";
 
 /**
@@ -30,8 +30,8 @@ function viewOf(block, options) {
   return matrices.flat().length === 1 ? single(block, first, options) : overview(block, matrices, options);
 }
 
-function nothing({ kind }) {
-  const textContent = `${kind} attention: the target has no such step.`;
+function nothing(block) {
+  const textContent = `${attentionOf(block)}: the target has no such step.`;
   return { nodes: [element("p", { textContent })], step: () => {}, point: () => {} };
 }
 
@@ -52,15 +52,18 @@ export function partOf(block, { layers, heads, weights }) {
   return { ...block, layers, heads, axes: block.axes.slice(-2), data: weights };
 }
 
-/** Returns a title such as "layer 2; mean of heads 0 to 3". */
+/** Returns a title such as "layer 2; mean of heads 0–3", as service/formats/heatmaps.py does. */
 function titleOf({ reduce_layers, reduce_heads }, { layers, heads }) {
-  const name = (what, indices, how) => `${how ? `${how} of ${what}s` : what} ${listed(indices)}`;
-  return `${name("layer", layers, reduce_layers)}; ${name("head", heads, reduce_heads)}`;
+  const name = (what, indices, how) => `${how ? `${what}s` : what} ${listed(indices)}`;
+  const [ofLayers, ofHeads] = [name("layer", layers, reduce_layers), name("head", heads, reduce_heads)];
+  const how = (reduction) => (reduction ? `${reduction} of ` : "");
+  const joined = reduce_layers && reduce_layers === reduce_heads ? " and " : `; ${how(reduce_heads)}`;
+  return how(reduce_layers) + ofLayers + joined + ofHeads;
 }
 
 function listed(indices) {
   const together = indices.length > 2 && indices.every((index, i) => index === indices[0] + i);
-  return together ? `${indices[0]} to ${indices.at(-1)}` : indices.join(", ");
+  return together ? `${indices[0]}–${indices.at(-1)}` : indices.join(", ");
 }
 
 function overview(block, matrices, { oneScale }) {
@@ -73,8 +76,8 @@ function overview(block, matrices, { oneScale }) {
     picked.scrollIntoView({ block: "nearest" });
   };
   const small = grid(block, matrices, { pick, oneScale });
-  const textContent = `${block.kind} attention: choose a heatmap to see its tokens.`;
+  const textContent = `${attentionOf(block)}: choose a heatmap to see its tokens.`;
   const hint = element("p", { textContent });
-  small.node.append(legend());
+  small.node.append(legend(block));
   return { nodes: [hint, small.node, picked], step: small.step, point: () => {} };
 }

@@ -22,9 +22,9 @@ function viridis(share) {
 }
 
 /** Explains the colours, up to `highest` on one scale; without it each row has its own. */
-export function legend(highest = undefined) {
+export function legend({ measure = "weight" }, highest = undefined) {
   const scale = element("span", { className: "scale", ariaHidden: "true" });
   scale.style.background = `linear-gradient(90deg, ${VIRIDIS.map((one) => `rgb(${one})`)})`;
-  const ends = highest ? ["weight: 0", highest.toFixed(2)] : ["weight in its row: low", "high"];
+  const ends = highest ? [`${measure}: 0`, highest.toFixed(2)] : [`${measure} in its row: low`, "high"];
   return element("p", { className: "legend" }, ends[0], scale, ends[1]);
 }

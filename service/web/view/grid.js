@@ -3,7 +3,7 @@
  * arrow keys move between them.
  */
 import { cellsOf } from "view/heatmap.js";
-import { element } from "view/labels.js";
+import { attentionOf, element } from "view/labels.js";
 import { highestOf, pooled, sharesOf } from "view/shares.js";
 
 const MOST = 36; // cells along a side: about as many as a small heatmap has pixels
@@ -18,7 +18,7 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
  * Returns {node, step(current, last), press({layers, heads}), dim(isOff)}; `dim` marks the buttons of
  * the heads that are off, by a function of their {layers, heads}.
  */
-export function grid({ kind, columns }, matrices, { pick, oneScale, aligning, reducible = false }) {
+export function grid({ kind, measure, columns }, matrices, { pick, oneScale, aligning, reducible = false }) {
   const drawn = matrices.flat().filter(({ weights }) => weights);
   const highest = oneScale ? highestOf(drawn.flatMap(({ weights }) => weights)) : undefined;
   const cells = [];
@@ -33,7 +33,7 @@ export function grid({ kind, columns }, matrices, { pick, oneScale, aligning, re
     return button;
   }));
   const plot = element("div", { className: "grid", role: "group" }, ...nodes.flat());
-  plot.ariaLabel = `${kind} attention: layers down, heads across; arrow keys move`;
+  plot.ariaLabel = `${attentionOf({ kind, measure })}: layers down, heads across; arrow keys move`;
   plot.style.setProperty("--across", matrices[0].length);
   plot.addEventListener("keydown", (event) => move(event, nodes));
   const caption = element("figcaption", { textContent: "Layers down, heads across" });

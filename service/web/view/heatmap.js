@@ -1,6 +1,6 @@
 /** One matrix as a heatmap: coloured cells, the labels of both axes and a cursor. */
 import { paint } from "view/colours.js";
-import { LABEL_HEIGHT, directionOf, element, labels, mark, onLabel } from "view/labels.js";
+import { LABEL_HEIGHT, attentionOf, directionOf, element, labels, mark, onLabel } from "view/labels.js";
 import { pooled } from "view/shares.js";
 
 const LARGEST_CELL = 44; // pixels
@@ -14,8 +14,9 @@ const UPRIGHT = 13; // pixels, the line of a label that stands upright
  * Draws the `shares` of a matrix. Calls `point(row, column)` where the mouse moves, and `onStep(row)`, if any, at a click.
  * Returns {node, step, point, reveal}.
  */
-export function heatmap({ kind, rows, columns }, { weights, title }, shares, { point, onStep }) {
-  const name = `${kind} attention, ${title}`;
+export function heatmap(block, { weights, title }, shares, { point, onStep }) {
+  const { rows, columns } = block;
+  const name = `${attentionOf(block)}, ${title}`;
   const cells = cellsOf(shares);
   const cursor = element("div", { className: "cursor" });
   cells.node.append(cursor);

@@ -24,6 +24,11 @@ function visible(text) {
   return shown.replace(/^\p{M}/u, "◌$&") || "∅";
 }
 
+/** Names the attention of a block; its numbers are weights unless the name says that they are norms. */
+export function attentionOf({ kind, measure }) {
+  return `${kind} attention${measure === "norm" ? ", by norm" : ""}`;
+}
+
 /** Shortens a token for a sentence, whose order its direction does not change. */
 export function short({ text }) {
   const letters = [...visible(text)];

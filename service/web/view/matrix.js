@@ -37,7 +37,7 @@ export function single(block, matrix, { byHead, onStep, oneScale }) {
     heatmap(block, matrix, sharesOf(block.columns, weights, highest), { point, onStep }),
     bipartite(block, byHead ?? [matrix], { point, onStep, oneScale }),
   ];
-  views[0].node.append(element("div", {}, readout, legend(highest)));
+  views[0].node.append(element("div", {}, readout, legend(block, highest)));
   const both = sideBySide(views, weights, point);
   both.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && place[0] >= 0) onStep?.(place[0]);

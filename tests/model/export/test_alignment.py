@@ -1,7 +1,10 @@
 """The attention that aligns is found by occlusion, and nothing is claimed where there is none."""
 
+import hashlib
 import json
 import shutil
+import sys
+from itertools import pairwise
 from math import comb, log
 
 import numpy as np
@@ -190,6 +193,50 @@ def test_a_bundle_keeps_its_hashes_and_says_it_in_the_card_once(g2p, tmp_path, m
     assert loaded.card == f"{before}\n\n## Last\n\nMore.\n\n## Alignment\n\n{sentence}\n"
     assert loaded.manifest.alignment == load_bundle(g2p).manifest.alignment
     assert f"{loaded.manifest.alignment.agreement:.1%}" in sentence
+
+
+WATCHED = []  # functions that are called before each call of the system that Python reports
+
+
+def report(event, _):
+    if WATCHED and event.partition(".")[0] in ("open", "os", "shutil"):
+        (look,) = [WATCHED.pop() for _ in WATCHED[:]]
+        look()
+        WATCHED.append(look)
+
+
+def state_of(bundle):
+    """Return the alignment and the card, if they belong together."""
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    for name, file in manifest["files"].items():
+        assert (bundle / name).stat().st_size == file["size"], name
+    card = (bundle / "MODEL_CARD.md").read_bytes()
+    assert hashlib.sha256(card).hexdigest() == manifest["files"]["MODEL_CARD.md"]["sha256"]
+    return manifest["alignment"]["agreement"], card
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems swap folders in two steps")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_kill_leaves_the_old_bundle_or_the_new_one(g2p, tmp_path, monkeypatch, linked):
+    bundle = asked = shutil.copytree(g2p, tmp_path / "g2p-en")
+    if linked:
+        asked = tmp_path / "link"
+        asked.symlink_to(bundle)
+    ranked = (Ranked(Candidate((2,), (1,), 0), 0.75),) * 2
+    choice = Choice(ranked, 400, 40, 0.1, 9)
+    monkeypatch.setattr("model.export.alignment.find.find", lambda *_: (choice, 40))
+    states = [state_of(bundle)]
+    sys.addaudithook(report)
+    WATCHED.append(lambda: states.append(state_of(bundle)))
+    try:
+        align(asked)
+    finally:
+        WATCHED.clear()
+    states.append(state_of(bundle))
+    changes = [a != b for a, b in pairwise(states)]
+    assert (sum(changes), len(changes) > 20, states[-1][0]) == (1, True, 0.75)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g2p-en", "link"][: 1 + linked]
+    assert load_bundle(bundle).manifest.alignment.layers == [2]
 
 
 def test_sources_are_of_all_lengths_and_as_many_as_a_minute_allows():

@@ -78,28 +78,10 @@ def test_ablated_heads_are_those_of_a_model_without_them(ask, path, body):
     status, ablated = ask(path, model="tiny", ablate=OFF, **body)
     assert status == 200, ablated
     _, cut = ask(path, model="cut", **body)
-    if "measure" in body.get("attention", {}):  # values of heads without W_O have no length
-        cut = ablated_rows_restored(ablated, cut)
     for ours, theirs in zip(ablated["results"], cut["results"], strict=True):
         np.testing.assert_allclose(numbers_of(ours), numbers_of(theirs), rtol=1e-4, atol=1e-5)
     _, whole = ask(path, model="tiny", **body)
     assert numbers_of(whole["results"]) != numbers_of(ablated["results"])
-
-
-def ablated_rows_restored(ablated, cut):
-    """Take the ablated heads' own matrices, of which nothing is claimed here."""
-    off = {
-        ("encoder", 0): [0, 1, 2, 3, 4],
-        ("decoder", 1): [0, 4],
-        ("cross", 0): [1],
-    }
-    for ours, theirs in zip(ablated["results"], cut["results"], strict=True):
-        for one, other in zip(ours["attention"], theirs["attention"], strict=True):
-            for (kind, layer), heads in off.items():
-                for head in heads if one["kind"] == kind else ():
-                    assert np.abs(other["data"][layer][head]).max() == 0
-                    other["data"][layer][head] = one["data"][layer][head]
-    return cut
 
 
 @pytest.mark.parametrize("alignment", ["argmax", "threshold"])

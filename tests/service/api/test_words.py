@@ -1,14 +1,19 @@
-"""The words of decoded targets, compared with their tokens and with the model's alignment."""
+"""The words of decoded targets, compared with their tokens, with the model's alignment and with
+torch."""
 
 import shutil
 
+import httpx2
 import numpy as np
 import pytest
 
-from tests.conftest import edit_tokenizer, opened, sender
+from model.checkpoint import load_model
+from tests.conftest import TINY, edit_tokenizer, opened, sender
 from tests.documentation import events_of
+from tests.torch_scores import log_probs_of
 
 SOURCE = "red green blue two"
+UNKNOWN = 3
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +61,63 @@ def test_a_word_has_the_log_probs_of_its_tokens(ask, options):
             own = [each["log_probs"][i - prefix] for i in places if i >= prefix]
             assert word["log_prob"] == pytest.approx(sum(own), abs=1e-5)
             assert word["mean_log_prob"] == pytest.approx(np.mean(own), abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"repetition_penalty": 1.5}])
+def test_entropies_are_those_of_the_torch_model(fp32_server, g2p, options):
+    """A penalty lowers what is chosen, and leaves the model's own distribution."""
+    body = {"source": "thorough", "words": True, **options}
+    answer = httpx2.post(f"{fp32_server}/v1/decode", json=body, timeout=60).json()
+    (hypothesis,) = answer["results"][0]["hypotheses"]
+    trained = load_model(g2p)
+    source = trained.source_tokenizer.encode(body["source"]).ids
+    read = [trained.transformer.config.bos_id, *hypothesis["token_ids"][:-1]]
+    log_probs = log_probs_of(trained, source, read)
+    expected = -(np.exp(log_probs) * log_probs).sum(1)[:-1]  # without that of eos
+    found = [word["entropy"] for word in hypothesis["words"]]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_source_share_of_a_word_is_what_the_torch_model_loses(ask, options):
+    """Words of several tokens have the product of their probabilities."""
+    trained = load_model(TINY)
+    source = trained.source_tokenizer.encode(SOURCE).ids
+    prefix = options.get("target_prefix", [])
+    for each in hypotheses(ask, source=SOURCE, source_share=True, **options):
+        ids = [*prefix, *each["token_ids"]]
+        read = [trained.transformer.config.bos_id, *ids[:-1]]
+        given, without = (
+            log_probs_of(trained, row, read)[range(len(ids)), ids]
+            for row in (source, [UNKNOWN] * len(source))
+        )
+        for word in each["words"]:
+            places = [i for i in range(word["start"], word["end"]) if i >= len(prefix)]
+            expected = 1 - min(1, np.exp(without[places].sum() - given[places].sum()))
+            assert word["source_share"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_without_cross_attention_no_word_depends_on_the_source(ask):
+    ablate = [{"kind": "cross", "layer": i, "heads": "all"} for i in (0, 1)]
+    for switched_off, depends in ((ablate, False), ([], True)):
+        (each,) = hypotheses(ask, source=SOURCE, source_share=True, ablate=switched_off)
+        assert (max(word["source_share"] for word in each["words"]) > 1e-4) is depends
+
+
+def test_source_shares_are_refused_without_words(post):
+    status, problem = post("/v1/decode", source="read", source_share=True)
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/source_share")
+
+
+def test_source_shares_of_too_many_rows_are_refused(post, limit):
+    limit(max_rows=5)
+    body = {"source": ["read", "red", "reed"], "words": True}
+    assert post("/v1/decode", **body)[0] == 200
+    status, problem = post("/v1/decode", **body, source_share=True)
+    assert (status, problem["errors"][0]["pointer"]) == (413, "/source_share")
+    assert "takes 6 rows" in problem["detail"]
+    body["source"] = body["source"][:2]
+    assert post("/v1/decode", **body, source_share=True)[0] == 200
 
 
 def test_words_of_the_prefix_alone_are_left_out(ask):
@@ -117,7 +179,7 @@ def test_words_of_sentences_are_at_their_place_in_the_document(ask):
 
 
 def test_a_stream_ends_with_the_same_words(spaced, ask):
-    body = {"source": [SOURCE, "blue"], "words": True}
+    body = {"source": [SOURCE, "blue"], "words": True, "source_share": True}
     expected = ask("/v1/decode", **body)[1]["results"]
     events = events_of(spaced.post("/v1/decode", json={**body, "stream": True}).text)
     found = events[-1][1]["results"]
@@ -125,6 +187,8 @@ def test_a_stream_ends_with_the_same_words(spaced, ask):
         pairs = zip(one["hypotheses"][0]["words"], other["hypotheses"][0]["words"], strict=True)
         for word, same in pairs:
             assert (word["text"], word["source"]) == (same["text"], same["source"])
+            for name in ("entropy", "source_share"):
+                assert word[name] == pytest.approx(same[name], abs=1e-4)
 
 
 def test_words_that_could_take_too_much_are_refused(post, limit):

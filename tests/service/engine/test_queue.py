@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import Job, Queue, Scheduler
+from service.engine.queue import Queue
+from service.engine.scheduler import Job, Scheduler
 from service.errors import DeadlineExceeded, Overloaded
 from service.search.options import SearchOptions
 from service.wire import Entry
@@ -198,3 +199,70 @@ def test_a_worker_that_decodes_many_rows_leaves_new_ones_to_the_others():
     queue.put(more := jobs(1))
     assert queue.take(0, many, busy=True) == []
     assert queue.take(1, [], busy=True) == more
+
+
+def test_a_new_request_waits_for_one_that_had_its_turn_and_not_for_all():
+    """Not even if a batch is full of their rows: some of it is kept for new requests."""
+    queue = Queue(SCHEDULER, 1)
+    for _ in range(40):
+        queue.put(jobs(100))
+    held = queue.take(0, [], busy=True)
+    while taken := queue.take(0, held, busy=True):
+        held += taken
+    assert sum(job.size.positions for job in held) <= 4096 * 7 / 8
+    queue.put(word := jobs(1))
+    assert queue.take(0, held, busy=True) == word
+    queue.put(others := jobs(2))
+    assert queue.take(0, held[2:], busy=True)[1:] == others[:1]
+
+
+@given(st.lists(st.integers(0, 4), min_size=80, max_size=80))
+def test_new_requests_double_the_wait_of_others_at_most(arriving):
+    """However many arrive, and whenever."""
+    queue = Queue(dataclasses.replace(SCHEDULER, max_batch_tokens=1), 1)  # one job at a time
+    large = [jobs(9) for _ in range(20)]
+    for request in large:
+        queue.put(request)
+    owners = {job: i for i, request in enumerate(large) for job in request}
+    line, latest = 20, {}  # requests that wait; when each may be taken at the latest
+    for now, count in enumerate(arriving):
+        (job,) = queue.take(0, [], busy=True)
+        line += count - (job not in owners)
+        if job in owners:
+            assert now <= latest.get(owners[job], now)
+            latest[owners[job]] = now + 2 * line
+        for _ in range(count):
+            queue.put(jobs(1))
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 4, 16])), max_size=30))
+def test_only_first_jobs_use_what_is_kept_and_all_stay_within_a_batch(requests):
+    queue, held = Queue(SCHEDULER, 1), []
+    first = set()
+    for count, beams in requests:
+        queue.put(request := jobs(count, beams))
+        first.add(request[0])
+    while queue.rows or held:
+        while taken := queue.take(0, held, busy=True):
+            for job in taken:
+                alone, held = not held, [*held, job]
+                used = sum(each.rows * each.size.positions for each in held)
+                assert used <= 4096 - (0 if job in first or alone else SCHEDULER.kept)
+        held = held[1:]
+
+
+def test_requests_that_come_too_late_are_refused_as_soon_as_it_is_known():
+    """Not after all the work on them: they were accepted when nobody knew how long rows take."""
+    server = Server(rate=100)
+    requests = [jobs(200) for _ in range(40)]  # 80 seconds
+    for request in requests:
+        server.queue.put(request, 60)
+    server.serve(5)
+    refused = [i for i, request in enumerate(requests) if request[-1].abandoned]
+    assert refused == [*range(40 - len(refused), 40)]  # the last ones
+    assert len(refused) >= 10
+    error = requests[-1][-1].result.exception()
+    assert isinstance(error, Overloaded)
+    assert error.retry_after >= 1
+    server.serve(55)
+    assert not {*server.queue.leave(0)} & {*requests[0]}

@@ -143,3 +143,25 @@ def test_wide_labels_have_the_room_they_need():
     assert cells.x > font_of(rows[0], 12).getlength(rows[0])
     turned = [shape for shape in picture.shapes if isinstance(shape, Label) and shape.upwards]
     assert [label.text for label in turned] == ["WWW", "@@@"]
+
+
+@pytest.mark.parametrize("of", ["attention", "heads"])
+def test_each_kind_has_a_scale_of_its_own(of):
+    """The colours of small numbers are not lost beside the large ones of another kind."""
+    weights = weights_of(3, 4)
+    largest = {"encoder": 8.0, "decoder": 0.5, "cross": 0.001}
+    blocks = [
+        {**block_of(weights * (most / weights.max()), "abc", "defg"), "kind": kind}
+        for kind, most in largest.items()
+    ]
+    if of == "heads":  # of an attribution: rows are layers, columns are heads
+        blocks = [
+            {name: value for name, value in block.items() if name not in ("layers", "heads")}
+            for block in blocks
+        ]
+    root = ElementTree.fromstring(to_svg(draw_blocks(blocks, "heed", "HH IY1 D")))
+    first, *others = (decoded(image) for image in root.findall(f"{SVG}image")[1::2])
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    for most in largest.values():
+        assert f"{most:.3g}" in texts_of(root)

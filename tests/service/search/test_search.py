@@ -1,5 +1,7 @@
 """Searches end where they should, and their hypotheses keep to the options."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from service.search.greedy import GreedySearch
 from service.search.options import SearchOptions
+from service.search.phrases import Item, Phrase
 from service.search.protocol import Candidates
+from service.search.rules import entropy
 from tests.service.search.markov import EOS, Markov
 
 
@@ -138,3 +142,33 @@ def test_a_text_ends_a_hypothesis_in_the_middle_of_a_token():
     assert advance(search, 3, -0.1).ended == [0]
     (hypothesis,) = search.hypotheses(0)
     assert (hypothesis.token_ids, hypothesis.finish_reason) == ([1, 3], "stop")
+
+
+@given(
+    seed=st.integers(0, 999),
+    options=st.sampled_from(
+        [
+            {},
+            {"beam_size": 3, "num_hypotheses": 3},
+            {"beam_size": 3, "num_hypotheses": 3, "required": (Item("1", (Phrase((1,)),)),)},
+            {"temperature": 2.0, "num_hypotheses": 3, "top_k": 3, "seed": 1},
+            {"repetition_penalty": 3.0, "suppress_tokens": (1,), "top_log_probs": 2},
+        ]
+    ),
+)
+def test_entropies_are_those_of_the_language_and_change_no_hypothesis(seed, options):
+    language, options = Markov(seed), {"max_new_tokens": 5, **options}
+    found = language.search(entropies=True, **options)
+    plain = language.search(**options)
+    assert [replace(each, entropies=[]) for each in found] == plain
+    probs = np.exp(language.log_probs)
+    expected = -(probs * language.log_probs).sum(1)  # (V,), of what follows each token
+    for each in found:
+        np.testing.assert_allclose(
+            each.entropies, expected[[0, *each.token_ids[:-1]]], rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(("logits", "expected"), [([0, 0, -np.inf, 0], np.log(3)), ([3], 0)])
+def test_impossible_tokens_add_no_entropy(logits, expected):
+    assert entropy(np.array(logits, np.float32)) == pytest.approx(expected, abs=1e-7)

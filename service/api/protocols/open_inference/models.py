@@ -198,8 +198,9 @@ ATTENDED: dict[str, Output] = {
     "alignment": Output(Form("BYTES", 3), read_alignments, aligns),
     "target": Output(Form("BYTES", 1), itemgetter("target")),
 }
+ONLY_JSON = frozenset({"attention", "words", "source_share"})
 TASKS = {
-    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=frozenset({"attention", "words"})),
+    "": Task(DecodeRequest, run_decode, SOURCE, DECODED, without=ONLY_JSON),
     ".encode": Task(EncodeRequest, partial(run_encode, padded=True), SOURCE, ENCODED),
     ".attention": Task(
         AttentionRequest,
