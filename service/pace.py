@@ -23,8 +23,8 @@ class Pace:
         self.completed = 0.0  # when the last one was
 
     def enter(self, now: float, inside: int, count: int = 1) -> None:
-        """Begin to count when `count` more make FEW or more that are in progress: `inside`."""
-        if inside - count < FEW <= inside:
+        """Begin to count if `count` more make FEW of those in progress: `inside`, FEW or more."""
+        if inside - count < FEW:
             self._count, self._since = 0, now
 
     def leave(self, now: float, inside: int, count: int = 1) -> bool:

@@ -89,7 +89,7 @@ class Config(BaseModel):
     def recurrent(self) -> bool:
         return self.decoder == "ssru"
 
-    @property
+    @cached_property
     def decoder_kinds(self) -> list[DecoderAttention]:
         """Kinds of attention in the decoder, in the order of their gates."""
         return ["cross"] if self.recurrent else ["decoder", "cross"]

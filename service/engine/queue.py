@@ -167,7 +167,8 @@ class Queue:
             if self._waiting.jobs > self._clean_above:
                 self._waiting.remove_abandoned()
                 self._clean_above = max(SHORT_QUEUE, 2 * self._waiting.jobs)
-            self._pace.enter(now, self._waiting.rows, rows)
+            if self._waiting.rows >= FEW:  # else no rate is measured
+                self._pace.enter(now, self._waiting.rows, rows)
             self._changed.notify(len(jobs))
 
     def _wait(self, rows: int, now: float) -> float:

@@ -248,7 +248,8 @@ class Place:
         self._admission = admission
         admission.inside += 1
         admission.places[self] = None
-        admission.pace.enter(admission.clock(), admission.inside)
+        if admission.inside >= FEW:  # else no rate is measured
+            admission.pace.enter(admission.clock(), admission.inside)
 
     def leave(self, completed: bool = False) -> None:
         """Give up the place, at the first call. Errors take no time: they do not count as pace."""
