@@ -78,43 +78,12 @@ def create_app(
     other engines behind the same endpoints. `tracing` gets the spans of all requests.
     """
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        service.mechanisms = Mechanisms(MECHANISMS)
-        try:
-            await registry.open()
-            yield
-        finally:
-            await registry.close()
-
     def show_models() -> None:
-        manifests = [model.manifest for model in registry.served.values()]
+        manifests = [model.manifest for model in service.registry.served.values()]
         app.openapi_schema = fit_to_models(copy.deepcopy(document), manifests)
 
-    keys = read_keys(settings)
-    admin = read_admin_key(settings, keys)
-    every = [*keys, admin] if keys and admin else keys
-    any_key = Keys(every) if every else None
-    registry = Registry(settings, open_engine, show_models)
-    counted = RequestMetrics()
-    counted.registry.register(metrics.ModelCollector(registry))
-    limits = RequestLimits(
-        admission=Admission(settings.max_requests, settings.timeout),
-        body_bytes=settings.max_body_bytes,
-        bodies=Budget(settings.max_held_bytes // 4),
-        answers=Budget(max(settings.max_held_bytes, settings.max_answer_bytes)),
-        exempt=settings.root_path + paths.CHANGES,
-    )
-    service = Service(
-        settings=settings,
-        admission=limits.admission,
-        registry=registry,
-        metrics=counted,
-        answers=limits.answers,
-        cores=CapacityLimiter(settings.cores),
-        keys=any_key,
-        admin=Keys([admin], "admin key") if admin else None,
-    )
+    limits = limits_of(settings)
+    service = make_service(settings, limits, Registry(settings, open_engine, show_models))
     app = FastAPIOffline(
         title="Heed",
         summary="Serve encoder-decoder Transformers over HTTP and show what they attend to.",
@@ -130,26 +99,72 @@ def create_app(
         default_response_class=JSONLine,
     )
     app.state.service = service
+    add_routes(app, service)
+    add_middleware(app, service, limits, tracing)
+    add_error_handlers(app)
+    document = app.openapi()
+    add_schemas(document, [Problem, *EVENTS])
+    show_answers(document)
+    paths.document_keys(document, keys=service.keys is not None, admin=service.admin is not None)
+    return app
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    """Serve the models of the settings. Raise StartupError."""
+    service: Service = app.state.service
+    service.mechanisms = Mechanisms(MECHANISMS)
+    try:
+        await service.registry.open()
+        yield
+    finally:
+        await service.registry.close()
+
+
+def limits_of(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        admission=Admission(settings.max_requests, settings.timeout),
+        body_bytes=settings.max_body_bytes,
+        bodies=Budget(settings.max_held_bytes // 4),
+        answers=Budget(max(settings.max_held_bytes, settings.max_answer_bytes)),
+        exempt=settings.root_path + paths.CHANGES,
+    )
+
+
+def make_service(settings: Settings, limits: RequestLimits, registry: Registry) -> Service:
+    """Return what all requests share. The admin key also opens what API keys open."""
+    keys = read_keys(settings)
+    admin = read_admin_key(settings, keys)
+    counted = RequestMetrics()
+    counted.registry.register(metrics.ModelCollector(registry))
+    return Service(
+        settings=settings,
+        admission=limits.admission,
+        registry=registry,
+        metrics=counted,
+        answers=limits.answers,
+        cores=CapacityLimiter(settings.cores),
+        keys=Keys([*keys, admin] if admin else keys) if keys else None,
+        admin=Keys([admin], "admin key") if admin else None,
+    )
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the endpoints, those of the protocols that are on, and the page."""
+    settings = service.settings
     protocols = [PROTOCOLS[name] for name in settings.protocols]
     forms = [protocol.ERRORS for protocol in protocols]
     if "openai" in settings.protocols:
         forms.append(openai.MODEL_ERRORS)
     for endpoint in (*ENDPOINTS, *protocols):
         app.include_router(endpoint.router)
-    app.include_router(administration.router, include_in_schema=admin is not None)
+    app.include_router(administration.router, include_in_schema=service.admin is not None)
     app.mount("/web", StaticFiles(directory=WEB))
     every_path = route_paths(app, settings)
     patterns = {path: compile_path(path)[0] for path in every_path if "{" in path}
     app.state.paths = Paths(settings.root_path, forms, patterns, other_protocols(settings))
     if settings.root_path:
         check_prefix(settings.root_path, every_path)
-    add_middleware(app, settings, limits, any_key, counted, tracing)
-    add_error_handlers(app)
-    document = app.openapi()
-    add_schemas(document, [Problem, *EVENTS])
-    show_answers(document)
-    paths.document_keys(document, keys, admin)
-    return app
 
 
 def telemetry_of(provider: TracerProvider | None) -> TelemetryConfig:
@@ -209,28 +224,24 @@ def name_operation(route: APIRoute) -> str:
 
 
 def add_middleware(
-    app: FastAPI,
-    settings: Settings,
-    limits: RequestLimits,
-    keys: Keys | None,
-    counted: RequestMetrics,
-    tracing: TracerProvider | None,
+    app: FastAPI, service: Service, limits: RequestLimits, tracing: TracerProvider | None
 ) -> None:
     """Add the middleware, innermost first."""
+    settings = service.settings
     app.add_middleware(Door, limits=limits)
     app.add_middleware(Negotiation, cores=settings.cores)
-    if keys:
+    if service.keys:
         libre = "libretranslate" in settings.protocols
         keys_in_body = libretranslate.KEY_IN_BODY if libre else ()
         app.add_middleware(
-            KeyCheck, keys=keys, needs_key=paths.needs_key, keys_in_body=keys_in_body
+            KeyCheck, keys=service.keys, needs_key=paths.needs_key, keys_in_body=keys_in_body
         )
     app.add_middleware(HostCheck, hosts=hosts_of(settings))
     app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
     tracer = tracing.get_tracer("heed") if tracing else None
-    app.add_middleware(Observe, metrics=counted, tracer=tracer, quiet=paths.QUIET)
+    app.add_middleware(Observe, metrics=service.metrics, tracer=tracer, quiet=paths.QUIET)
     if settings.root_path:
         app.add_middleware(RootPrefix, prefix=settings.root_path)
 

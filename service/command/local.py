@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ from service.engine.scheduler import Job
 from service.errors import StartupError
 from service.formats.json import JSON, Document, to_json
 from service.formats.writers import WRITERS
-from service.http.limits import Admission, Budget, Deadline, Record, Share
+from service.http.limits import Admission, Budget, Record, Terms
 from service.http.middleware.metrics import RequestMetrics
 from service.serving.client import EngineClient, OnProgress
 from service.serving.model import Model
@@ -154,14 +154,7 @@ async def local_service(settings: Settings) -> AsyncGenerator[Service]:
 
 def make_call(service: Service, path: str) -> Call:
     """Return the call of a request that nobody sent: it may take any time, and nobody leaves."""
-    state = {
-        "record": Record(),
-        "deadline": Deadline(math.inf, math.inf),
-        "request_id": "",
-        "share": Share(),
-        "aside": nullcontext,
-        "at_end": [],
-    }
+    state = {"record": Record(), "request_id": "", "terms": Terms()}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     scope = {"type": "http", "app": app, "state": state, "path": path, "headers": []}
     return Call(scope, asyncio.get_running_loop().create_future)

@@ -6,10 +6,11 @@ work that nobody can wait for would only delay the others.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import takewhile
@@ -36,8 +37,8 @@ class Deadline(NamedTuple):
     """When a request must have been answered, in seconds of time.monotonic(), and how many seconds
     after its arrival that is."""
 
-    at: float
-    limit: float
+    at: float = math.inf
+    limit: float = math.inf
 
     @property
     def left(self) -> float:
@@ -99,6 +100,20 @@ class Share:
     """The bytes that one request has of a budget."""
 
     nbytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Terms:
+    """What a request may take: by default any time, as if no other were in progress.
+
+    `share` is its bytes of all answers. A block of `aside` waits for memory, and keeps no other
+    waiting. `at_end` is called when the request has ended, however it ends.
+    """
+
+    deadline: Deadline = field(default_factory=Deadline)
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    share: Share = field(default_factory=Share)
+    at_end: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
 class Budget:
@@ -281,20 +296,17 @@ class Door:
         counts = scope["method"] == "POST" and not scope["path"].startswith(self.limits.exempt)
         if counts:
             admission.check(limit)
-        state["deadline"] = Deadline(admission.clock() + limit, limit)
-        share = state["share"] = Share()
-        ends: list[Callable[[], None]] = []
-        state["at_end"] = ends  # what is done when the request has ended, however it ends
         visit = Visit(self.limits, counts, receive, send)
-        state["aside"] = visit.aside
+        deadline = Deadline(admission.clock() + limit, limit)
+        terms = state["terms"] = Terms(deadline, visit.aside)
         try:
             return await self.app(scope, visit.receive, visit.send)
         finally:
             visit.end()
-            self.limits.answers.release(share)
-            for end in ends:
+            self.limits.answers.release(terms.share)
+            for end in terms.at_end:
                 end()
-            del state["aside"]  # it refers to all of the request, which would refer to itself
+            del state["terms"]  # they refer to all of the request, which would refer to itself
 
     def limit(self, header: str | None) -> float:
         """Return the seconds that a request with this X-Request-Timeout may take. Raise

@@ -2,7 +2,6 @@
 key, and how other services call them."""
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from service.http.middleware.keys import ADMIN_SCHEME, SCHEME
@@ -53,7 +52,7 @@ def needs_key(method: str, path: str) -> bool:
     return method != "OPTIONS" and (not reads or tells)
 
 
-def document_keys(document: dict[str, Any], keys: Sequence[str], admin: str | None) -> None:
+def document_keys(document: dict[str, Any], *, keys: bool, admin: bool) -> None:
     """Say in a finished OpenAPI document which operations need a key: /docs then asks for it.
 
     Those that need the admin key say so themselves.

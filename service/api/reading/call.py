@@ -5,7 +5,6 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeVar
@@ -33,9 +32,8 @@ from service.http.limits import (
     WAIT,
     Admission,
     Budget,
-    Deadline,
     Record,
-    Share,
+    Terms,
 )
 from service.http.middleware.keys import Keys
 from service.http.middleware.metrics import RequestMetrics
@@ -88,11 +86,9 @@ class Call(Request):
         self.service: Service = scope["app"].state.service
         self.settings = self.service.settings
         self.record: Record = state["record"]
-        self.deadline: Deadline = state["deadline"]
         self.request_id: str = state["request_id"]
-        self._share: Share = state["share"]
-        self._at_end: list[Callable[[], None]] = state["at_end"]
-        self._aside: Callable[[], AbstractContextManager[None]] = state["aside"]
+        self._terms: Terms = state["terms"]
+        self.deadline = self._terms.deadline
 
     def find_model(self, name: str | None) -> Model:
         """Return the model of this name, or the only one. Raise as `find_model` does."""
@@ -105,7 +101,7 @@ class Call(Request):
         model = self.find_model(name)
         self.record.model = model.name
         model.use()
-        self._at_end.append(model.release)
+        self._terms.at_end.append(model.release)
         return model
 
     async def compute_reading(self, work: Callable[[], Result], size: int) -> Result:
@@ -255,18 +251,18 @@ class Call(Request):
         """
         budget = self.service.answers
         most = min(nbytes, budget.limit)
-        if nbytes <= FREE or budget.give(self._share, most):
+        if nbytes <= FREE or budget.give(self._terms.share, most):
             return
         try:
-            with self._aside():
-                await self.wait_for(asyncio.wait_for(budget.wait(self._share, most), WAIT))
+            with self._terms.aside():
+                await self.wait_for(asyncio.wait_for(budget.wait(self._terms.share, most), WAIT))
         except TimeoutError:
             raise budget.refuse() from None
 
     def correct(self, nbytes: int) -> None:
         """Replace the most bytes that an answer might take by those that it takes, once it is
         written."""
-        self.service.answers.set(self._share, nbytes if nbytes > FREE else 0)
+        self.service.answers.set(self._terms.share, nbytes if nbytes > FREE else 0)
 
 
 def find_model(models: Mapping[str, Found], name: str | None, failed: Container[str] = ()) -> Found:

@@ -87,7 +87,7 @@ def read_search_options(
     entropies: bool,
 ) -> SearchOptions:
     manifest, own = model.manifest, model.manifest.decoding
-    positions, vocabulary_size = manifest.target_positions, manifest.config.target_vocab_size
+    vocabulary_size = manifest.config.target_vocab_size
     restricted = body.allowed_targets is not None  # the model's own bans might forbid a target
     beam_size = given(body.beam_size, 1 if body.temperature else own.beam_size)
     if body.required and not body.temperature:
@@ -95,14 +95,7 @@ def read_search_options(
     check_sampling(body, num_hypotheses, beam_size, faults)
     if body.required or body.glossary:
         check_required(body, faults)
-    prefix: list[int] | None = None
-    with faults.collect():
-        prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
-    max_new_tokens = positions
-    with faults.collect():
-        max_new_tokens = read_max_new_tokens(body, len(prefix or []), manifest)
-    if prefix is None:  # how many tokens may follow it is unknown
-        prefix, max_new_tokens = [], positions
+    prefix, max_new_tokens = read_room(body, model, faults)
     suppressed = set[int]()
     with faults.collect():
         suppressed = suppressed_ids(body, manifest)
@@ -136,6 +129,17 @@ def read_search_options(
     if not body.required:
         return search
     return replace(search, required=read_required(body.required, model, search, faults))
+
+
+def read_room(body: Searching, model: Model, faults: Faults) -> tuple[list[int], int]:
+    """Return the ids of the target prefix, and how many tokens may follow it. Add their faults."""
+    manifest = model.manifest
+    prefix, room = None, manifest.target_positions
+    with faults.collect():
+        prefix = read_prefix(body.target_prefix, model.target, manifest.eos_id)
+    with faults.collect():
+        room = read_max_new_tokens(body, len(prefix or []), manifest)
+    return ([], manifest.target_positions) if prefix is None else (prefix, room)
 
 
 def refuse_search(body: Searching, faults: Faults) -> None:

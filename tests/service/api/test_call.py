@@ -2,11 +2,9 @@
 
 import asyncio
 import gc
-import math
 import threading
 import time
 import weakref
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +19,7 @@ from service.api.reading.call import (
     one_of_each_class,
 )
 from service.errors import Overloaded, PassFailed
-from service.http.limits import Deadline, Record, Share
+from service.http.limits import Record, Terms
 from service.settings.settings import Settings
 
 SIZES = (LARGE, LARGE, LARGE + 1)
@@ -30,8 +28,7 @@ SIZES = (LARGE, LARGE, LARGE + 1)
 def new_call():
     """Return a call whose client stays."""
     service = SimpleNamespace(settings=Settings(), reading=one_of_each_class())
-    state = {"record": Record(), "deadline": Deadline(math.inf, math.inf)}
-    state |= {"request_id": "mine", "share": Share(), "at_end": [], "aside": nullcontext}
+    state = {"record": Record(), "request_id": "mine", "terms": Terms()}
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     return Call({"type": "http", "app": app, "state": state}, asyncio.Event().wait)
 

@@ -242,7 +242,7 @@ def test_requests_that_wait_for_memory_are_not_in_progress(ends):
         async def large(scope, receive, send):
             await receive()
             if scope["path"] == "/large":
-                with scope["state"]["aside"]():
+                with scope["state"]["terms"].aside():
                     await memory.acquire()
                     if ends == "refused":
                         raise Overloaded("no memory")
