@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from tokenizers import Encoding
@@ -128,6 +128,8 @@ class Tokenizer:
         self._special_ids = {
             i for i, token in library.get_added_tokens_decoder().items() if token.special
         }
+        # Made once: phrases are tried behind signs, most of which a vocabulary may lack
+        self._advice = cache(partial(advise, library, self._special_ids))
         byte_ids = [library.token_to_id(name) for name in BYTES]
         self._bytes: dict[int, bytes] = {}
         if None not in byte_ids:
@@ -338,6 +340,17 @@ def call(work: Callable[[], Returned]) -> Returned:
         raise
     except BaseException as error:
         raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
+
+
+def advise(library: Library, special_ids: Set[int]) -> str:
+    """Return what to send instead of what a vocabulary lacks: the tokens of a small one, small
+    letters first."""
+    if library.get_vocab_size() > LISTED:
+        return "remove what it lacks"
+    vocabulary = library.get_vocab()
+    allowed = [token for token, i in vocabulary.items() if i not in special_ids]
+    allowed.sort(key=lambda token: (not token.isalnum(), token.swapcase()))
+    return f"send only {' '.join(allowed)}"
 
 
 def visible(name: str) -> str:
