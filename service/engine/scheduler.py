@@ -12,13 +12,15 @@ for every pair of positions.
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple, NoReturn
+
+from typing_extensions import override
 
 from service.errors import DeadlineExceeded, HeedError, Unavailable
 from service.pace import FEW, Pace, refuse
@@ -58,6 +60,28 @@ def ignore(_: Progress) -> None:
     """Do nothing with the progress of a job that nobody follows."""
 
 
+class Outcome(Future[Answer]):
+    """The future of a job. Workers ask at each step which of their jobs have `ended`, without the
+    lock that `done` takes."""
+
+    ended = False
+
+    @override
+    def cancel(self) -> bool:
+        self.ended = super().cancel() or self.ended
+        return self.cancelled()
+
+    @override
+    def set_result(self, result: Answer) -> None:
+        super().set_result(result)
+        self.ended = True
+
+    @override
+    def set_exception(self, exception: BaseException | None) -> None:
+        super().set_exception(exception)
+        self.ended = True
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """The work on one entry. Cancelling `result` frees the rows before the next step.
@@ -70,7 +94,7 @@ class Job:
     request_id: str = ""
     arrived: float = field(default_factory=time.monotonic)
     on_progress: Callable[[Progress], None] = ignore
-    result: Future[Answer] = field(default_factory=Future[Answer])
+    result: Outcome = field(default_factory=Outcome)
     answer: Answer = field(default_factory=Answer)  # what has been computed so far
     reported: bool = False  # progress, which cannot be taken back
     cross: CrossCache | None = None  # of its source, while the job waits for teacher forcing
@@ -100,7 +124,7 @@ class Job:
     @property
     def abandoned(self) -> bool:
         """Return whether nobody waits for this job: it was cancelled, or has failed."""
-        return self.result.done()
+        return self.result.ended
 
     @property
     def needs_teacher_forcing(self) -> bool:
@@ -134,6 +158,16 @@ class Held:
     rows: dict[int, int] = field(default_factory=dict[int, int])
     longest: dict[int, int] = field(default_factory=dict[int, int])
 
+    @classmethod
+    def of(cls, sizes: Iterable[JobSize]) -> "Held":
+        positions = defaultdict[int, list[int]](list)
+        for _, rows, of_row in sizes:
+            positions[rows].append(of_row)
+        return cls(
+            {rows: rows * len(each) for rows, each in positions.items()},
+            {rows: max(each) for rows, each in positions.items()},
+        )
+
     def add(self, size: JobSize) -> None:
         self.rows[size.rows] = self.rows.get(size.rows, 0) + size.rows
         self.longest[size.rows] = max(self.longest.get(size.rows, 0), size.positions)
@@ -157,9 +191,7 @@ class Scheduler:
         """Return how many of the first waiting jobs may be encoded now and then decoded along with
         the running ones. A job that is too large to be decoded with others runs alone. A pass
         encodes at least one job, and few if it delays rows that wait for their next token."""
-        held = Held()
-        for size in running:
-            held.add(size)
+        held = Held.of(running)
         delays, admitted, longest_source = bool(held.rows), 0, 0
         for size in waiting:
             held.add(size)
