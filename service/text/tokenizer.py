@@ -184,14 +184,14 @@ class Tokenizer:
         try:
             encoding = self._encode(text)
         except LibraryError as error:
-            advice = advise(self._library, self._special_ids)
+            advice = self._advice()
             raise Invalid.at(pointer, f"cannot be tokenized ({error}): {advice}") from error
         if not len(encoding):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
         self._check_length(len(self._prefix) + len(encoding) + len(self._suffix), pointer)
         refused = self._forbidden | self._special_ids | (self._unknown if known else set())
         if not refused.isdisjoint(encoding.ids):
-            advice = advise(self._library, self._special_ids)
+            advice = self._advice()
             raise Invalid.of([unknown_fault(pointer, text, encoding, refused, advice)])
         if not (self._generated or has_letters(text) or self._has_signs(encoding)):
             raise Invalid.at(pointer, f"{shorten(text)!r} {NO_TOKEN}")
@@ -340,17 +340,6 @@ def call(work: Callable[[], Returned]) -> Returned:
         raise
     except BaseException as error:
         raise LibraryError(shorten_line(str(error), LONGEST_REASON)) from error
-
-
-def advise(library: Library, special_ids: Set[int]) -> str:
-    """Return what to send instead of what a vocabulary lacks: the tokens of a small one, small
-    letters first."""
-    if library.get_vocab_size() > LISTED:
-        return "remove what it lacks"
-    vocabulary = library.get_vocab()
-    allowed = [token for token, i in vocabulary.items() if i not in special_ids]
-    allowed.sort(key=lambda token: (not token.isalnum(), token.swapcase()))
-    return f"send only {' '.join(allowed)}"
 
 
 def visible(name: str) -> str:
